@@ -22,6 +22,7 @@ from diag.diagnoses.durations import collectives_account, notes_on
 from diag.diagnoses.verdict import agreeing, bottlenecks_of, classes_of, faults_first, judge
 from diag.errors import DiagError
 from diag.model import Gap
+from diag.model.history import History as History
 from diag.model.query import Query
 from diag.model.steps import (
     Advice,
@@ -57,7 +58,7 @@ from diag.rundir.runs import state_of as state_of
 from diag.rundir.states import Standstill as Standstill
 from diag.rundir.states import State as State
 from diag.rundir.tables import Tables as Tables
-from diag.tables import evidence, frames, of_run
+from diag.tables import evidence, frames, of_history, of_run
 from diag.tables.duration_table import duration_table
 from diag.traces.memory_snapshots import read_snapshots
 from diag.traces.reading import Reading as Reading
@@ -249,6 +250,14 @@ class Result(Struct, frozen=True, dict=True):
             return classes_of(phases.shares)
         return classes_of(shares) if CHARGED & set(shares.cost_ns) else {}
 
+    @cached_property
+    def history(self) -> History:
+        """The step time over the whole run, when it changed and because of what; of a run that was restarted, this
+        attempt's. Read on first access."""
+        from diag.history import history_of
+
+        return history_of(self.tables, self.attribution, self.examination.shares)
+
     # -- data frames, whose columns diag.tables.frames.COLUMNS documents ---------------------------------------------
 
     @cached_property
@@ -335,6 +344,16 @@ class Result(Struct, frozen=True, dict=True):
     def summaries(self) -> pl.DataFrame:
         """The means of the ranks' summaries; empty if the run was not analysed from them."""
         return frames.frame("summaries", ())
+
+    @cached_property
+    def stretches(self) -> pl.DataFrame:
+        """The step time and its parts over the whole run: each step, older ones in sums over several."""
+        return of_history.stretches(self.history)
+
+    @cached_property
+    def changes(self) -> pl.DataFrame:
+        """When the step time changed, and because of what."""
+        return of_history.changes(self.history)
 
     @cached_property
     def findings(self) -> pl.DataFrame:

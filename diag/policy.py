@@ -34,6 +34,7 @@ MODULES = (
     "diag.ended.policy",
     "diag.export.policy",
     "diag.hang.policy",
+    "diag.history.policy",
     "diag.linting.policy",
     "diag.planning.policy",
     "diag.replay.policy",

@@ -4,6 +4,7 @@ very many steps, while they train, from the newest steps."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -19,7 +20,7 @@ from diag.account.frontier import (
     telling_ranks,
 )
 from diag.account.policy import STEPS
-from diag.api import Job, Jobs, Reading, Result, analyze, open_job, open_run
+from diag.api import History, Job, Jobs, Reading, Result, analyze, open_job, open_run
 from diag.collectors.layout import RunLayout
 from diag.diagnoses import examine_summary
 from diag.diagnoses.verdict import agreeing, judge
@@ -167,6 +168,19 @@ def open_by_size(*paths: Path | str, reading: Reading | None = None) -> Result:
     if len(paths) == 1 and summaries_suffice(paths[0]):
         return open_summaries(paths[0], reading.progress if reading is not None else None)
     return open_run(*paths, reading=reading)
+
+
+def open_history(*paths: Path | str, progress: Callable[[int, int, str], None] | None = None) -> tuple[History, ...]:
+    """The history of a run, and of the training after each of its restarts. DiagError if nothing was recorded."""
+    paths = tuple(local_paths(paths))
+    reading = Reading(progress=progress)
+    attempts = [open_by_size(*paths, reading=reading).history]
+    if len(paths) == 1 and (layout := RunLayout(Path(paths[0]))).is_run():
+        for restart in layout.restarts():
+            with suppress(DiagError):  # it may have ended before its first step
+                number = int(restart.root.name.rpartition("-")[2])
+                attempts.append(replace(open_by_size(restart.root, reading=reading).history, number=number))
+    return tuple(attempts)
 
 
 def open_each(jobs: Jobs, reading: Reading | None = None) -> Iterator[tuple[Job, Result | DiagError]]:

@@ -381,6 +381,7 @@ _DOCUMENTS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
             "state": "What the run and its ranks are doing: starting, training, stuck, ended; null for traces alone.",
             "out_of_memory": "The ranks that ran out of device memory: size, line of code, step, and the source.",
             "verdict": "What bounds the run.",
+            "changes": "When the step time changed, by how much and because of what, as `diag history` shows.",
             "critical_path": "The mean counted step (`step_ns`) and its parts, which add up to it.",
             "steps": "Every step, with each rank's parts in nanoseconds. The parts of a rank add up to its step.",
             "scheduling": "What the CPU scheduler gave to each rank: means of the counted steps, in nanoseconds.",

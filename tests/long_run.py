@@ -20,46 +20,66 @@ class LongRun:
     """``calls``: collectives in a step, half of them all-gathers and half reduce-scatters."""
 
     def __init__(
-        self, folder: Path, byte_budget: int, calls: int, rank: int = 0, world: int = 2, step_ns: int = S
+        self,
+        folder: Path,
+        byte_budget: int,
+        calls: int,
+        rank: int = 0,
+        world: int = 2,
+        step_ns: int = S,
+        first_step: int = 0,
+        begin_ns: int = S,
+        host: str = "node-a",
     ) -> None:
         self.folder, self._calls, self._step_ns, self._world = folder, calls, step_ns, world
         layout = RunLayout(folder)
         files, self.complaints = layout.rank(rank), Complaints(rank)
-        self.identity = RankRecord(rank, rank, world, "node-a", 100 + rank, "boot", 1_000 * S, 0, "cpu")
+        self.identity = RankRecord(rank, rank, world, host, 100 + rank, "boot", begin_ns, begin_ns, "cpu")
         self._streams = Streams(files, byte_budget, False, self.complaints)
         summary = StepSummary(self._streams.summary, self.identity, 50, StepSums(self._streams.sums))
+        self._named = False
         self._lines = StepLines(self._streams.steps, self._streams.collectives, summary)
-        self._step = 0
+        self._step, self._end_ns = first_step, begin_ns
         replace_file(files.identity, encode(self.identity))
         if rank == 0:
             update_manifest(layout, run_id="long", world_size=world, backend="gloo", strategy="fsdp2", device="cpu")
 
-    def train(self, steps: int, longer_ns: int = 0) -> None:
+    def train(self, steps: int, longer_ns: int = 0, waited_ns: int = 0) -> None:
+        """``longer_ns``: each step takes longer by so much, in its forward; ``waited_ns`` of it the rank waits for
+        others, in the last collective of its backward."""
         for _ in range(steps):
-            self._one(longer_ns)
+            self._one(longer_ns, waited_ns)
 
     def close(self) -> None:
         self._lines.close(TimerRecords([], {}, 0))
         self._streams.close()
 
-    def _one(self, longer_ns: int) -> None:
-        step, took_ns = self._step, self._step_ns + longer_ns
+    def pause(self, ns: int) -> None:
+        """Time that passes between two steps."""
+        self._end_ns += ns
+
+    def _one(self, longer_ns: int, waited_ns: int) -> None:
+        step, took_ns = self._step, self._step_ns
         self._step += 1
-        begin = getattr(self, "_end_ns", S)
-        self._end_ns = begin + took_ns
+        begin = self._end_ns
+        self._end_ns = begin + took_ns + longer_ns
+        longer = {"forward": longer_ns - waited_ns, "backward": waited_ns}
         phases, at = [], begin
         for name, share in _PHASES:
-            until = at + int(took_ns * share)
+            until = at + int(took_ns * share) + longer.get(name, 0)
             phases.append(PhaseRow(name, at, until))
             at = until
         work_ns = took_ns * 9 // 10 // max(1, self._calls)
         calls = []
         for number in range(self._calls):
-            start = begin + took_ns // 20 + number * work_ns
             op = "all_gather" if number < self._calls // 2 else "reduce_scatter"
+            start = begin + took_ns // 20 + number * work_ns
+            if number >= self._calls // 2:
+                start += longer["forward"]
+            end = start + work_ns // 2 + (waited_ns if number == self._calls - 1 else 0)
             call = RecordedCall(
                 step, "0", step * self._calls + number, op, 436_207_616, "bfloat16", start, False,
-                end_ns=start + work_ns // 2, wait_start_ns=start + work_ns // 4, wait_end_ns=start + work_ns // 2,
+                end_ns=end, wait_start_ns=start + work_ns // 4, wait_end_ns=end,
             )  # fmt: skip
             calls.append(call)
         record = StepRecord(
@@ -67,5 +87,6 @@ class LongRun:
             memory=MemoryRecord(60_000_000_000), on_cpu_ns=took_ns // 2, queued_ns=12_345_678,
             cpu={name: (int(took_ns * share) // 2, 1_234_567) for name, share in _PHASES},
         )  # fmt: skip
-        groups = {"0": list(range(self._world))} if step == 0 else {}
+        groups = {"0": list(range(self._world))} if not self._named else {}
+        self._named = True
         self._lines.add(record, TimerRecords([(step, calls)], groups, 0))

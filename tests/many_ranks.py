@@ -50,6 +50,7 @@ class Job:
     transfer_us: int = 5_000
     jitter: float = 0.005
     extra_us: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    extra_from: int = 0  # the first step with ``extra_us``
     device: str = "cpu"
     seed: int = 0
 
@@ -85,7 +86,7 @@ def _worked(job: Job, random: np.random.Generator) -> dict[str, Times]:
     for phase, usual in USUAL_US.items():
         each = usual * (1 + job.jitter * random.standard_normal((job.ranks, job.steps), dtype=np.float32))
         for rank, extra in job.extra_us.items():
-            each[rank] += extra.get(phase, 0)
+            each[rank, job.extra_from :] += extra.get(phase, 0)
         found[phase] = np.maximum(each, 0).astype(np.int64)
     return found
 

@@ -56,6 +56,7 @@ COMMANDS = {
     "run": ("run", "run"),
     "attach": ("attach", "attach"),
     "analyze": ("analyze", "analyze"),
+    "history": ("history", "history"),
     "compare": ("compare", "compare"),
     "check": ("check", "check"),
     "report": ("report", "report"),

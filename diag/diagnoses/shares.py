@@ -8,7 +8,9 @@ from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diag.account.records import loader_settings
 from diag.model.steps import Bottleneck, Detail, Kind
@@ -200,6 +202,16 @@ class Shares(Struct, frozen=True, dict=True):
 
     def cost(self, cost: Cost) -> Series:
         return self.cost_ns.get(cost, np.zeros_like(self.dur_ns))
+
+
+def of_places(shares: Shares, places: npt.NDArray[np.bool_]) -> Shares:
+    """Those of some of the steps."""
+    return replace(
+        shares,
+        numbers=tuple(np.array(shares.numbers, dtype=np.int64)[places].tolist()),
+        dur_ns=shares.dur_ns[places],
+        rows=tuple(replace(row, ns=row.ns[places]) for row in shares.rows),
+    )
 
 
 # -- the step by its parts ---------------------------------------------------------------------------------------------

@@ -44,8 +44,8 @@ class _Step(Struct):
     memory: _Memory | None = None
 
 
-class _Sum(Struct):
-    """The fields of a line of sums that the curves need."""
+class StepsSum(Struct):
+    """A line of sums, without what is damaged."""
 
     first: _Whole
     last: _Whole
@@ -53,6 +53,7 @@ class _Sum(Struct):
     begin_ns: _Whole
     end_ns: _Whole
     columns: dict[str, _Whole]
+    longest_us: _Whole = 0
     loss: float = 0.0
     losses: _Whole = 0
     memory: _Whole = 0
@@ -164,7 +165,7 @@ class _Reader:
         used = (memory.reserved or memory.allocated or memory.rss) if memory is not None else 0
         self._series["memory"].append(used or np.nan)
 
-    def _add_sum(self, line: _Sum) -> None:
+    def _add_sum(self, line: StepsSum) -> None:
         self._steps.append(line.last)
         self._end_ns.append(line.end_ns)
         self._period_ns.append(max(0, line.end_ns - line.begin_ns) / line.count)
@@ -182,12 +183,12 @@ class _Reader:
         return Curves(self._rank, np.array(self._steps), period_ns=period_ns, **series)
 
 
-def sums_before(files: RankLayout, step: int) -> list[_Sum]:
+def sums_before(files: RankLayout, step: int) -> list[StepsSum]:
     """The sums of the steps before this one, in order and without overlap, each part of the run by the finest that
     there are. The last one may go on behind the step."""
-    found: list[_Sum] = []
+    found: list[StepsSum] = []
     for stream in reversed(files.sums.values()):  # the coarsest first
-        finer, _ = read_lines(stream, _Sum, files.run)
+        finer, _ = read_lines(stream, StepsSum, files.run)
         if finer:
             found = [_before(line, finer) for line in found if line.first < finer[0].first]
             reached = found[-1].last if found else -1
@@ -195,7 +196,7 @@ def sums_before(files: RankLayout, step: int) -> list[_Sum]:
     return [line for line in found if line.first < step]
 
 
-def _before(line: _Sum, finer: list[_Sum]) -> _Sum:
+def _before(line: StepsSum, finer: list[StepsSum]) -> StepsSum:
     """The part of a sum that is before the finer ones; all of it, if they are not parts of it."""
     inside = [part for part in finer if line.first <= part.first and part.last <= line.last]
     count = line.count - sum(part.count for part in inside)

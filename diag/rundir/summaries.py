@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diag.collectors.layout import RankLayout, RunLayout, begins_with_run, numbered_parts
 from diag.collectors.policy import RECORDED_FILES
@@ -27,6 +28,7 @@ from diag.collectors.records import (
     Manifest,
     MemoryRecord,
     RankRecord,
+    SumLine,
     SummaryLine,
 )
 from diag.errors import DiagError, readable
@@ -35,7 +37,7 @@ from diag.rundir.policy import RUN_READING
 from diag.words.formatting import counted, rank_ranges
 
 from .identity import Life, at_other_times, clock_of, strangers
-from .lines import read_end, read_identity, read_manifest, restart_gaps
+from .lines import read_end, read_identity, read_lines, read_manifest, restart_gaps
 from .pieces import gaps_of_pieces
 
 _OF_STEP = (STEP, *PHASES_AND_REST, *(phase + STILL for phase in PHASES_AND_REST))
@@ -91,7 +93,7 @@ class Summaries(Struct, frozen=True, eq=False):
         return self.clock == DEVICE or (self.waits_known and not self.on_device)
 
 
-class _Line(Struct, frozen=True, eq=False):
+class SummaryColumns(Struct, frozen=True, eq=False):
     """A line with its numbers: ``cells[column, step]``, of the columns with these names."""
 
     record: SummaryLine
@@ -109,7 +111,7 @@ class _Read(Struct, frozen=True):
     """The end of one rank's file: lines in order, or why there are none."""
 
     rank: int
-    lines: tuple[_Line, ...] = ()
+    lines: tuple[SummaryColumns, ...] = ()
     gap: Gap | None = None
     whole: bool = False  # these are all lines of the run
 
@@ -161,12 +163,20 @@ def read_summaries(
     if late:
         names = rank_ranges(sorted(read.rank for read in late))
         gaps.append(Gap(str(layout.ranks_folder), f"{names} did not record all of steps {_span(numbers)}; left out"))
+    found = _summaries(layout, manifest, manifest.world_size if manifest is not None else None, reads, numbers)
+    if absent := sorted(set(found.missing) - {read.rank for read in late}):
+        gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(absent)} wrote no summary"))
+    return replace(found, gaps=tuple(gaps))
+
+
+def _summaries(
+    layout: RunLayout, manifest: Manifest | None, world_size: int | None, reads: Sequence[_Read], numbers: Sequence[int]
+) -> Summaries:
+    """Of ranks that cover these consecutive steps."""
     ranks = tuple(read.rank for read in reads)
     identities = tuple(read.lines[-1].record.identity for read in reads)
-    world_size = (manifest.world_size if manifest is not None else None) or max(i.world_size for i in identities)
+    world_size = world_size or max(i.world_size for i in identities)
     missing = tuple(sorted(set(range(world_size)) - set(ranks)))
-    if absent := sorted(set(missing) - {read.rank for read in late}):
-        gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(absent)} wrote no summary"))
     written = frozenset(chain.from_iterable(line.names for read in reads for line in read.lines))
     columns = tuple(name for name in COLUMNS if name in written and name != BEGIN)
     places = {name: at for at, name in enumerate(columns)}
@@ -181,7 +191,7 @@ def read_summaries(
         world_size=world_size,
         ranks=ranks,
         identities=identities,
-        numbers=numbers,
+        numbers=tuple(numbers),
         begin_us=begin_us,
         columns=columns,
         cells=cells,
@@ -189,10 +199,82 @@ def read_summaries(
         marked=_marked(lines),
         memory={read.rank: memory for read in reads if (memory := read.lines[-1].record.memory) is not None},
         missing=missing,
-        gaps=tuple(gaps),
+        gaps=(),
         from_start=all(read.whole and read.lines[0].record.first == numbers[0] for read in reads),
         waits_seen=min(_waits_seen(read) for read in reads),
         utilization=_utilization(reads),
+    )
+
+
+def read_span(
+    layout: RunLayout,
+    identities: Mapping[int, RankRecord],
+    manifest: Manifest | None,
+    world_size: int | None,
+    numbers: range,
+) -> Summaries | None:
+    """These steps of the ranks that summarized all of them; None if fewer than two did."""
+    reads = []
+    for rank, identity in identities.items():
+        records, _ = read_lines(layout.rank(rank).summary, SummaryLine, layout.root)
+        inside = [
+            line
+            for record in records
+            if record.first <= numbers[-1] and record.first + record.count > numbers[0]
+            if (record.identity.pid, record.identity.boot_id) == (identity.pid, identity.boot_id)
+            if (line := columns_of(record)) is not None
+        ]
+        if inside and _covers(read := _Read(rank, tuple(inside)), numbers):
+            reads.append(read)
+    return _summaries(layout, manifest, world_size, reads, tuple(numbers)) if len(reads) > 1 else None
+
+
+def read_sums(
+    layout: RunLayout,
+    identities: Mapping[int, RankRecord],
+    manifest: Manifest | None,
+    world_size: int | None,
+    numbers: range,
+    size: int,
+) -> Summaries | None:
+    """The sums over so many steps that lie in these, as the means of one step for each sum, with the number of its
+    first step; None if fewer than two ranks have the same ones. Whether ranks waited is known, but not when."""
+    of_rank: dict[int, dict[tuple[int, int], SumLine]] = {}
+    for rank in identities:
+        lines, _ = read_lines(layout.rank(rank).sums[size], SumLine, layout.root)
+        inside = [line for line in lines if numbers[0] <= line.first and line.last <= numbers[-1] and line.count > 0]
+        if inside:
+            of_rank[rank] = {(line.first, line.count): line for line in inside}
+    common = sorted(set[tuple[int, int]].intersection(*map(set, of_rank.values()))) if of_rank else []
+    if len(of_rank) < 2 or not common:
+        return None
+    lines_of = {rank: [lines[key] for key in common] for rank, lines in of_rank.items()}
+    written = {name for lines in lines_of.values() for line in lines for name in line.columns}
+    columns = tuple(name for name in COLUMNS if name in written)
+    means = [
+        [
+            [min(line.columns.get(name, 0) // line.count, np.iinfo(np.uint32).max) for line in lines]
+            for lines in lines_of.values()
+        ]
+        for name in columns
+    ]
+    begins = [[line.begin_ns // NS_PER_US for line in lines] for lines in lines_of.values()]
+    return Summaries(
+        root=layout.root,
+        manifest=manifest,
+        world_size=world_size,
+        ranks=tuple(lines_of),
+        identities=tuple(identities[rank] for rank in lines_of),
+        numbers=tuple(first for first, _ in common),
+        begin_us=np.array(begins, dtype=np.int64),
+        columns=columns,
+        cells=np.array(means, dtype=np.uint32),
+        waits_known=any(name.endswith(STILL) and not name.startswith(DEVICE) for name in columns),
+        marked={},
+        memory={},
+        missing=(),
+        gaps=(),
+        from_start=False,
     )
 
 
@@ -255,12 +337,14 @@ def _decoded(rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: C
     if isinstance(tail, OSError):
         return _Read(rank, gap=Gap(str(path), f"cannot be read: {tail.strerror}"))
     rows = tail.data.split(b"\n")[:-1]  # after the last newline: nothing, or a truncated line
-    lines: list[_Line] = []
+    lines: list[SummaryColumns] = []
     bad = have = 0
     for row in reversed(rows if tail.whole else rows[1:]):
         try:
-            line = _line(decode(row))
-        except (*DAMAGED, ValueError):
+            line = columns_of(decode(row))
+        except DAMAGED:
+            line = None
+        if line is None:
             bad += 1
             continue
         if lines and (line.end > lines[-1].record.first or not _same_process(line, lines[-1])):  # an earlier process's
@@ -276,12 +360,20 @@ def _decoded(rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: C
     return _Read(rank, tuple(reversed(lines)), gap, whole=tail.from_start and len(lines) + bad == len(rows))
 
 
-def _same_process(line: _Line, other: _Line) -> bool:
+def columns_of(record: SummaryLine) -> SummaryColumns | None:
+    """The numbers of a line; None if it is damaged."""
+    try:
+        return _line(record)
+    except (*DAMAGED, ValueError):
+        return None
+
+
+def _same_process(line: SummaryColumns, other: SummaryColumns) -> bool:
     mine, its = line.record.identity, other.record.identity
     return (mine.pid, mine.monotonic_ns, mine.boot_id) == (its.pid, its.monotonic_ns, its.boot_id)
 
 
-def _line(line: SummaryLine) -> _Line:
+def _line(line: SummaryLine) -> SummaryColumns:
     """ValueError if a collector cannot have written the line."""
     cells = np.frombuffer(a2b_base64(line.values), dtype="<u4").reshape(len(line.columns), -1)
     if cells.shape[1] != line.count or not line.count:
@@ -292,7 +384,7 @@ def _line(line: SummaryLine) -> _Line:
     if not _KNOWN.issuperset(names):  # a column of a later version
         cells = cells[[name in _KNOWN for name in names]]
         names = [name for name in names if name in _KNOWN]
-    return _Line(line, begin_us, names, cells)
+    return SummaryColumns(line, begin_us, names, cells)
 
 
 def _numbers(reads: Sequence[_Read], steps: int) -> tuple[int, ...]:
@@ -334,7 +426,7 @@ def _utilization(reads: Sequence[_Read]) -> npt.NDArray[np.float64] | None:
 def _fill(
     cells: Words,
     begin_us: npt.NDArray[np.int64],
-    lines: Sequence[_Line],
+    lines: Sequence[SummaryColumns],
     numbers: Sequence[int],
     places: Mapping[str, int],
 ) -> None:

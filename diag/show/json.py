@@ -21,6 +21,7 @@ from diag.diagnoses.shares import Shares, step_parts
 from diag.model.breakdown import Breakdowns
 from diag.model.steps import Coverage, Evidence, Finding, Kind, Outcome, StepAccount, Verdict
 from diag.rundir.lines import ANALYSIS_VERSION, with_digest
+from diag.show.history import change_to_dict
 from diag.show.memory import curves_to_dict, peaks_to_dict
 from diag.show.policy import PAGE
 from diag.tables.evidence import query_of
@@ -139,6 +140,7 @@ def _content(result: Result) -> dict[str, Any]:
         "state": state_to_dict(result.state),
         "outcome": _outcome(result.outcome),
         "verdict": verdict_to_dict(result.verdict),
+        "changes": [change_to_dict(change) for change in result.history.changes],
         "critical_path": _path(result.examination.shares),
         "steps": [Raw(_encode(_step(result, step))) for step in result.attribution.steps],
         "scheduling": _scheduling(result),

@@ -38,6 +38,7 @@ def to_html(result: Result) -> str:
         f"<div>{_badge(page.verdict.severity.value, _BADGE[page.verdict.severity])} "
         f"{_badge(page.verdict.bottleneck, _GREY)}</div>",
         f'<div style="margin:.4em 0;font-size:1.15em;font-weight:600">{_text(page.verdict.headline)}</div>',
+        _line(page.since) if page.since else "",
         _line(" · ".join(page.verdict.facts)),
         _line(page.incomplete, "font-weight:600") if page.incomplete else "",
         _line(" · ".join(f"{metric.label} {metric.value}" for metric in page.metrics), _FAINT),

@@ -52,6 +52,7 @@ from diag.words.formatting import (
     share,
     size,
 )
+from diag.words.history import since
 from diag.words.table import NUMBER, Cell, Column, Table, table_of
 from diag.words.wording import class_name, doubts, incomplete, per_whole, run_facts, sentence, steps_counted
 
@@ -175,9 +176,10 @@ class Advised(Struct, frozen=True):
 
 class Page(Struct, frozen=True):
     """Everything but the advice, from top to bottom. ``outcome``: how a run failed, if it did; it comes first, and the
-    verdict is then about the steps recorded until that moment. ``out_of_memory``: allocations that failed, whether or
-    not that ended the run. ``recorded``: when the run was recorded, "" if it
-    is not known. ``rank``: the one shown in detail. ``stall_lines``: the longest stalls, a line each. ``not_looked``:
+    verdict is then about the steps recorded until that moment. ``since``: since when a step takes as long as it does,
+    and because of what; "" if that did not change. ``out_of_memory``: allocations that failed, whether or not that
+    ended the run. ``recorded``: when the run was recorded, "" if it is not known.
+    ``rank``: the one shown in detail. ``stall_lines``: the longest stalls, a line each. ``not_looked``:
     questions and the reason that they share. ``gaps``: at most MOST_GAPS of ``all_gaps``."""
 
     title: RunName
@@ -200,6 +202,7 @@ class Page(Struct, frozen=True):
     all_gaps: int
     recorded: str = ""
     outcome: Outcome | None = None
+    since: str = ""
     out_of_memory: tuple[str, ...] = ()
 
 
@@ -247,6 +250,7 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
         all_gaps=len(coverage.skipped),
         recorded=_recorded(result),
         outcome=result.outcome,
+        since=since(result.history),
         out_of_memory=out_of_memory_sentences(result.failed_allocations),
     )
 

@@ -29,6 +29,9 @@ class Page(Topic, name="page"):
     equal_gain_and_cost_share = threshold(
         0.05, "fraction", "chosen", "a gain and a cost that differ by less need no explanation"
     )
+    history_rows = threshold(8, "rows", "chosen", "of the step time over a run, about")
+    most_json_stretches = threshold(500, "rows", "chosen", "of the step time over a run, about")
+    most_changes = threshold(8, "changes", "chosen", "of the step time, the newest")
     most_ranks = threshold(16, "ranks")
     most_ranks_in_full = threshold(4, "ranks", "chosen", "an answer has a line for each")
     ranks_that_matter = threshold(

@@ -106,6 +106,8 @@ def _print_verdict(console: Console, result: Result, page: Page) -> None:
         console.print()
         _say(console, f"{shown.UNTIL_THEN}:", "dim")
     _say(console, page.verdict.headline, f"bold {COLOUR[page.verdict.severity]}")
+    if page.since:
+        _say(console, page.since)
     if page.verdict.facts:
         first, *facts = page.verdict.facts
         _say(console, "; ".join((first, *(f"{fact[:1].lower()}{fact[1:]}" for fact in facts))) + ".")

@@ -223,6 +223,31 @@ _FRAMES: dict[str, tuple[Column, ...]] = {
         *_TIMES[1:5],  # compute to data wait
         _TIMES[6],  # idle: of devices, where it is known
     ),
+    "stretches": (
+        Column("rank", INDEX, "Global rank whose steps these are; null for all ranks together."),
+        Column("first", INDEX, "Number of the first step."),
+        Column("last", INDEX, "Number of the last step; the same where each step is known."),
+        Column("steps", COUNT, "How many steps were summed up; the times are means of one step."),
+        Column("resolution", TEXT, "How well the steps are known: each step, or sums over 50, 1,000 or 20,000."),
+        Column("begin_unix_ns", CLOCK, "Begin of the first step, Unix time; null without a clock."),
+        Column("end_unix_ns", CLOCK, "End of the last step."),
+        Column("step_ns", MS, "Duration of a step of the rank."),
+        Column("longest_ns", MS, "The longest of the steps."),
+        *_TIMES[1:7],  # compute to idle
+    ),
+    "changes": (
+        Column("step", INDEX, "The first step of the new level of the step time."),
+        Column("last", INDEX, "The last step of it."),
+        Column("precision", COUNT, "By how many steps the change may be off."),
+        Column("unix_ns", CLOCK, "When it was, Unix time; null without a clock."),
+        Column("before_ns", MS, "A step before it, without the longest tenth: evaluations and checkpoints."),
+        Column("after_ns", MS, "A step from then on."),
+        Column("change", RATIO, "The difference as a fraction of before_ns; above 0 it became slower."),
+        Column("cause", TEXT, "The cost that makes most of the difference, as in costs; empty if it is not known."),
+        Column("ranks", INDICES, "Ranks at fault for it; empty if it is no rank in particular."),
+        Column("hosts", TEXT, "Their hosts."),
+        Column("basis", TEXT, "What the cause rests on."),
+    ),
     "facts": (
         Column("key", TEXT, "What is known of the run, such as trainer.prefetch or versions.torch."),
         Column("value", TEXT, "Its value."),

@@ -66,6 +66,18 @@ BY_PHASES_ALONE = Sentence(
     "This is based on the durations of the phases alone: no collectives connect the ranks' timelines."
 )
 
+# -- the life of a run -------------------------------------------------------------------------------------------------
+
+SLOWER_SINCE = Sentence("{since}{moment}: {by} slower, {after} instead of {before} a step{why}.")
+FASTER_SINCE = Sentence("{since}{moment}: {by} faster, {after} instead of {before} a step{why}.")
+SINCE_STEP = Sentence("Since step {step}")
+IN_STEPS = Sentence("Steps {first} to {last}")
+BECAUSE_OF_RANKS = Sentence(", because of {ranks}{hosts} ({cause})")
+NO_MORE_BECAUSE_OF_RANKS = Sentence(", without the delay by {ranks}{hosts} ({cause})")
+BECAUSE_OF = Sentence(", because of {cause} on all ranks")
+NO_MORE_BECAUSE_OF = Sentence(", because of less {cause}")
+UNKNOWN_WHY = Sentence("; the cause is not known")
+
 # -- two accounts of a run ---------------------------------------------------------------------------------------------
 
 FOLLOWED = Sentence(

@@ -1,0 +1,185 @@
+"""The life of a run: its step time over time, when that changed, and because of what.
+
+What is kept of a run's steps is read at each resolution, the finest first. Changes are found in the steps of one rank,
+as ranks train in step. Their cause comes from the costs of all ranks before and after: the rows on which the verdict
+rests, and of older steps the same rows from the ranks' summaries or sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from msgspec.structs import replace
+
+from diag.account.policy import STEPS
+from diag.collectors.layout import RunLayout
+from diag.collectors.records import CHECKPOINT, DATA, H2D, PHASES, REST, STILL
+from diag.diagnoses.shares import Shares
+from diag.model.history import Change, History, Stretch
+from diag.model.steps import Attribution
+from diag.rundir.columns import Floats
+from diag.rundir.curves import sums_before
+from diag.rundir.identity import clock_of
+from diag.rundir.series import Series, each_step, joined, of_sums, on_its_clock, sums_over
+from diag.rundir.tables import Tables
+
+from .blame import Sides, blame_of
+from .changes import change_points, level
+from .policy import HISTORY
+
+# Fields of ``diag.model.steps.Parts``, each with the columns of a summary that add up to it.
+_COMPUTE = tuple(phase for phase in PHASES if phase not in (DATA, H2D, CHECKPOINT))
+_PARTS = {
+    "compute_ns": _COMPUTE,
+    "exposed_comm_ns": tuple(phase + STILL for phase in (*PHASES, REST)),
+    "exposed_copy_ns": (H2D,),
+    "data_wait_ns": (DATA,),
+    "checkpoint_ns": (CHECKPOINT,),
+    "idle_ns": (REST,),
+}
+
+
+def history_of(tables: Tables, attribution: Attribution, shares: Shares) -> History:
+    """The history of an analysed run: of one attempt of its job, without its restarts."""
+    kept = _kept(tables) if RunLayout(tables.root).is_run() else None
+    rank, known, looked_at, to_unix_ns = kept or (None, _of_account(attribution), None, None)
+    changes = [
+        change
+        for series, size, until in looked_at or [(known, 1, None)]
+        for change in _changes_in(series, size, until, tables, shares, to_unix_ns)
+    ]
+    return History(
+        path=str(tables.root),
+        ranks=tables.world_size or len(tables.ranks),
+        rank=rank,
+        stretches=_stretches(known, rank is not None and tables.ranks[rank].on_device, to_unix_ns),
+        changes=_with_ends(sorted(changes, key=lambda change: change.step), int(known.last[-1]) if len(known) else 0),
+    )
+
+
+_LookedAt = list[tuple[Series, int, int | None]]  # a series, its resolution, and the step from which a finer one is
+
+
+def _kept(tables: Tables) -> tuple[int, Series, _LookedAt, int] | None:
+    """The first rank that left steps: what is known of them, each stretch at its best resolution; the series in which
+    changes are looked for; and how far its clock is from Unix time. None without any."""
+    for rank, of_rank in tables.ranks.items():
+        if of_rank.identity is None:
+            continue
+        files = RunLayout(tables.root).rank(rank)
+        fine = each_step(files, of_rank.identity, of_rank.steps)
+        if not len(fine):
+            continue
+        first = int(fine.first[0])
+        looked_at: _LookedAt = [(fine, 1, None)]
+        for size in files.sums if first > 0 else ():
+            sums = sums_over(files, size)
+            if len(sums) and int(sums.first[0]) < first:
+                looked_at.append((sums, size, first))
+                first = int(sums.first[0])
+        older = of_sums(sums_before(files, int(fine.first[0]))) if len(looked_at) > 1 else fine.take(slice(0))
+        known = joined([older.take(older.last < fine.first[0]), fine])
+        return rank, known, looked_at, clock_of(of_rank.identity)[1]
+    return None
+
+
+def _of_account(attribution: Attribution) -> Series:
+    """The steps of what another tool recorded."""
+    steps = [step for step in attribution.steps if step.usable]
+    numbers = np.array([step.step for step in steps], dtype=np.int64)
+    dur_ns = np.array([step.dur_ns for step in steps], dtype=np.float64)
+    ends = np.cumsum(dur_ns).astype(np.int64)
+    ones, none = np.ones_like(numbers), np.zeros(len(steps), dtype=np.bool_)
+    return Series(numbers, numbers, ones, ends - dur_ns.astype(np.int64), ends, dur_ns, dur_ns, {}, none)
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+
+def _changes_in(
+    series: Series, size: int, until: int | None, tables: Tables, shares: Shares, to_unix_ns: int | None
+) -> Iterator[Change]:
+    """The changes of the step time in a series, up to the step from which a finer one is there."""
+    warm = series.first >= STEPS.warm_up_steps
+    values = (series := series.take(warm)).step_ns
+    places = change_points(values, summed=size > 1) if np.isfinite(values).all() else []
+    edges = [0, *places, len(values)]
+    for (begin, place), (_, end) in pairwise(pairwise(edges)):
+        if until is not None and int(series.first[place]) >= until:
+            continue
+        before, after = level(values[begin:place]), level(values[place:end])
+        most = max(HISTORY.compared_steps // size, HISTORY.least_compared)
+        sides = Sides(
+            (int(series.first[max(begin, place - most)]), int(series.first[place])),
+            (int(series.first[place]), int(series.last[min(end, place + most) - 1]) + 1),
+            after > before,
+        )
+        blame = blame_of(sides, tables, shares, size)
+        yield Change(
+            step=int(series.first[place]),
+            last=int(series.last[end - 1]),
+            unix_ns=int(series.begin_ns[place]) + to_unix_ns if to_unix_ns is not None else None,
+            precision=size,
+            before_ns=before,
+            after_ns=after,
+            cause=blame.cause,
+            ranks=blame.ranks,
+            hosts=_hosts(tables, blame.ranks),
+            basis=blame.basis,
+        )
+
+
+def _hosts(tables: Tables, ranks: Sequence[int]) -> tuple[str, ...]:
+    hosts = (tables.ranks[rank].host for rank in ranks if rank in tables.ranks)
+    return tuple(dict.fromkeys(host for host in hosts if host))
+
+
+def _with_ends(changes: Sequence[Change], last: int) -> tuple[Change, ...]:
+    """Each with the last step before the next one."""
+    ends = [change.step - 1 for change in changes[1:]] + [last]
+    return tuple(replace(change, last=end) for change, end in zip(changes, ends, strict=False))
+
+
+# -- stretches ---------------------------------------------------------------------------------------------------------
+
+
+def _stretches(series: Series, on_device: bool, to_unix_ns: int | None) -> tuple[Stretch, ...]:
+    parts = _parts(on_its_clock(series, on_device))
+    names = list(parts)
+    each = (
+        zip(*(parts[name].tolist() for name in names), strict=True) if names else iter(() for _ in range(len(series)))
+    )
+    columns = (
+        series.first,
+        series.last,
+        series.steps,
+        series.begin_ns,
+        series.end_ns,
+        series.step_ns,
+        series.longest_ns,
+    )
+    return tuple(
+        Stretch(
+            first, last, steps,
+            begin + to_unix_ns if to_unix_ns is not None else None,
+            end + to_unix_ns if to_unix_ns is not None else None,
+            step_ns, longest_ns,
+            dict(zip(names, values, strict=True)) if values and values[0] == values[0] else None,  # not NaN
+        )
+        for first, last, steps, begin, end, step_ns, longest_ns, values in zip(
+            *(column.tolist() for column in columns), each, strict=True
+        )
+    )  # fmt: skip
+
+
+def _parts(columns: Mapping[str, Floats]) -> dict[str, Floats]:
+    if not columns:
+        return {}
+    known = ~np.isnan(next(iter(columns.values())))
+    empty = np.where(known, 0.0, np.nan)
+    return {
+        name: sum((np.nan_to_num(columns[each]) for each in of if each in columns), start=empty)
+        for name, of in _PARTS.items()
+    }

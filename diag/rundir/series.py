@@ -1,0 +1,125 @@
+"""The steps of one rank over the whole run, at each resolution at which they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from diag.collectors.layout import RankLayout
+from diag.collectors.records import DEVICE, EVALUATION, STEP, RankRecord, SummaryLine
+
+from .columns import Bools, Floats, Ints, Places, Steps
+from .curves import StepsSum
+from .lines import read_lines
+from .summaries import NS_PER_US, SummaryColumns, columns_of
+
+
+class Series(Struct, frozen=True, eq=False):
+    """A row is a step, or several of them that were summed up: ``steps`` from ``first`` to ``last``. Times are
+    nanoseconds, moments on the rank's own clock. ``step_ns`` and the columns of ``parts``, which are those of a summary
+    (``diag.collectors.records.SummaryLine``), are means a step; NaN where they were not recorded. ``evaluating``: an
+    evaluation ran in it, as far as it is known."""
+
+    first: Ints
+    last: Ints
+    steps: Ints
+    begin_ns: Ints
+    end_ns: Ints
+    step_ns: Floats
+    longest_ns: Floats
+    parts: Mapping[str, Floats]
+    evaluating: Bools
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def take(self, places: Places) -> Series:
+        columns: dict[str, Any] = {name: getattr(self, name)[places] for name in _COLUMNS}
+        return Series(**columns, parts={name: column[places] for name, column in self.parts.items()})
+
+
+_COLUMNS = tuple(name for name in Series.__struct_fields__ if name != "parts")
+
+
+def joined(several: Sequence[Series]) -> Series:
+    """The rows of all, one after the other."""
+    if not several:
+        return of_sums(())
+    names = dict.fromkeys(name for each in several for name in each.parts)
+    parts = {
+        name: np.concatenate([each.parts.get(name, np.full(len(each), np.nan)) for each in several]) for name in names
+    }
+    columns: dict[str, Any] = {name: np.concatenate([getattr(each, name) for each in several]) for name in _COLUMNS}
+    return Series(**columns, parts=parts)
+
+
+def each_step(files: RankLayout, identity: RankRecord | None, steps: Steps) -> Series:
+    """Every step that is known by itself: from the summaries, and the steps after them from their records ``steps``."""
+    records, _ = read_lines(files.summary, SummaryLine, files.run)
+    lines = [line for record in records if _is_of(record.identity, identity) and (line := columns_of(record))]
+    of_lines = [_of_summary(line) for line in lines]
+    summed = joined(of_lines)
+    if len(summed) and (np.diff(summed.first) <= 0).any():
+        summed = summed.take(np.sort(np.unique(summed.first, return_index=True)[1]))
+    known = set(summed.first.tolist())
+    missing = np.array([step not in known for step in steps.step.tolist()], dtype=np.bool_)
+    if not missing.any():
+        return summed
+    both = joined([summed, _of_records(steps.take(missing))])
+    return both.take(np.argsort(both.first, kind="stable"))
+
+
+def sums_over(files: RankLayout, size: int) -> Series:
+    """The sums over this many steps."""
+    return of_sums(read_lines(files.sums[size], StepsSum, files.run)[0])
+
+
+def of_sums(lines: Sequence[StepsSum]) -> Series:
+    """The sums as rows."""
+    lines = [line for line in lines if line.last >= line.first]
+    names = dict.fromkeys(name for line in lines for name in line.columns if name != STEP)
+    counts = np.array([line.count for line in lines], dtype=np.int64)
+
+    def whole(field: str) -> Ints:
+        return np.array([getattr(line, field) for line in lines], dtype=np.int64)
+
+    def mean_ns(name: str) -> Floats:
+        sums: Floats = np.array([line.columns.get(name, 0) for line in lines], dtype=np.float64)
+        return NS_PER_US * sums / counts
+
+    return Series(
+        whole("first"), whole("last"), counts, whole("begin_ns"), whole("end_ns"), mean_ns(STEP),
+        NS_PER_US * whole("longest_us").astype(np.float64), {name: mean_ns(name) for name in names},
+        np.zeros(len(lines), dtype=np.bool_),
+    )  # fmt: skip
+
+
+def _is_of(identity: RankRecord, wanted: RankRecord | None) -> bool:
+    return wanted is None or (identity.pid, identity.boot_id) == (wanted.pid, wanted.boot_id)
+
+
+def _of_summary(line: SummaryColumns) -> Series:
+    numbers = line.record.first + np.arange(line.record.count, dtype=np.int64)
+    begin_ns = line.begin_us * NS_PER_US
+    columns = {name: NS_PER_US * line.cells[at].astype(np.float64) for at, name in enumerate(line.names)}
+    step_ns = columns.pop(STEP, np.zeros(len(numbers)))
+    marked = np.isin(numbers, line.record.marked.get(EVALUATION, []))
+    end_ns, ones = begin_ns + step_ns.astype(np.int64), np.ones_like(numbers)
+    return Series(numbers, numbers, ones, begin_ns, end_ns, step_ns, step_ns, columns, marked)
+
+
+def _of_records(steps: Steps) -> Series:
+    dur_ns = (steps.end_ns - steps.begin_ns).astype(np.float64)
+    ones = np.ones(len(steps), dtype=np.int64)
+    marked = steps.with_phase(EVALUATION)
+    return Series(steps.step, steps.step, ones, steps.begin_ns, steps.end_ns, dur_ns, dur_ns, {}, marked)
+
+
+def on_its_clock(series: Series, on_device: bool) -> Mapping[str, Floats]:
+    """The parts on the device's clock where they are known there, else the host's."""
+    if on_device and DEVICE + STEP in series.parts:
+        return {name.removeprefix(DEVICE): column for name, column in series.parts.items() if name.startswith(DEVICE)}
+    return {name: column for name, column in series.parts.items() if not name.startswith(DEVICE)}

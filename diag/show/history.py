@@ -1,0 +1,137 @@
+"""What ``diag history`` prints: the life of a run in a dozen lines, and the same as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgspec import to_builtins
+from rich.console import Console
+from rich.markup import escape
+
+from diag.collectors.layout import SCHEMA_VERSION
+from diag.history.condense import condensed
+from diag.model.history import Change, History
+from diag.show.policy import PAGE
+from diag.show.table import print_table
+from diag.words.formatting import counted, elapsed, masked, moment, spaced, visible
+from diag.words.history import change_words
+from diag.words.places import shown
+from diag.words.table import MS, TEXT, TEXT_RIGHT, Column, Table, table_of
+from diag.words.terminal import report_console
+
+STEP_TIME, CHANGES = "Step time", "Changes"
+NO_CHANGE = "The step time did not change."
+_SHOWN_PARTS = {
+    "compute_ns": "compute",
+    "exposed_comm_ns": "exposed comm.",
+    "data_wait_ns": "data wait",
+    "checkpoint_ns": "checkpoint",
+}
+
+
+def print_history(attempts: Sequence[History], console: Console | None = None) -> None:
+    """Prints the history of each attempt of a job."""
+    console = console or report_console()
+    for number, history in enumerate(attempts):
+        if number:
+            console.print()
+        _say(console, " · ".join(_facts(history)), "dim")
+        if not history.stretches:
+            continue
+        console.print()
+        if not history.changes:
+            _say(console, NO_CHANGE)
+        for change in history.changes[-PAGE.most_changes :]:
+            style = "yellow" if change.slower else "green"
+            words = change_words(change, goes_on=change is history.now)
+            console.print(f"[{style}]●[/] {escape(spaced(words))}")
+        if (more := len(history.changes) - PAGE.most_changes) > 0:
+            _say(console, f"{counted(more, 'earlier change')}: --json lists all.", "dim")
+        console.print()
+        print_table(console, step_table(history))
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(escape(spaced(text)), style=style or None)
+
+
+def _facts(history: History) -> list[str]:
+    """Where, how many ranks, from when to when."""
+    facts = [visible(masked(shown(history.path))), counted(history.ranks, "rank")]
+    if not history.stretches:
+        return [*facts, "no steps"]
+    first, last = history.stretches[0], history.stretches[-1]
+    facts.append(f"steps {first.first:,} to {last.last:,}")
+    if first.begin_unix_ns and last.end_unix_ns:
+        facts.append(f"{moment(first.begin_unix_ns)} to {moment(last.end_unix_ns)}")
+        facts.append(elapsed(last.end_unix_ns - first.begin_unix_ns))
+    return facts
+
+
+def step_table(history: History, most: int | None = None) -> Table:
+    """The step time and its parts over the run, in about ``most`` rows; none over a change."""
+    rows = condensed(history, PAGE.history_rows if most is None else most)
+    begin, end = rows[0].begin_unix_ns if rows else None, rows[-1].end_unix_ns if rows else None
+    days = begin is not None and end is not None and end - begin > timedelta(days=1).total_seconds() * 1e9
+    fine = [stretch.first for stretch in history.stretches if stretch.steps == 1]
+    each_from = fine[0] if fine else None
+    known = [
+        "each step" if each_from is not None and row.first >= each_from else _sums(history, row.first, row.last)
+        for row in rows
+    ]
+    columns: dict[Column, Sequence[Any]] = {
+        Column("steps", TEXT_RIGHT): [f"{row.first:,} to {row.last:,}" for row in rows],
+        Column("since", TEXT, label="since, UTC"): [_clock(row.begin_unix_ns, days) for row in rows],
+        Column("step_ns", MS, label="step"): [row.step_ns for row in rows],
+        Column("longest_ns", MS, label="longest"): [row.longest_ns for row in rows],
+    }
+    for name, label in _SHOWN_PARTS.items():
+        columns[Column(name, MS, label=label)] = [row.parts.get(name) if row.parts else None for row in rows]
+    columns[Column("known", TEXT, label="known by")] = known
+    of_rank = f", rank {history.rank}'s" if history.rank is not None else ""
+    return table_of("history", f"{STEP_TIME}{of_rank}, ms", columns, symbol=MS.symbol)
+
+
+def _clock(unix_ns: int | None, days: bool) -> str:
+    """The time of day, with the date in a run of days."""
+    if unix_ns is None or not moment(unix_ns):
+        return ""
+    return f"{datetime.fromtimestamp(unix_ns / 1e9, UTC):{'%m-%d %H:%M' if days else '%H:%M:%S'}}"
+
+
+def _sums(history: History, first: int, last: int) -> str:
+    """The resolution of the steps between: the coarsest of them."""
+    inside = [stretch.steps for stretch in history.stretches if first <= stretch.first <= last]
+    return f"sums over {max(inside, default=0):,}"
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def to_json(attempts: Sequence[History]) -> str:
+    """The document of ``diag history --json``."""
+    return json.dumps({"schema_version": SCHEMA_VERSION, "attempts": list(map(history_to_dict, attempts))}, indent=1)
+
+
+def history_to_dict(history: History, most: int | None = None) -> dict[str, Any]:
+    """``stretches`` are at most about ``most``: each the mean of its steps. The data frame has all."""
+    rows = condensed(history, PAGE.most_json_stretches if most is None else most)
+    return {
+        "path": masked(shown(history.path)),
+        "number": history.number,
+        "ranks": history.ranks,
+        "changes": [change_to_dict(change) for change in history.changes],
+        "rank": history.rank,
+        "resolutions": [
+            {"steps_in_a_sum": steps, "first": first, "last": last} for steps, first, last in history.resolutions
+        ],
+        "stretches": [to_builtins(row) for row in rows],
+    }
+
+
+def change_to_dict(change: Change) -> dict[str, Any]:
+    """A change as the contract names it."""
+    return {**to_builtins(change), "change": round(change.by, 4), "cause": change.cause or None}

@@ -1,0 +1,45 @@
+"""Data frames of a run's history. Their columns are in ``diag.tables.frames.COLUMNS``."""
+
+from __future__ import annotations
+
+import polars as pl
+from msgspec.structs import asdict
+
+from diag.model.history import History
+from diag.tables.frames import frame
+
+
+def stretches(history: History) -> pl.DataFrame:
+    """A row for each step, or each sum over several."""
+    return frame(
+        "stretches",
+        (
+            {
+                **asdict(stretch),
+                "rank": history.rank,
+                "resolution": stretch.resolution,
+                "step_ns": round(stretch.step_ns),
+                "longest_ns": round(stretch.longest_ns),
+                **{name: round(ns) for name, ns in (stretch.parts or {}).items()},
+            }
+            for stretch in history.stretches
+        ),
+    )
+
+
+def changes(history: History) -> pl.DataFrame:
+    """A row for each change of the step time, in order."""
+    return frame(
+        "changes",
+        (
+            {
+                **asdict(change),
+                "before_ns": round(change.before_ns),
+                "after_ns": round(change.after_ns),
+                "change": change.by,
+                "ranks": list(change.ranks),
+                "hosts": ", ".join(change.hosts),
+            }
+            for change in history.changes
+        ),
+    )

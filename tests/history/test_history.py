@@ -1,0 +1,117 @@
+"""The life of a run, from what is kept of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import diag
+from diag.history.condense import condensed
+from diag.show.json import to_dict
+from diag.show.page import page_of
+from diag.summaries import open_summaries
+from tests.command import diag as diag_command
+from tests.history.planted import BEGIN_NS, Training
+from tests.many_ranks import Job, write_summaries
+
+
+@pytest.fixture(scope="module")
+def slow_rank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rank 3 is slower from step 150 on."""
+    folder = tmp_path_factory.mktemp("slow") / "R"
+    training = Training(folder)
+    training.train(150).train(100, [3], 60).close()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rank 1 was slower in steps 400 to 699, of which sums are left."""
+    folder = tmp_path_factory.mktemp("long") / "R"
+    training = Training(folder, ranks=3, byte_budget=150_000)
+    training.train(400).train(300, [1], 50).train(1_000).close()
+    return folder
+
+
+def test_the_answer_says_since_when_and_because_of_whom(slow_rank: Path) -> None:
+    result = diag.open_run(slow_rank)
+    (change,) = result.history.changes
+    assert abs(change.step - 150) <= 2
+    assert change.last == 249
+    assert change.by == pytest.approx(60 / 203, abs=0.03)
+    assert (change.ranks, change.hosts) == ((3,), ("node1",))
+    assert change.unix_ns is not None
+    assert change.unix_ns - BEGIN_NS == pytest.approx(150 * 203e6, rel=0.05)
+    since = page_of(result).since.replace("\xa0", " ")
+    assert since.startswith(f"Since step {change.step} (2025-11-24 16:00 UTC): 30% slower")
+    assert "because of rank 3 on node1" in since
+    assert since in " ".join(diag_command("analyze", slow_rank).stdout.split())
+
+
+def test_the_data_frames_and_json_have_it(slow_rank: Path) -> None:
+    result = diag.open_run(slow_rank)
+    assert result.changes["ranks"].to_list() == [[3]]
+    assert result.stretches["first"].to_list() == list(range(250))
+    parts = result.stretches.select("compute_ns", "exposed_comm_ns", "data_wait_ns", "idle_ns").sum_horizontal()
+    assert (result.stretches["step_ns"] - parts).abs().max() < 10_000
+    assert to_dict(result)["changes"][0]["ranks"] == [3]
+
+
+def test_old_stretches_are_known_by_their_sums(long_run: Path) -> None:
+    result = diag.open_run(long_run)
+    slower, faster = result.history.changes
+    assert (slower.step, slower.last, faster.step) == (400, 699, 700)
+    assert (slower.ranks, slower.basis) == ((1,), "sums over 50 steps")
+    assert slower.slower
+    assert not faster.slower
+    first = result.tables.retained.phases_from
+    assert result.history.resolutions == ((50, 0, first - 1), (1, first, 1_699))
+    assert set(result.stretches["resolution"]) == {"each step", "sums over 50 steps"}
+
+
+def test_steps_are_told_together_but_not_over_a_change(long_run: Path) -> None:
+    history = diag.open_run(long_run).history
+    rows = condensed(history, 8)
+    assert len(rows) <= 10
+    assert {400, 700} <= {row.first for row in rows}
+    assert [row.first for row in rows[1:]] == [row.last + 1 for row in rows[:-1]]
+    assert sum(row.steps for row in rows) == 1_700
+
+
+def test_the_command_prints_a_dozen_lines(long_run: Path) -> None:
+    printed = diag_command("history", long_run)
+    assert printed.returncode == 0
+    assert "Steps 400 to 699" in printed.stdout
+    assert "sums over 50" in printed.stdout
+    assert len(printed.stdout.splitlines()) <= 25
+    document = json.loads(diag_command("history", long_run, "--json").stdout)
+    assert [change["step"] for change in document["attempts"][0]["changes"]] == [400, 700]
+
+
+def test_a_steady_run_has_no_change(tmp_path: Path) -> None:
+    Training(tmp_path / "R", ranks=2).train(300).close()
+    result = diag.open_run(tmp_path / "R")
+    assert result.history.changes == ()
+    assert page_of(result).since == ""
+    assert "did not change" in diag_command("history", tmp_path / "R").stdout
+
+
+@pytest.mark.parametrize("sample", sorted(path.name for path in Path("sample_traces").glob("*/")))
+def test_the_sample_runs_have_none(sample: str) -> None:
+    assert diag.open_run(Path("sample_traces") / sample).history.changes == ()
+
+
+def test_very_many_ranks_have_their_summaries(tmp_path: Path) -> None:
+    job = Job(16, steps=200, extra_us={5: {"forward": 60_000}}, extra_from=120)
+    result = open_summaries(write_summaries(job, tmp_path / "R").root)
+    (change,) = result.history.changes
+    assert change.step == 120
+    assert change.ranks == (5,)
+
+
+def test_nothing_to_show_is_an_error(tmp_path: Path) -> None:
+    printed = diag_command("history", tmp_path / "nothing")
+    assert printed.returncode == 1
+    assert "no such file" in printed.stderr
