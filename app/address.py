@@ -339,6 +339,27 @@ def choose(
     return chosen
 
 
+_NO_BASELINE = "none"
+
+
+def choose_baseline(root: Path, runs: Sequence[Path]) -> Path | None:
+    """The run of the folder that numbers are compared with on every page; None if none is chosen."""
+    by_name = {name_of(root, path): path for path in runs}
+    if not by_name:
+        return None
+    name = choose(
+        "Baseline", [_NO_BASELINE, *by_name], param=BASELINE, default=_NO_BASELINE, within=str(root),
+        help="The pages show by how much their numbers differ from those of this run.",
+    )  # fmt: skip
+    return by_name.get(name)
+
+
+def last_baseline() -> str:
+    """The name of the run that was last chosen as the baseline, on any page; "" if none was."""
+    name = str(st.session_state.get(f"{BASELINE} as last shown", ("",))[0])
+    return "" if name == _NO_BASELINE else name
+
+
 def choose_number(
     label: str, *, param: str, default: float, low: float, high: float, within: str = "", help: str | None = None
 ) -> float:

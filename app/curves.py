@@ -66,7 +66,7 @@ def known(curves: Sequence[Curves], quantities: Sequence[Quantity]) -> list[Quan
 
 
 def is_known(curves: Curves, quantity: Quantity) -> bool:
-    return not bool(np.isnan(_points(curves, quantity)[1]).all())
+    return not bool(np.isnan(curve_points(curves, quantity)[1]).all())
 
 
 def curve_figure(
@@ -80,7 +80,7 @@ def curve_figure(
     for position, quantity in enumerate(quantities):
         number = "" if position == 0 else str(position + 1)
         row, column = divmod(position, columns)
-        drawn = [(name, *_points(curves, quantity)) for name, curves in runs]
+        drawn = [(name, *curve_points(curves, quantity)) for name, curves in runs]
         for at, (name, steps, values) in enumerate(drawn):
             figure.add_scatter(
                 x=steps,
@@ -112,9 +112,11 @@ def _dash(at: int, theme: Theme) -> str:
     return _DASHES[at // len(theme.series) % len(_DASHES)]
 
 
-def _points(curves: Curves, quantity: Quantity) -> tuple[list[int], Grid]:
+def curve_points(
+    curves: Curves, quantity: Quantity, most: int = DASHBOARD.most_points_of_curve
+) -> tuple[list[int], Grid]:
     """The first step of each block of steps, and the block's value; NaN where it is not known."""
-    blocks = blocks_of(len(curves), DASHBOARD.most_points_of_curve)
+    blocks = blocks_of(len(curves), most)
     values = quantity.values(lambda name: averaged(getattr(curves, name), blocks))
     return [int(curves.steps[block.start]) for block in blocks], values
 

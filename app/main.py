@@ -13,9 +13,9 @@ import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
 from diag.api import RunState, snapshots_alone, split_job, state_of
-from diag.app.address import BASELINE, RUN, charge, choose, is_open, name_of, offer, opened, runs_of
+from diag.app.address import RUN, charge, choose, choose_baseline, is_open, name_of, offer, opened, runs_of
 from diag.app.markup import plain
-from diag.app.pages import COMPARE, Page, Visit, contents_of, pages_for
+from diag.app.pages import COMPARE, OVERVIEW, Page, Visit, contents_of, pages_for
 from diag.app.ready import READY
 from diag.app.run_view import RunView
 from diag.app.theme import favicon
@@ -23,12 +23,24 @@ from diag.app.views import live, overview
 from diag.app.views.common import show_error
 from diag.errors import DiagError
 
-_NO_BASELINE = "none"
+# The first screen of a laptop holds the answer: Streamlit's own margins take a quarter of it.
+_COMPACT = """<style>
+[data-testid="stMainBlockContainer"] { padding: 2.4rem 2.5rem 4rem; }
+[data-testid="stHeader"] { background: transparent; pointer-events: none; }
+[data-testid="stHeader"] * { pointer-events: auto; }
+[data-testid="stMain"] h1 { font-size: 1.9rem; padding: 0 0 0.4rem; }
+[data-testid="stMain"] .st-key-verdict h3 { font-size: 1.3rem; line-height: 1.3; padding: 0; }
+@media (max-width: 640px) {
+  [data-testid="stMainBlockContainer"] { padding: 3.5rem 1rem 3rem; }
+  [data-testid="stMain"] h1 { font-size: 1.5rem; }
+}
+</style>"""
 _REFUSED = "This page cannot be shown"
 
 
 def main() -> None:
     st.set_page_config(page_title="diag", page_icon=favicon(), layout="wide")
+    st.html(_COMPACT)
     root = Path(sys.argv[1])
     if not os.path.lexists(split_job(root)[0]):
         live.wait_for(root)
@@ -40,6 +52,7 @@ def main() -> None:
         return
     pages = pages_for(root, runs, contents_of(root, runs, jobs))
     first = pages[0]
+    overview_page = next((page for page in pages if page.path == OVERVIEW), first)
     linked: dict[str, StreamlitPage] = {}
     # The state of the chosen run before its page is drawn; it is set below, before a page runs.
     state: RunState | None = None
@@ -49,13 +62,14 @@ def main() -> None:
         def draw() -> None:
             run = state.path if state is not None else root
             at = Visit(
-                root, runs, lambda name: _open(name, linked[first.path]), run, lambda: _baseline(root, baseline),
+                root, runs, lambda name: _open(name, linked[overview_page.path]), run,
+                lambda: _baseline(root, baseline),
                 lambda before, after: _compare(before, after, linked[COMPARE]),
             )  # fmt: skip
             if page.of_files is not None:
                 _guarded(page.of_files, at)
             elif page.of_run is not None and state is not None:
-                _with_run(state, page.of_run, at, answer_first=page is first)
+                _with_run(state, page.of_run, at, answer_first=page is overview_page)
 
         return draw
 
@@ -63,7 +77,10 @@ def main() -> None:
         linked[page.path] = st.Page(drawing(page), title=page.title, url_path=page.path, default=page is first)
     offer(linked)
     shown = st.navigation(list(linked.values()))
-    if not any(page.of_folder for page in pages if page.path == shown.url_path):
+    drawn = next((page for page in pages if page.path == shown.url_path), first)  # the first has no path of its own
+    if drawn.of_folder and drawn is first and RUN in st.query_params:  # an address of one run, without a page
+        st.switch_page(linked[overview_page.path], query_params=dict(st.query_params))
+    if not drawn.of_folder:
         state = state_of(_chosen_run(root, runs))
         if shown.url_path != COMPARE:  # which has a list of its own
             baseline = _chosen_baseline(root, state.path, runs)
@@ -100,7 +117,7 @@ def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit
     before = st.empty()
     if answer_first and state.answer is not None and not is_open(state):
         with before.container():
-            overview.show_last_answer(state.path.resolve().name, state.answer)
+            overview.show_last_answer(state, state.answer)
     try:
         view = opened(state.path, state)
     except DiagError as error:
@@ -153,16 +170,12 @@ def _chosen_run(root: Path, runs: list[Path]) -> Path:
 
 
 def _chosen_baseline(root: Path, run: Path, runs: list[Path]) -> Path | None:
-    """The run that the overview's numbers are compared with; None if none is chosen."""
-    by_name = {name_of(root, path): path for path in runs if path != run}
-    if not by_name:
+    """The run that the overview's numbers are compared with; None if none is chosen, or the run itself."""
+    if len(runs) < 2:
         return None
     with st.sidebar:
-        name = choose(
-            "Baseline", [_NO_BASELINE, *by_name], param=BASELINE, default=_NO_BASELINE, within=str(run),
-            help="The overview shows by how much its numbers differ from those of this run.",
-        )  # fmt: skip
-    return by_name.get(name)
+        chosen = choose_baseline(root, runs)
+    return chosen if chosen != run else None
 
 
 main()

@@ -91,12 +91,19 @@ def _tuning(at: Visit) -> None:
         _view("tuning").show(at.root, history)
 
 
-COMPARE = "compare"  # its path
+OVERVIEW, COMPARE = "overview", "compare"  # their paths
 
 PAGES = (
     Page(
+        "Runs",
+        "runs",
+        of_files=lambda at: _view("runs").show(at.root, at.open_run, at.compare),
+        of_folder=True,
+        offered=_several,
+    ),
+    Page(
         "Overview",
-        "overview",
+        OVERVIEW,
         lambda view, at: _view("overview").show(view, at.baseline()),
         shows=frozenset({Contents.RUNS, Contents.SUMMARIES, Contents.NOTHING}),
     ),
@@ -122,13 +129,6 @@ PAGES = (
         "hang",
         of_files=lambda at: _view("hang").show(at.root, at.run),
         shows=frozenset({Contents.RUNS, Contents.SUMMARIES, Contents.LOGS}),
-    ),
-    Page(
-        "Runs",
-        "runs",
-        of_files=lambda at: _view("runs").show(at.root, at.open_run, at.compare),
-        of_folder=True,
-        offered=_several,
     ),
     Page(
         "Tuning",

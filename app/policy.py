@@ -27,6 +27,7 @@ class Dashboard(Topic, name="dashboard", fixed=True):
     )
     decimals_of_address = threshold(3, "digits", "chosen", "of numbers in the address")
     most_runs_in_figure = threshold(12, "runs", "chosen", "in one figure")
+    most_points_of_spark = threshold(60, "points", "chosen", "of the small curve in a row of the list of runs")
     most_points_of_curve = threshold(400, "points", "chosen", "of a curve")
     cut_curve_at = threshold(
         2, "times", "chosen", "times the highest of the later steps: the first steps, which take longer, are cut off"
@@ -49,6 +50,8 @@ class Dashboard(Topic, name="dashboard", fixed=True):
         "or an area instead",
     )
     most_rank_bars = threshold(64, "bars")
+    most_bars_of_ranks = threshold(32, "bars", "chosen", "beside the verdict; of more ranks, a grid of hosts")
+    ranks_in_a_row = threshold(16, "ranks", "chosen", "of that grid, where no hosts are known")
     most_columns = threshold(1500, "columns")
     most_cells = threshold(
         500_000,

@@ -23,8 +23,8 @@ from .run_view import Part
 class Theme:
     """``ground`` and ``ink``: page and text; ``soft``: secondary text; ``faint`` and ``grid``: lines; ``host``: time on
     the host that may be work or waiting; ``work``: kinds of kernels, operations and phases of the host, as the timeline
-    names them; ``series``: of what is no part of a step; ``heat``: the scale of heat maps, from zero (near the ground)
-    to the most."""
+    names them; ``good``, ``bad`` and ``warn``: texts beside a sign; ``series``: of what is no part of a step;
+    ``heat``: the scale of heat maps, from zero (near the ground) to the most."""
 
     name: str
     ground: str
@@ -38,6 +38,9 @@ class Theme:
     work: Mapping[str, str]
     series: tuple[str, ...]
     heat: tuple[tuple[float, str], ...]
+    good: str
+    bad: str
+    warn: str
 
 
 def _bottlenecks(part: Mapping[Part, str], mixed: str) -> dict[Bottleneck, str]:
@@ -118,6 +121,9 @@ LIGHT = Theme(
     work={work: light for work, (light, _) in _WORK.items()},
     series=tuple(light for light, _ in _SERIES),
     heat=((0.0, "#fff6e3"), (0.35, "#fbc868"), (0.7, "#e07b0f"), (1.0, "#8a3603")),
+    good="#1b6e3c",
+    bad="#b3261e",
+    warn="#8a5a00",
 )
 DARK = Theme(
     name="dark",
@@ -132,6 +138,9 @@ DARK = Theme(
     work={work: dark for work, (_, dark) in _WORK.items()},
     series=tuple(dark for _, dark in _SERIES),
     heat=((0.0, "#1d1a17"), (0.35, "#7a430c"), (0.7, "#e08a1e"), (1.0, "#ffe2a8")),
+    good="#6fd49a",
+    bad="#ff9a90",
+    warn="#f0c36a",
 )
 
 # Streamlit's names of colours, and symbols, so that colour is never the only sign.

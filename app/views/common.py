@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 import plotly.graph_objects as go
@@ -56,6 +58,15 @@ def show_metrics(*metrics: Metric) -> None:
 def card_px(title: str, value: str) -> int:
     """A width of a metric's card that cuts neither its label nor its value."""
     return round(max(METRIC_PX, _PADDING_PX + 24 + _LABEL_PX * len(title), _PADDING_PX + _VALUE_PX * len(value)))
+
+
+@cache
+def component(name: str) -> Any:
+    """The component with the files NAME.js and NAME.css beside this module."""
+    here = Path(__file__).parent
+    return st.components.v2.component(
+        f"diag_{name}", css=(here / f"{name}.css").read_text("utf-8"), js=(here / f"{name}.js").read_text("utf-8")
+    )
 
 
 def draw(figure: go.Figure, key: str, alt: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from diag.api import compare_runs
-from diag.app.address import choose, choose_path, name_of, opened, runs_of
+from diag.app.address import choose, choose_path, last_baseline, name_of, opened, runs_of
 from diag.app.figures import MS, finish
 from diag.app.markup import label, plain
 from diag.app.policy import DASHBOARD
@@ -19,7 +19,7 @@ from diag.app.theme import Theme, theme_of
 from diag.app.views.common import bullets, draw, head, show_error, show_metrics, show_table, without_steps
 from diag.diagnoses.compare import PART_NAMES, Comparison
 from diag.errors import DiagError
-from diag.show.compare import comparison_table
+from diag.show.compare import comparison_table, headline
 from diag.show.page import DATA_WAIT, EXPOSED_COMM, HOST_WAIT, Metric
 from diag.words.formatting import UNKNOWN, counted, duration, number
 from diag.words.table import Column, table_of
@@ -50,9 +50,7 @@ def _other(view: RunView, root: Path) -> Path | None:
     runs = {name_of(root, run): run for run in runs_of(root)[0] if run.resolve() != this_run}
     left, right = st.columns(2)
     with left:
-        picked = choose(
-            "Compare with", [*runs, _TYPED], param="with", default=next(iter(runs), _TYPED), within=view.run["path"]
-        )
+        picked = choose("Compare with", [*runs, _TYPED], param="with", default=_first(runs), within=view.run["path"])
     if picked != _TYPED:
         return runs[picked]
     with right:
@@ -61,10 +59,17 @@ def _other(view: RunView, root: Path) -> Path | None:
         )
 
 
+def _first(runs: Mapping[str, Path]) -> str:
+    """The baseline of the other pages, else the first run."""
+    baseline = last_baseline()
+    return baseline if baseline in runs else next(iter(runs), _TYPED)
+
+
 def _differences(comparison: Comparison, against: RunView, view: RunView, root: Path) -> None:
     before, after = (name_of(root, run.result.tables.root) for run in (against, view))
     if comparison.not_comparable:
         st.warning("Not comparable, because:\n" + bullets(comparison.not_comparable), icon=":material/difference:")
+    st.subheader(plain(headline(comparison)), anchor=False)
     _numbers(comparison, before)
     st.subheader("Difference by part of the step", anchor="difference")
     draw(

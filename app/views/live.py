@@ -111,9 +111,7 @@ def _follows(run: Path) -> bool:
 def _watched(shown: RunState, drawn: Version | None, following: bool) -> None:
     """``drawn``: the analysis that the page shows."""
     state = state_of(shown.path)
-    colour: _Colour = "blue" if state.live else "gray"
-    icon = _ICON.get(state.state, ":material/play_arrow:")
-    st.badge(state.state.value, icon=icon, color=_COLOUR.get(state.state, colour))
+    badge(state)
     if state.live:
         _progress(state)
         if drawn is not None:
@@ -131,6 +129,13 @@ def _watched(shown: RunState, drawn: Version | None, following: bool) -> None:
         st.rerun()
     if newest != version_of(state):
         renew(state, at_once=not state.live)
+
+
+def badge(state: RunState) -> None:
+    """Draws the state in a word."""
+    colour: _Colour = "blue" if state.live else "gray"
+    icon = _ICON.get(state.state, ":material/play_arrow:")
+    st.badge(state.state.value, icon=icon, color=_COLOUR.get(state.state, colour))
 
 
 def _progress(state: RunState) -> None:

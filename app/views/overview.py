@@ -7,11 +7,13 @@ from typing import Literal
 
 import streamlit as st
 
-from diag.api import state_of
+from diag.api import RunState, state_of
 from diag.app import drawings
 from diag.app.address import choose, href
 from diag.app.drawings import Drawing, compared
 from diag.app.markup import plain, prose
+from diag.app.picture import advice_rows, picture_of
+from diag.app.policy import DASHBOARD
 from diag.app.ready import READY
 from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
@@ -19,6 +21,7 @@ from diag.app.views import live
 from diag.app.views.common import (
     CONFIG,
     bullets,
+    component,
     draw,
     show_code,
     show_evidence,
@@ -31,12 +34,15 @@ from diag.diagnoses.compare import reasons_against
 from diag.model.steps import Bottleneck, Outcome, Risk, Severity
 from diag.model.steps import Verdict as Answer
 from diag.show import page as words
-from diag.show.page import Card, Change, Page, Verdict, advice_of, metrics_of, verdict_of
+from diag.show.page import Advised, Card, Change, Page, Verdict, advice_of, metrics_of, verdict_of
 from diag.show.ranks import IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
 from diag.version import version
 from diag.words.formatting import share
 
 _MEAN = "mean"
+_PICTURE = "picture"
+_VERDICT_AND_PICTURE = (5, 6)  # widths
+_DETAILS = "Commands, code and assumptions"
 _RISK_COLOUR: dict[Risk, Literal["gray", "orange", "red"]] = {
     Risk.SAFE: "gray",
     Risk.MEMORY: "orange",
@@ -55,7 +61,8 @@ _API_NAMES = {
 
 
 def show(view: RunView, baseline: RunView | None = None) -> None:
-    """``baseline``: the run that the metrics are compared with."""
+    """``baseline``: the run that the metrics are compared with. What takes long is drawn after the rest, in the place
+    that it has on the page."""
     theme, page = theme_of(st.context.theme.type), view.page
     _head(view)
     if page.incomplete:
@@ -67,12 +74,18 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
         live.show_standstill(state.path)
     elif page.outcome is not None:
         _outcome(page.outcome)
-    _verdict(page.verdict)
-    _to_do(view)
+    beside = st.columns(_VERDICT_AND_PICTURE) if view.result.attribution.steps else (st.container(), None)
+    with beside[0]:
+        _verdict(page.verdict, state)
     show_metrics(*(metrics_of(view.result, baseline.result) if baseline is not None else page.metrics))
     if baseline is not None:
         _not_comparable(view, baseline)
     READY.wait()
+    advised = advice_of(view.result)
+    if beside[1] is not None:
+        with beside[1]:
+            _picture(view, theme)
+    _to_do(view, advised, theme)
     if state.live:
         live.show_curves(state)
     if view.result.attribution.steps:
@@ -90,8 +103,21 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     _coverage(page)
 
 
+def _picture(view: RunView, theme: Theme) -> None:
+    """Draws the ranks beside the verdict. A click on one shows its steps below."""
+    data = picture_of(view, theme, next(iter(view.result.advice), None))
+
+    def chosen() -> None:
+        rank = st.session_state[_PICTURE].rank
+        if rank in view.ranks:
+            st.session_state["rank"] = str(rank)
+
+    component("picture")(key=_PICTURE, data=data, on_rank_change=chosen)
+
+
+@st.fragment
 def _steps(view: RunView, theme: Theme) -> None:
-    """Draws where the time of the steps goes."""
+    """Draws where the time of the steps goes. A choice of a rank or a step draws only this part of the page again."""
     _differences(view, theme)
     rank, step = _breakdown(view, theme)
     _idle(view, rank, step)
@@ -99,11 +125,11 @@ def _steps(view: RunView, theme: Theme) -> None:
     _memory(view, rank, theme)
 
 
-def show_last_answer(run: str, answer: Answer) -> None:
+def show_last_answer(state: RunState, answer: Answer) -> None:
     """Draws the verdict of the last analysis, until there is more to show."""
-    st.title(plain(run))
+    st.title(plain(state.path.resolve().name))
     st.caption("Verdict of the last analysis; the figures follow.")
-    _verdict(verdict_of(answer))
+    _verdict(verdict_of(answer), state)
 
 
 def _head(view: RunView) -> None:
@@ -148,9 +174,10 @@ def _outcome(outcome: Outcome) -> None:
     st.caption(f"{words.UNTIL_THEN}:")
 
 
-def _verdict(verdict: Verdict) -> None:
-    with st.container(border=True):
+def _verdict(verdict: Verdict, state: RunState) -> None:
+    with st.container(border=True, key="verdict"):
         with st.container(horizontal=True, gap="small"):
+            live.badge(state)
             st.badge(
                 verdict.severity.value, icon=SEVERITY_ICON[verdict.severity], color=SEVERITY_COLOUR[verdict.severity]
             )
@@ -165,22 +192,26 @@ def _verdict(verdict: Verdict) -> None:
 # -- what to do --------------------------------------------------------------------------------------------------------
 
 
-def _to_do(view: RunView) -> None:
+def _to_do(view: RunView, advised: Advised, theme: Theme) -> None:
     """Draws the action for the cause, then changes with a predicted gain; for a healthy run, the margin left."""
     answer, action = view.result.verdict, view.page.verdict.action
-    st.markdown(f"**{words.TO_DO}**")
+    text = ""
     if answer.severity == Severity.HEALTHY:
-        st.markdown(f"Nothing. One change could save at most {share(max(answer.share, 0.0))} of a step.")
+        text = f"Nothing. One change could save at most {share(max(answer.share, 0.0))} of a step."
     elif action:
-        st.markdown(prose(action))
+        text = action
     elif answer.bottleneck == Bottleneck.UNDETERMINED:
-        st.markdown("Nothing yet: collect the missing data first.")
-    advised = advice_of(view.result)
-    for number, change in enumerate(advised.changes, start=1):
-        _change(number, change)
-    for text in (advised.basis, *advised.not_predicted):
-        if text:
-            st.caption(plain(text))
+        text = "Nothing yet: collect the missing data first."
+    st.markdown(f"**{words.TO_DO}** {prose(text)}")
+    if advised.changes:
+        component("advice")(key="advice", data=advice_rows(view, view.result.advice, advised.changes, theme))
+    for reason in advised.not_predicted:
+        st.caption(plain(reason))
+    if advised.changes:
+        with st.expander(_DETAILS):
+            st.caption(plain(advised.basis))
+            for number, change in enumerate(advised.changes, start=1):
+                _change(number, change)
 
 
 def _change(number: int, change: Change) -> None:
@@ -197,22 +228,23 @@ def _change(number: int, change: Change) -> None:
         if change.code:
             _code(change)
         if change.assumptions:
-            with st.expander(words.ASSUMPTIONS):
-                st.markdown("\n".join(f"- {prose(assumed)}" for assumed in change.assumptions))
+            st.markdown(
+                f"**{words.ASSUMPTIONS}**\n" + "\n".join(f"- {prose(assumed)}" for assumed in change.assumptions)
+            )
 
 
 def _code(change: Change) -> None:
     """Draws the code for each API in a tab, the run's own API first."""
     diffs = dict(change.diffs)
-    with st.expander("In your own code", expanded=not change.command):
-        tabs = st.tabs([_API_NAMES.get(name, name) for name, _ in change.code])
-        for tab, (name, text) in zip(tabs, change.code, strict=True):
-            with tab:
-                if name in diffs:
-                    st.caption(words.BEFORE_AND_AFTER)
-                    show_code(diffs[name], "diff")
-                    st.caption("To copy")
-                show_code(text, "json" if name == "deepspeed" else "python")
+    st.markdown("**In your own code**")
+    tabs = st.tabs([_API_NAMES.get(name, name) for name, _ in change.code])
+    for tab, (name, text) in zip(tabs, change.code, strict=True):
+        with tab:
+            if name in diffs:
+                st.caption(words.BEFORE_AND_AFTER)
+                show_code(diffs[name], "diff")
+                st.caption("To copy")
+            show_code(text, "json" if name == "deepspeed" else "python")
 
 
 # -- findings and coverage ---------------------------------------------------------------------------------------------
@@ -303,7 +335,8 @@ def _breakdown(view: RunView, theme: Theme) -> tuple[int, int | None]:
             help="Or click a step below.",
         )
     step = chosen.get(label)
-    _draw(drawings.of_ranks(view, step), theme)
+    if step is not None or len(view.result.attribution.ranks) > DASHBOARD.most_bars_of_ranks:
+        _draw(drawings.of_ranks(view, step), theme)  # the means of a few ranks are beside the verdict
     if len(view.steps) > 1:  # a single step is in the bars above
         steps = drawings.of_steps(view, rank, step)
         _lead(steps)

@@ -1,4 +1,4 @@
-"""The runs of a folder: a table to search and sort, and the curves of the chosen runs in one figure."""
+"""The runs of a folder, worst first, to search, open and compare; the curves of the chosen ones in one figure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.api import Jobs, Result, RunState, State, state_of
-from diag.app.address import Version, analyse, bytes_of, choose_text, job_at, name_of, runs_of, version_of
+from diag.app.address import (
+    Version,
+    analyse,
+    bytes_of,
+    choose_baseline,
+    choose_text,
+    job_at,
+    name_of,
+    runs_of,
+    version_of,
+)
+from diag.app.cockpit import Line, Outlook, cockpit_of, outlook_of
 from diag.app.curves import (
     LOSS,
     MEMORY,
@@ -30,32 +41,43 @@ from diag.app.curves import (
 from diag.app.markup import plain, prose
 from diag.app.policy import DASHBOARD
 from diag.app.theme import theme_of
-from diag.app.views.common import bullets, draw, show_error, show_rows
+from diag.app.views.common import bullets, component, draw, show_error, show_rows
 from diag.errors import DiagError
 from diag.live import Curves, curves_of
 from diag.model.steps import Bottleneck, Severity, Verdict
 from diag.show.page import MFU, TOKENS_PER_S, numbers_of
 from diag.tune.history import FILE_NAME
-from diag.words.formatting import counted, listing, spaced
+from diag.words.formatting import counted, listing, spaced, visible
 from diag.words.table import COUNT, MOMENT, SHARE, TENTHS_OF_MS, TEXT, Column, Table, table_of
 from diag.words.wording import class_name
 
 _FIGURE_HEIGHT = 560
+_COCKPIT = "cockpit"
 _NOT_ANALYSED = "not analysed yet"
 
 
 def show(root: Path, open_run: Callable[[str], None], compare: Callable[[str, str], None]) -> None:
     """``open_run`` is called with the name of a run, ``compare`` with the names of the first and the second run."""
     st.title("Runs")
-    words = choose_text("Search", param="search", placeholder="class, culprit, cause, strategy or name").lower().split()
+    left, right = st.columns([3, 2])
+    with left:
+        searched = choose_text("Search", param="search", placeholder="class, culprit, cause, strategy or name")
+    with right:
+        baseline = choose_baseline(root, runs_of(root)[0])
+    words = searched.lower().split()
     busy = any(state.live or outline_of(state) is None for state in map(state_of, runs_of(root)[0]))
     st.fragment(_runs, run_every=DASHBOARD.runs_every_s if busy else DASHBOARD.idle_runs_every_s)(
-        root, words, busy, open_run, compare
+        root, words, baseline, busy, open_run, compare
     )
 
 
 def _runs(
-    root: Path, words: Sequence[str], busy: bool, open_run: Callable[[str], None], compare: Callable[[str, str], None]
+    root: Path,
+    words: Sequence[str],
+    baseline: Path | None,
+    busy: bool,
+    open_run: Callable[[str], None],
+    compare: Callable[[str, str], None],
 ) -> None:
     try:
         listed, jobs = runs_of(root)
@@ -71,11 +93,22 @@ def _runs(
     if not matching:
         st.info("No run matches all search words.", icon=":material/search_off:")
         return
-    names = [rows[state.path].name for state in matching]
-    ticked = _table([rows[state.path] for state in matching])
-    _buttons([names[at] for at in ticked], open_run, compare)
-    named = list(zip(names, matching, strict=True))
-    _curves([named[at] for at in ticked] or named[: DASHBOARD.curves_shown], bool(ticked))
+    lines = {state.path: _line(state, rows[state.path]) for state in states}
+    ticked = _cockpit(
+        [lines[state.path] for state in matching], lines.get(baseline) if baseline is not None else None, open_run
+    )
+    chosen = [state for state in matching if rows[state.path].name in ticked]
+    names = [rows[state.path].name for state in chosen]
+    if baseline is not None and len(names) == 1 and rows[baseline].name not in names:
+        names.append(rows[baseline].name)
+    _buttons(names, compare)
+    worst = sorted(matching, key=lambda state: lines[state.path].badness)[: DASHBOARD.curves_shown]
+    named = [(rows[state.path].name, state) for state in chosen or worst]
+    _curves(named, len(matching), bool(chosen))
+    with st.expander("All numbers"):
+        show_rows(
+            runs_table([rows[state.path] for state in matching]), key="runs", alt="The runs, each with its verdict"
+        )
     _left_out(
         [
             f"{name}: {outline.why}"
@@ -124,18 +157,38 @@ def _left_out(reasons: Sequence[str]) -> None:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def _table(rows: Sequence[RunRow]) -> list[int]:
-    """Draws the table; returns the indices of the ticked rows, in order."""
-    names = [row.name for row in rows]
-    event = show_rows(
-        runs_table(rows),
-        # Streamlit stores ticks by row index, so other rows need another key.
-        key=f"runs {hash(tuple(names))}",
-        alt="The runs, each with its verdict",
-        on_select="rerun",
-        selection_mode="multi-row",
+def _cockpit(lines: Sequence[Line], baseline: Line | None, open_run: Callable[[str], None]) -> list[str]:
+    """Draws the runs, worst first; returns the names of the ticked ones. Opens the one whose name is clicked."""
+    data = cockpit_of(lines, baseline, theme_of(st.context.theme.type))
+    ticked: list[str] = list((st.session_state.get(_COCKPIT) or {}).get("ticked") or ())
+    event = component("cockpit")(
+        key=_COCKPIT,
+        data=data | {"ticked": ticked},
+        default={"ticked": ticked},
+        on_ticked_change=lambda: None,
+        on_open_change=lambda: None,
     )
-    return sorted(at for at in event.selection.rows if at < len(rows))
+    for line in lines:
+        if event.open == visible(line.name):
+            open_run(line.name)
+    return [line.name for line in lines if visible(line.name) in (event.ticked or ())]
+
+
+def _line(state: RunState, row: RunRow) -> Line:
+    outline = _KNOWN.get(state.path)
+    return Line(
+        name=row.name,
+        state=state.state,
+        state_text=row.state,
+        state_words=state.headline if state.stuck else "",
+        severity=row.severity,
+        culprit=row.culprit,
+        cause=(row.why if row.severity != Severity.HEALTHY else "") or row.headline or _NOT_ANALYSED,
+        share=row.share,
+        step_ns=row.step_ns,
+        outlook=outline.outlook if outline is not None else None,
+        curves=curves_for(state),
+    )
 
 
 def runs_table(rows: Sequence[RunRow]) -> Table:
@@ -180,20 +233,21 @@ def runs_table(rows: Sequence[RunRow]) -> Table:
     )
 
 
-def _buttons(names: Sequence[str], open_run: Callable[[str], None], compare: Callable[[str, str], None]) -> None:
-    """Draws a button to open each ticked run, and one to compare two."""
-    with st.container(horizontal=True, gap="small"):
-        for name in names[: DASHBOARD.most_runs_in_figure]:
-            if st.button(plain(f"Open {name}"), key=f"open {name}", icon=":material/open_in_new:"):
-                open_run(name)
-        if len(names) == 2 and st.button("Compare both", key="compare both", icon=":material/difference:"):
-            compare(names[1], names[0])  # the older one first
+def _buttons(names: Sequence[str], compare: Callable[[str, str], None]) -> None:
+    """Draws a button to compare two ticked runs, or one with the baseline."""
+    if len(names) == 2:
+        after, before = names
+        if st.button(plain(f"Compare {before} with {after}"), key="compare both", icon=":material/difference:"):
+            compare(before, after)
+    else:
+        st.caption("Tick two runs to compare them, more to see their curves in one figure. A click on a name opens it.")
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
 
 
-def _curves(states: Sequence[tuple[str, RunState]], ticked: bool) -> None:
+def _curves(states: Sequence[tuple[str, RunState]], listed: int, ticked: bool) -> None:
+    """``listed``: how many runs there are to choose from."""
     curves = [
         (name, recorded)
         for name, state in states[: DASHBOARD.most_runs_in_figure]
@@ -203,9 +257,9 @@ def _curves(states: Sequence[tuple[str, RunState]], ticked: bool) -> None:
     which = counted(len(states), "ticked run" if ticked else "run")
     if len(states) > DASHBOARD.most_runs_in_figure:
         which = f"the first {DASHBOARD.most_runs_in_figure} of {which}"
-    elif not ticked and len(states) > 1:
+    elif not ticked and listed > 1:
         which = f"the first {which}"
-    st.caption(f"Curves of {which}, first rank of each run. Tick runs in the table to choose them.")
+    st.caption(f"Curves of {which}, first rank of each run. Tick runs to choose them.")
     quantities = known([run_curves for _, run_curves in curves], _quantities(curves))
     if not quantities:
         st.info("None of these runs has recorded a step.", icon=":material/info:")
@@ -244,6 +298,7 @@ class Outline:
     made_s: float
     curves: Curves | None = None
     why: str = ""
+    outlook: Outlook | None = None
 
 
 _KNOWN: OrderedDict[Path, Outline] = OrderedDict()
@@ -330,7 +385,7 @@ def _outlined(state: RunState) -> Outline:
     except DiagError as error:
         return Outline(row_of(state), version, now_s, why=error.message)
     curves = curves_of_result(result) if curves_of(state.path) is None and result.attribution.steps else None
-    return Outline(row_of(state, result), version, now_s, curves)
+    return Outline(row_of(state, result), version, now_s, curves, outlook=outlook_of(result))
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -341,8 +396,8 @@ def _outlined(state: RunState) -> Outline:
 class RunRow(Struct, frozen=True):
     """``state``: in words, with the exit code of a run that failed; ``step_ns``: the mean of the counted steps;
     ``last_steps_ns``: the median of the last 20 steps, of a run that was not analysed; ``cause``: the id of the finding
-    behind the class; ``mfu``: 0 to 1. "" and None where a value is not known, such as the verdict of a run that was not
-    analysed."""
+    behind the class, ``why`` the same in words, and ``share`` what it takes of the step; ``mfu``: 0 to 1. "" and None
+    where a value is not known, such as the verdict of a run that was not analysed."""
 
     name: str
     state: str
@@ -355,6 +410,8 @@ class RunRow(Struct, frozen=True):
     bottleneck: str = ""
     culprit: str = ""
     cause: str = ""
+    why: str = ""
+    share: float = 0.0
     headline: str = ""
     step_ns: float | None = None
     last_steps_ns: float | None = None
@@ -386,6 +443,8 @@ def row_of(state: RunState, result: Result | None = None) -> RunRow:
         bottleneck=class_name(verdict.bottleneck) if verdict is not None else "",
         culprit=spaced(listing(verdict.culprit_ranks)) if verdict is not None and verdict.culprit_ranks else "",
         cause=_cause(verdict),
+        why=result.cause.title if result is not None and result.cause is not None else "",
+        share=verdict.share if verdict is not None else 0.0,
         headline=verdict.headline if verdict is not None else "",
         step_ns=next(iter(numbers.values()), None),
         last_steps_ns=None if numbers else state.step_ns,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from diag.timeline import timeline_of
 from diag.words.formatting import counted, duration, listing, visible
 from diag.words.table import COUNT, DURATION, SHARE, Column, table_of
 
-from .common import beyond_summaries, show_code, show_table, without_steps
+from .common import beyond_summaries, component, show_code, show_table, without_steps
 
 # -- timeline window ---------------------------------------------------------------------------------------------------
 #
@@ -383,7 +382,7 @@ def _canvas(view: RunView, look: Look) -> None:
         "open": _perfetto_button(view, look),
         **contents(view, theme_of(st.context.theme.type)),
     }
-    _component()(
+    component("timeline")(
         key=_CANVAS, data=data, on_look_change=lambda: moved(st.session_state[_CANVAS]), on_stale_change=lambda: None
     )
 
@@ -463,16 +462,6 @@ class _Rank:
         waited = f"others waited {duration(self.waited_ns)} a step for it" if self.waited_ns else ""
         parts = (f"rank {self.rank}", self.host, "at fault" if self.at_fault else "", waited)
         return " · ".join(part for part in parts if part)
-
-
-@cache
-def _component() -> Any:
-    here = Path(__file__).parent
-    return st.components.v2.component(
-        "diag_timeline",
-        css=(here / "timeline.css").read_text("utf-8"),
-        js=(here / "timeline.js").read_text("utf-8"),
-    )
 
 
 def _steps(numbers: Sequence[int], most: int = 8) -> str:

@@ -190,29 +190,43 @@ def _difference(
 # -- whether they are the same work ------------------------------------------------------------------------------------
 
 
+class Work(Struct, frozen=True):
+    """What makes the steps of two runs the same work. ``model``: the manifest's fields of it that are known;
+    ``tokens``: of a rank and step, 0 if unknown."""
+
+    world_size: int | None
+    on_device: bool
+    model: dict[str, object]
+    tokens: int
+
+
+def work_of(tables: Tables) -> Work:
+    model = tables.manifest.model if tables.manifest is not None else {}
+    known = {name: model[name] for name in _MODEL if name in model}
+    return Work(tables.world_size, tables.on_device, known, _tokens(tables))
+
+
 def reasons_against(before: Tables, after: Tables) -> tuple[str, ...]:
     """Why the steps of two runs are not the same work, so that neither run is better; empty where nothing speaks
     against comparing them."""
+    return reasons_between(work_of(before), work_of(after))
+
+
+def reasons_between(before: Work, after: Work) -> tuple[str, ...]:
+    """The same of what is known of their work."""
     reasons = []
     if before.world_size is not None and after.world_size is not None and before.world_size != after.world_size:
         reasons.append(f"one ran on {before.world_size} ranks, the other on {after.world_size}")
     if before.on_device != after.on_device:
         reasons.append("one ran on a device, the other on a CPU")
-    if before.manifest is not None and after.manifest is not None:
-        reasons += _models(before.manifest, after.manifest)
-    tokens = _tokens(before), _tokens(after)
-    if all(tokens) and tokens[0] != tokens[1]:
-        reasons.append(f"a step of a rank is {tokens[0]:,} tokens in one and {tokens[1]:,} in the other")
-    return tuple(reasons)
-
-
-def _models(before: Manifest, after: Manifest) -> list[str]:
-    both = [name for name in _MODEL if name in before.model and name in after.model]
-    differing = [name for name in both if before.model[name] != after.model[name]]
-    return [
+    reasons += [
         f"the models differ: {name.replace('_', ' ')} {_text(before.model[name])} and {_text(after.model[name])}"
-        for name in differing
+        for name in _MODEL
+        if name in before.model and name in after.model and before.model[name] != after.model[name]
     ]
+    if before.tokens and after.tokens and before.tokens != after.tokens:
+        reasons.append(f"a step of a rank is {before.tokens:,} tokens in one and {after.tokens:,} in the other")
+    return tuple(reasons)
 
 
 def _text(value: object) -> str:

@@ -42,7 +42,8 @@ def _list() -> None:
 
 
 def test_each_job_is_a_run_that_can_be_chosen(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    test = page(two, monkeypatch)
+    assert page(two, monkeypatch).title[0].value == "Runs"
+    test = page(two, monkeypatch, run="fast")
     assert test.selectbox(key="run").options == ["fast", "slow"]
     assert test.selectbox(key="run").value == "fast"
     slow = page(two, monkeypatch, run="slow", baseline="fast")

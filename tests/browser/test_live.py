@@ -69,15 +69,9 @@ def test_a_run_is_chosen_from_the_list(browser: Browser, tmp_path: Path) -> None
     write_run(tmp_path / "one")
     write_run(tmp_path / "two", slow_data_ms={1: 40})
     with dashboard(tmp_path) as served, visit(browser) as found:
-        found.open(served.at("runs"), until="Curves")
-        table = found.page.get_by_test_id("stDataFrame")
-        table.wait_for()
-        box = table.bounding_box()
-        assert box is not None
-        # The table is a picture: its first column holds a box to tick for each row, the last written run is the first.
-        found.page.mouse.click(box["x"] + 15, box["y"] + 35 + 17)
-        found.page.get_by_role("button", name="Open two").click()
-        found.page.wait_for_url("**/?**run=two**rank=1**")
+        found.open(served.at(), until="Curves")
+        found.page.get_by_role("button", name="two", exact=True).click()
+        found.page.wait_for_url("**/overview?**run=two**rank=1**")
         found.settle()
         expect(found.page.get_by_role("heading", name="two").first).to_be_visible()
         assert found.complaints == []

@@ -1,0 +1,159 @@
+"""The runs of a folder at a glance, worst first: state, culprit, cause, step time over the steps, its parts, and the
+change against a baseline. Data for ``views/cockpit.js``; nothing here draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from diag.api import Result, State
+from diag.app.curves import STEP_TIME, curve_points
+from diag.app.figures import MS
+from diag.app.picture import colours_of
+from diag.app.policy import DASHBOARD
+from diag.app.run_view import PART_OF, Part
+from diag.app.theme import Theme
+from diag.diagnoses.compare import Work, reasons_between, work_of
+from diag.diagnoses.shares import step_parts
+from diag.live import Curves
+from diag.model.steps import Severity
+from diag.words.formatting import counted, duration, number, visible
+
+Data = dict[str, Any]  # as JSON
+
+# What a run comes to by its state alone, before its verdict counts.
+_BROKEN = (State.STUCK, State.HUNG, State.FAILED)
+_OF_SEVERITY = {Severity.CRITICAL: 1, Severity.WARN: 2, None: 3, Severity.HEALTHY: 4}
+_TONES = {
+    Severity.CRITICAL: ("✕", "critical"),
+    Severity.WARN: ("!", "warn"),
+    Severity.HEALTHY: ("✓", "healthy"),
+}
+
+
+class Outlook(Struct, frozen=True):
+    """What the cockpit needs of an analysed run besides its row in the table: nanoseconds of the step by part, and what
+    decides whether another run's step is the same work."""
+
+    parts_ns: Mapping[Part, float]
+    work: Work
+
+
+class Line(Struct, frozen=True):
+    """A run of the cockpit. ``state_words``: more about its state, such as since when it is stuck; ``cause``: in words;
+    ``share``: of the step that the cause takes. None and "" for what is not known."""
+
+    name: str
+    state: State
+    state_text: str
+    state_words: str
+    severity: Severity | None
+    culprit: str
+    cause: str
+    share: float
+    step_ns: float | None
+    outlook: Outlook | None
+    curves: Curves | None
+
+    @property
+    def badness(self) -> tuple[int, float, str]:
+        """A sort key, worst first: runs that do not go on, then by severity and what the cause takes."""
+        return (0 if self.state in _BROKEN else _OF_SEVERITY[self.severity], -self.share, self.name)
+
+
+def outlook_of(result: Result) -> Outlook | None:
+    """None where no step was recorded."""
+    shares = result.examination.shares
+    if not len(shares.dur_ns):
+        return None
+    parts_ns: dict[Part, float] = {}
+    for part, series in step_parts(shares).items():
+        parts_ns[PART_OF[part]] = parts_ns.get(PART_OF[part], 0.0) + float(series.mean())
+    return Outlook({part: ns for part, ns in parts_ns.items() if ns > 0}, work_of(result.tables))
+
+
+def cockpit_of(lines: Sequence[Line], baseline: Line | None, theme: Theme) -> Data:
+    """The rows, worst first. ``baseline``: what the steps are compared with."""
+    ordered = sorted(lines, key=lambda line: line.badness)
+    shown = [part for part in Part if any(line.outlook and part in line.outlook.parts_ns for line in lines)]
+    known = [line.step_ns for line in lines if line.step_ns is not None]
+    return {
+        "rows": [
+            {
+                "name": visible(line.name),
+                "state": line.state_text,
+                "broken": line.state in _BROKEN,
+                "live": visible(line.state_words),
+                "mark": _TONES[line.severity] if line.severity is not None else ("", ""),
+                "culprit": visible(line.culprit),
+                "cause": visible(line.cause),
+                "spark": _spark(line.curves),
+                "sparkAbout": _spark_about(line.curves),
+                "parts": [
+                    [shown.index(part), ns / MS] for part, ns in line.outlook.parts_ns.items()
+                ] if line.outlook is not None else [],
+                "about": _about(line),
+                "step": "" if line.step_ns is None else duration(line.step_ns),
+                **_change(line, baseline),
+            }
+            for line in ordered
+        ],
+        "parts": [[part.value, theme.part[part]] for part in shown],
+        "end": max(known, default=1.0) / MS,
+        "colours": colours_of(theme),
+    }  # fmt: skip
+
+
+def _about(line: Line) -> str:
+    if line.outlook is None:
+        return ""
+    parts = sorted(line.outlook.parts_ns.items(), key=lambda item: -item[1])
+    return "\n".join(f"{part.value} {number(ns / MS)} ms" for part, ns in parts)
+
+
+def _spark(curves: Curves | None) -> list[float]:
+    """Step times from 0 to 1, where 1 is the longest, or twice the median where single steps are longer: the axis
+    begins at zero, so that noise looks like noise."""
+    values = _step_times(curves)
+    if not len(values):
+        return []
+    top = min(float(values.max()), 2 * float(np.median(values))) or 1.0
+    return [round(min(1.0, value / top), 3) for value in values.tolist()]
+
+
+def _spark_about(curves: Curves | None) -> str:
+    values = _step_times(curves)
+    if not len(values) or curves is None:
+        return ""
+    low, high = number(float(values.min())), number(float(values.max()))
+    return f"step time over {counted(len(curves), 'step')}: {low} to {high} ms"
+
+
+def _step_times(curves: Curves | None) -> np.ndarray[Any, np.dtype[np.float64]]:
+    if curves is None or not len(curves):
+        return np.zeros(0)
+    _, values = curve_points(curves, STEP_TIME, DASHBOARD.most_points_of_spark)
+    return values[~np.isnan(values)]
+
+
+def _change(line: Line, baseline: Line | None) -> Data:
+    """The change of the mean step against the baseline's: better and worse only where the steps are the same work."""
+    nothing: Data = {"change": "", "tone": "", "changeAbout": ""}
+    if baseline is None or baseline.step_ns is None or line.step_ns is None:
+        return nothing
+    if line.name == baseline.name:
+        return nothing | {"change": "baseline"}
+    change = line.step_ns / baseline.step_ns - 1
+    steps = f"{duration(line.step_ns)} against {duration(baseline.step_ns)}"
+    if line.outlook is None or baseline.outlook is None:
+        reasons: tuple[str, ...] = ("not known to be the same work",)
+    else:
+        reasons = reasons_between(baseline.outlook.work, line.outlook.work)
+    if reasons:
+        return {"change": f"{change:+.0%}", "tone": "", "changeAbout": f"{steps}. Not comparable: {'; '.join(reasons)}"}
+    alike = abs(change) < DASHBOARD.equal_ranks_share
+    tone = "" if alike else "worse" if change > 0 else "better"
+    return {"change": f"{change:+.0%}", "tone": tone, "changeAbout": steps}

@@ -1,0 +1,99 @@
+// The runs of a folder: a row each, worst first. Ticks and opened runs go to the server; drawing needs none.
+// Names and causes come from runs: they are set as textContent, never HTML.
+
+const SPARK = { width: 110, height: 26 };
+const SVG = "http://www.w3.org/2000/svg";
+const VIEWS = new WeakMap();
+
+const make = (name, className, text) => {
+  const made = document.createElement(name);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+};
+
+export default function ({ data, parentElement, setStateValue, setTriggerValue }) {
+  const view = VIEWS.get(parentElement) || { ticked: new Set(data.ticked), drawn: "" };
+  VIEWS.set(parentElement, view);
+  const drawn = JSON.stringify(data);
+  if (drawn === view.drawn && parentElement.querySelector(".cockpit")) return;
+  view.drawn = drawn;
+  const held = parentElement.querySelector(".cockpit :focus")?.dataset.key; // the list is drawn anew while one reads it
+  parentElement.querySelector(".cockpit")?.remove();
+  const root = make("div", "cockpit");
+  for (const [name, colour] of Object.entries(data.colours)) root.style.setProperty(`--${name}`, colour);
+  root.append(legend(data));
+  const list = root.appendChild(make("div", "rows"));
+  list.setAttribute("role", "list");
+  for (const row of data.rows) list.append(line(row, data, view, setStateValue, setTriggerValue));
+  parentElement.append(root);
+  if (held) [...root.querySelectorAll("[data-key]")].find(node => node.dataset.key === held)?.focus();
+}
+
+function legend(data) {
+  const box = make("div", "legend");
+  for (const [name, colour] of data.parts) {
+    const entry = box.appendChild(make("span", "entry"));
+    entry.appendChild(make("i")).style.background = colour;
+    entry.append(name);
+  }
+  return box;
+}
+
+function line(row, data, view, setStateValue, setTriggerValue) {
+  const node = make("div", row.broken ? "row broken" : "row");
+  node.setAttribute("role", "listitem");
+  const tick = node.appendChild(make("input"));
+  tick.type = "checkbox";
+  tick.checked = view.ticked.has(row.name);
+  tick.dataset.key = `tick ${row.name}`;
+  tick.setAttribute("aria-label", `Choose ${row.name}`);
+  tick.addEventListener("change", () => {
+    if (tick.checked) view.ticked.add(row.name); else view.ticked.delete(row.name);
+    setStateValue("ticked", [...view.ticked]);
+  });
+  const who = node.appendChild(make("div", "who"));
+  const open = who.appendChild(make("button", "name", row.name));
+  open.type = "button";
+  open.dataset.key = `open ${row.name}`;
+  open.title = `Open ${row.name}`;
+  open.addEventListener("click", () => setTriggerValue("open", row.name));
+  const state = who.appendChild(make("div", "state"));
+  const [sign, severity] = row.mark;
+  if (severity) state.append(make("span", `mark ${severity}`, `${sign} ${severity}`));
+  state.append(make("span", row.broken ? "broken" : "", row.state));
+  const cause = node.appendChild(make("div", "cause"));
+  cause.append(row.live ? make("b", "", row.live) : row.culprit ? make("b", "", `${row.culprit}: `) : "", row.live ? "" : row.cause);
+  node.append(spark(row, data));
+  const step = node.appendChild(make("div", "step"));
+  step.title = row.about;
+  const track = step.appendChild(make("span", "track"));
+  for (const [at, ms] of row.parts) {
+    const part = track.appendChild(make("span", "part"));
+    part.style.width = `${(100 * ms) / data.end}%`;
+    part.style.background = data.parts[at][1];
+  }
+  step.append(make("span", "total", row.step));
+  const change = node.appendChild(make("span", `change ${row.tone}`, row.change));
+  change.title = row.changeAbout;
+  return node;
+}
+
+function spark(row, data) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", `0 0 ${SPARK.width} ${SPARK.height}`);
+  svg.setAttribute("class", "spark");
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", row.sparkAbout);
+  svg.append(document.createElementNS(SVG, "title"));
+  svg.firstChild.textContent = row.sparkAbout;
+  if (row.spark.length) {
+    const path = svg.appendChild(document.createElementNS(SVG, "polyline"));
+    const across = SPARK.width / Math.max(1, row.spark.length - 1);
+    path.setAttribute("points", row.spark.map((y, at) => `${(at * across).toFixed(1)},${((1 - y) * (SPARK.height - 4) + 2).toFixed(1)}`).join(" "));
+    path.setAttribute("fill", "none");
+    path.setAttribute("stroke", data.colours.predicted);
+    path.setAttribute("stroke-width", "1.5");
+  }
+  return svg;
+}

@@ -1,0 +1,234 @@
+// The picture beside the verdict: a bar a rank with the predicted step, or a grid of ranks. A choice goes to the server;
+// hovering and moving do not. Texts come from runs: they are set as textContent, never HTML.
+
+const TALL = 300, LEAST_ROW = 9, MOST_ROW = 40; // pixels
+const LABELLED_PART = 34; // a narrower segment has no number
+const LEAST_CELL = 3, NAMED_CELL = 11, MOST_CELL = 22, HOST_PX = 96, BLOCK_GAP = 6, MOST_BLOCKS = 32;
+
+const make = (name, className, text) => {
+  const made = document.createElement(name);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+};
+
+export default function ({ data, parentElement, setTriggerValue }) {
+  const old = parentElement.querySelector(".picture");
+  const root = make("section", "picture");
+  for (const [name, colour] of Object.entries(data.colours)) root.style.setProperty(`--${name}`, colour);
+  const caption = root.appendChild(make("p", "caption"));
+  caption.append(make("b", "", data.title), data.rest);
+  const choose = rank => setTriggerValue("rank", rank);
+  const drawn = data.kind === "bars" ? bars(root, data, choose) : grid(root, data, choose);
+  root.append(make("p", "hidden", data.alt));
+  if (old) old.replaceWith(root); else parentElement.append(root);
+  const redraw = new ResizeObserver(() => drawn(root.clientWidth));
+  redraw.observe(root);
+  return () => redraw.disconnect();
+}
+
+/** A box beside the pointer. */
+function tip(root) {
+  const box = root.appendChild(make("div", "tip"));
+  box.hidden = true;
+  return {
+    show(text, x, y) {
+      box.textContent = text;
+      box.hidden = false;
+      const room = root.clientWidth - box.offsetWidth - 4;
+      box.style.left = `${Math.max(0, Math.min(room, x + 12))}px`;
+      box.style.top = `${y + 14}px`;
+    },
+    hide() { box.hidden = true; },
+  };
+}
+
+const within = (root, event) => {
+  const box = root.getBoundingClientRect();
+  return [event.clientX - box.left, event.clientY - box.top];
+};
+
+/** One tab stop; arrow keys move, Enter chooses. */
+function keys(node, count, at, move, choose) {
+  node.tabIndex = 0;
+  node.addEventListener("keydown", event => {
+    const by = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
+    if (by) at = Math.max(0, Math.min(count - 1, at + by));
+    else if (event.key === "Enter" || event.key === " ") choose(at);
+    else return;
+    event.preventDefault();
+    move(at);
+  });
+  node.addEventListener("focus", () => move(at));
+}
+
+// -- bars ------------------------------------------------------------------------------------------------------------
+
+function bars(root, data, choose) {
+  const legend = root.appendChild(make("div", "legend"));
+  for (const [name, colour] of data.parts) {
+    const entry = legend.appendChild(make("span", "entry"));
+    entry.appendChild(make("i")).style.background = colour;
+    entry.append(name);
+  }
+  const end = Math.max(data.end, data.predicted ? data.predicted.ms[2] : 0) || 1;
+  const list = root.appendChild(make("div", "rows"));
+  list.setAttribute("role", "listbox");
+  list.setAttribute("aria-label", data.alt);
+  const height = Math.max(LEAST_ROW, Math.min(MOST_ROW, Math.floor(TALL / data.rows.length)));
+  root.style.setProperty("--row", `${height}px`);
+  root.style.setProperty("--font", `${Math.max(8, Math.min(12, height - 2))}px`);
+  const box = tip(root);
+  const segments = [];
+  data.rows.forEach(row => {
+    const line = list.appendChild(make("div", row.fault ? "row fault" : "row"));
+    line.setAttribute("role", "option");
+    line.setAttribute("aria-label", row.about);
+    line.append(make("span", "name", row.fault ? `at fault ▸ rank ${row.rank}` : `rank ${row.rank}`));
+    const track = line.appendChild(make("span", "track"));
+    row.ms.forEach((ms, at) => {
+      if (!(ms > 0)) return;
+      const [, colour, ink] = data.parts[at];
+      const part = track.appendChild(make("span", "part"));
+      part.style.width = `${(100 * ms) / end}%`;
+      part.style.background = colour;
+      part.style.color = ink;
+      segments.push([part, ms]);
+    });
+    line.append(make("span", "total", row.text));
+    line.addEventListener("mousemove", event => box.show(row.about, ...within(root, event)));
+    line.addEventListener("mouseleave", box.hide);
+    line.addEventListener("click", () => choose(row.rank));
+  });
+  if (data.predicted) predicted(list, root, data.predicted, end, box);
+  const lines = [...list.querySelectorAll("[role=option]")];
+  const first = Math.max(0, data.rows.findIndex(row => row.fault));
+  keys(list, lines.length, first, at => lines.forEach((line, i) => {
+    line.classList.toggle("active", i === at);
+    line.setAttribute("aria-selected", String(i === at));
+  }), at => choose(data.rows[at].rank));
+  return () => segments.forEach(([part, ms]) => {
+    part.textContent = height >= 14 && part.clientWidth >= LABELLED_PART ? shown(ms) : "";
+  });
+}
+
+const shown = ms => (ms >= 100 ? ms.toFixed(0) : ms >= 10 ? ms.toFixed(1) : ms.toFixed(2));
+
+function predicted(list, root, found, end, box) {
+  const line = list.appendChild(make("div", "row predicted"));
+  const [low, likely, high] = found.ms.map(ms => (100 * ms) / end);
+  line.append(make("span", "name", found.label));
+  const track = line.appendChild(make("span", "track"));
+  track.appendChild(make("span", "bar")).style.width = `${likely}%`;
+  const interval = track.appendChild(make("span", "interval"));
+  interval.style.left = `${low}%`;
+  interval.style.width = `${high - low}%`;
+  line.append(make("span", "total", found.text));
+  line.setAttribute("aria-label", found.about);
+  line.addEventListener("mousemove", event => box.show(found.about, ...within(root, event)));
+  line.addEventListener("mouseleave", box.hide);
+}
+
+// -- grid ------------------------------------------------------------------------------------------------------------
+
+function colourAt(scale, share) {
+  const after = Math.max(1, scale.findIndex(([at]) => at >= share));
+  const [[from, a], [to, b]] = [scale[after - 1], scale[after]];
+  const part = (share - from) / (to - from || 1);
+  const mixed = [1, 3, 5].map(i => {
+    const [x, y] = [a, b].map(colour => parseInt(colour.slice(i, i + 2), 16));
+    return Math.round(x + (y - x) * part);
+  });
+  return `rgb(${mixed.join(",")})`;
+}
+
+function grid(root, data, choose) {
+  const canvas = root.appendChild(make("canvas"));
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", data.alt);
+  const key = root.appendChild(make("div", "legend"));
+  const ramp = key.appendChild(make("i", "ramp"));
+  ramp.style.background = `linear-gradient(90deg, ${data.scale.map(([at, colour]) => `${colour} ${100 * at}%`).join(", ")})`;
+  ramp.before(data.ends[0], " ");
+  ramp.after(" ", data.ends[1]);
+  key.append(make("b", "most", data.most));
+  if (data.predicted) root.append(make("p", "caption", data.predicted.about));
+  const box = tip(root);
+  const columns = Math.max(...data.rows.map(row => row.cells.length));
+  const cells = data.rows.flatMap((row, y) => row.cells.map((cell, x) => ({ x, y, cell, about: row.about[x] })));
+  let at = Math.max(0, cells.findIndex(each => each.cell[2])), placed = null, focused = false;
+
+  const place = width => {
+    // Hosts stand one below the other, in as many blocks side by side as make the cells largest. Names need one block.
+    const fits = [];
+    for (let blocks = 1; blocks <= Math.min(data.rows.length, MOST_BLOCKS); blocks++) {
+      const names = blocks === 1 ? HOST_PX : 0, rows = Math.ceil(data.rows.length / blocks);
+      const across = Math.floor((Math.floor(width / blocks) - names - BLOCK_GAP) / columns);
+      const size = Math.max(LEAST_CELL, Math.min(MOST_CELL, across, Math.floor(TALL / rows)));
+      fits.push({ rows, names, size, block: names + BLOCK_GAP + columns * size });
+    }
+    return fits[0].size >= NAMED_CELL ? fits[0] : fits.reduce((best, each) => (each.size > best.size ? each : best));
+  };
+  const corner = ({ x, y }) => [
+    Math.floor(y / placed.rows) * placed.block + placed.names + x * placed.size, (y % placed.rows) * placed.size,
+  ];
+  const draw = width => {
+    placed = place(width);
+    const ratio = window.devicePixelRatio || 1, tall = placed.rows * placed.size + 4;
+    canvas.width = width * ratio;
+    canvas.height = tall * ratio;
+    canvas.style.height = `${tall}px`;
+    const c = canvas.getContext("2d");
+    c.scale(ratio, ratio);
+    const gap = placed.size > 5 ? 1 : 0;
+    c.textBaseline = "middle";
+    data.rows.forEach((row, y) => {
+      if (placed.names && placed.size >= 9) {
+        c.font = `${row.fault ? "600 " : ""}${Math.min(11, placed.size)}px ui-sans-serif, system-ui, sans-serif`;
+        c.fillStyle = row.fault ? data.colours.ink : data.colours.soft;
+        c.fillText(row.host, 0, y * placed.size + placed.size / 2, placed.names - 6);
+      }
+    });
+    for (const each of cells) {
+      const [left, top] = corner(each);
+      c.fillStyle = colourAt(data.scale, each.cell[1]);
+      c.fillRect(left, top, placed.size - gap, placed.size - gap);
+    }
+    c.strokeStyle = data.colours.ink;
+    for (const each of cells.filter(each => each.cell[2])) {
+      const [left, top] = corner(each);
+      c.lineWidth = 2;
+      c.strokeRect(left - 1, top - 1, placed.size + 1, placed.size + 1);
+    }
+    if (focused) {
+      const [left, top] = corner(cells[at]);
+      c.lineWidth = 1;
+      c.setLineDash([2, 2]);
+      c.strokeRect(left - 3, top - 3, placed.size + 5, placed.size + 5);
+      c.setLineDash([]);
+    }
+  };
+  const under = event => {
+    const [x, y] = within(canvas, event);
+    return cells.find(each => {
+      const [left, top] = corner(each);
+      return x >= left && x < left + placed.size && y >= top && y < top + placed.size;
+    });
+  };
+  const chosen = each => { if (data.shown.includes(each.cell[0])) choose(each.cell[0]); };
+  canvas.addEventListener("mousemove", event => {
+    const each = placed && under(event);
+    if (each) box.show(each.about, ...within(root, event)); else box.hide();
+  });
+  canvas.addEventListener("mouseleave", box.hide);
+  canvas.addEventListener("click", event => { const each = under(event); if (each) chosen(each); });
+  canvas.addEventListener("blur", () => { focused = false; box.hide(); draw(root.clientWidth); });
+  keys(canvas, cells.length, at, next => {
+    at = next;
+    focused = true;
+    draw(root.clientWidth);
+    const [left, top] = corner(cells[at]);
+    box.show(cells[at].about, left, canvas.offsetTop + top + placed.size);
+  }, next => chosen(cells[next]));
+  return draw;
+}

@@ -1,0 +1,83 @@
+"""The picture beside the verdict: what it shows of few and of many ranks, and that noise looks like noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.api import open_run
+from diag.app.picture import BEYOND_MEDIAN, WAITED_FOR, Data, advice_rows, picture_of
+from diag.app.policy import DASHBOARD
+from diag.app.run_view import RunView, view_of
+from diag.app.theme import LIGHT
+from diag.serve.server import SAMPLES
+from diag.show.page import STEP_TIME, advice_of, numbers_of
+from diag.summaries import open_summaries
+from tests.app.runs import write_run
+from tests.many_ranks import Job, write_summaries
+
+MANY = 40
+
+
+def drawn(view: RunView) -> Data:
+    data = picture_of(view, LIGHT, next(iter(view.result.advice), None))
+    assert data is not None
+    return data
+
+
+def test_bars_are_the_steps_of_the_ranks_and_mark_who_is_at_fault(slow_rank_1: Path) -> None:
+    view = view_of(open_run(slow_rank_1))
+    data = drawn(view)
+    assert data["kind"] == "bars"
+    assert [(row["rank"], row["fault"]) for row in data["rows"]] == [(0, False), (1, True)]
+    for row in data["rows"]:
+        assert sum(row["ms"]) == pytest.approx(row["total"], rel=0.01)
+
+
+def test_a_predicted_step_is_drawn_only_where_it_was_predicted(tmp_path: Path) -> None:
+    view = view_of(open_run(SAMPLES / "fsdp2-straggler-rank0"))
+    step_ns = numbers_of(view.result)[STEP_TIME]
+    assert step_ns is not None
+    low, likely, high = drawn(view)["predicted"]["ms"]
+    assert low <= likely <= high
+    assert likely == pytest.approx((step_ns - view.result.advice[0].predicted_gain_ns[1]) / 1e6)
+    assert drawn(view_of(open_run(write_run(tmp_path / "healthy"))))["predicted"] is None
+
+
+def test_many_ranks_are_a_grid_in_which_the_one_at_fault_is_dark(tmp_path: Path) -> None:
+    view = view_of(open_run(write_run(tmp_path / "run", ranks=MANY, steps=6, slow_data_ms={7: 40})))
+    data = drawn(view)
+    assert (data["kind"], data["rest"].endswith(BEYOND_MEDIAN)) == ("grid", True)
+    shares = {rank: share for row in data["rows"] for rank, share, _ in row["cells"]}
+    assert sorted(shares) == list(range(MANY))
+    assert shares.pop(7) == 1.0
+    assert max(shares.values()) < 0.1
+    assert [row["fault"] for row in data["rows"]].count(True) == 1
+
+
+def test_noise_does_not_fill_the_grid(tmp_path: Path) -> None:
+    view = view_of(open_run(write_run(tmp_path / "run", ranks=MANY, steps=6, slow_data_ms={7: 2})))
+    shares = [share for row in drawn(view)["rows"] for _, share, _ in row["cells"]]
+    assert max(shares) < 0.2  # 1 of 67 ms
+
+
+def test_of_ranks_with_summaries_alone_all_are_in_the_grid(tmp_path: Path) -> None:
+    run = write_summaries(Job(64, steps=20, extra_us={9: {"forward": 60_000}}), tmp_path / "run").root
+    result = open_summaries(run)
+    assert result.from_summaries
+    data = drawn(view_of(result))
+    assert data["rest"].endswith(WAITED_FOR)
+    assert sum(len(row["cells"]) for row in data["rows"]) == 64
+    assert "rank 9" in data["most"]
+    assert DASHBOARD.most_bars_of_ranks < 64
+
+
+def test_a_row_of_advice_has_its_gain_as_a_part_of_the_step() -> None:
+    view = view_of(open_run(SAMPLES / "fsdp2-not-overlapped"))
+    advised = view.result.advice
+    data = advice_rows(view, advised, advice_of(view.result).changes, LIGHT)
+    assert len(data["rows"]) == len(advised) > 1
+    for row, advice in zip(data["rows"], advised, strict=True):
+        assert row["share"][1] == pytest.approx(advice.gain_share, abs=0.01)
+        assert row["copy"]

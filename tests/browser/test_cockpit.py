@@ -1,0 +1,82 @@
+"""A folder of runs, as a person sees it: worst first, each with its cause, to open, to compare, against a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from diag.api import compare_runs, open_run
+from diag.show.compare import headline
+from tests.app.runs import write_run
+from tests.app.served import Served, dashboard
+from tests.browser.chromium import visit
+
+PHONE = 390
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root: Path = tmp_path_factory.mktemp("runs")
+    write_run(root / "alright")
+    write_run(root / "slow", slow_data_ms={1: 40})
+    return root
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[Served]:
+    with dashboard(folder) as running:
+        yield running
+
+
+def rows(page: Page) -> Locator:
+    return page.get_by_role("list").get_by_role("listitem").filter(has=page.get_by_role("checkbox"))
+
+
+def test_a_folder_opens_with_its_runs_worst_first(browser: Browser, served: Served) -> None:
+    with visit(browser, height=900, width=1440) as found:
+        found.open(served.at("?baseline=alright"), until="All numbers")
+        first, second = rows(found.page).nth(0), rows(found.page).nth(1)
+        expect(first).to_contain_text("The data loader of rank 1 is slow")
+        expect(second).to_contain_text("healthy")
+        expect(first.get_by_role("button", name="slow", exact=True)).to_be_visible()
+        for text in ("critical", "finished", "rank 1", "105 ms", "+59%"):
+            expect(first).to_contain_text(text.replace(" ms", "\u00a0ms"))
+        expect(second).to_contain_text("baseline")
+        assert first.get_by_role("img").get_attribute("aria-label") == "step time over 12\u00a0steps: 105 to 105 ms"
+        first.get_by_role("button").click()
+        expect(found.page.get_by_role("heading", name="slow", exact=True)).to_be_visible()
+        assert found.complaints == []
+
+
+def test_two_ticked_runs_are_compared_in_the_words_of_the_terminal(
+    browser: Browser, served: Served, folder: Path
+) -> None:
+    sentence = headline(compare_runs(open_run(folder / "alright"), open_run(folder / "slow")))
+    with visit(browser) as found:
+        found.open(served.at(), until="All numbers")
+        for name in ("alright", "slow"):
+            found.page.get_by_role("checkbox", name=f"Choose {name}").check()
+        found.page.get_by_role("button", name="Compare alright with slow").click()
+        found.page.wait_for_url("**/compare**")
+        expect(found.page.get_by_text(sentence).first).to_be_visible()
+        assert found.complaints == []
+
+
+def test_an_address_of_one_run_opens_that_run(browser: Browser, served: Served, folder: Path) -> None:
+    with visit(browser) as found:
+        found.open(served.at("?run=slow&rank=0"), until=open_run(folder / "slow").verdict.headline)
+        found.page.wait_for_url("**rank=0**")
+        expect(found.page.get_by_role("heading", name="slow", exact=True)).to_be_visible()
+
+
+def test_a_phone_shows_a_run_on_a_few_lines(browser: Browser, served: Served) -> None:
+    with visit(browser, "dark", height=844, width=PHONE) as found:
+        found.open(served.at(), until="All numbers")
+        box = rows(found.page).first.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= PHONE
+        assert found.page.get_by_test_id("stMain").evaluate("it => it.scrollWidth - it.clientWidth") <= 1
+        assert found.complaints == []

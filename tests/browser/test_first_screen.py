@@ -1,0 +1,91 @@
+"""The first screen of a laptop, without scrolling: state, verdict, the ranks as a picture, numbers and advice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from diag.api import open_run
+from diag.serve.server import SAMPLES
+from diag.show.page import advice_of
+from tests.app.served import Served, dashboard
+from tests.browser.chromium import visit
+
+LAPTOP = 900
+PHONE = 390
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with dashboard(SAMPLES) as running:
+        yield running
+
+
+def bottom(target: Locator) -> float:
+    box = target.bounding_box()
+    assert box is not None
+    return box["y"] + box["height"]
+
+
+def rank(page: Page, number: int) -> Locator:
+    return page.get_by_role("option").filter(has_text=f"rank {number}")
+
+
+def test_it_holds_the_answer_and_the_picture(browser: Browser, served: Served) -> None:
+    run = "fsdp2-straggler-rank0"
+    with visit(browser, height=LAPTOP, width=1440) as found:
+        found.open(served.at(f"?run={run}"), until="after advice 1")
+        page = found.page
+        seen = [
+            page.get_by_test_id("stMain").get_by_text("finished").first,
+            page.get_by_text(open_run(SAMPLES / run).verdict.headline).first,
+            rank(page, 0).get_by_text("at fault ▸ rank 0"),
+            page.get_by_text("after advice 1"),
+            page.get_by_test_id("stMetric").last,
+            page.get_by_role("listitem").filter(has_text=advice_of(open_run(SAMPLES / run)).changes[0].title).first,
+        ]
+        for target in seen:
+            expect(target).to_be_visible()
+            assert bottom(target) < LAPTOP
+        rank(page, 1).click()
+        page.wait_for_url("**rank=1**")
+        found.settle()
+        expect(page.get_by_text("Every step of rank 1").first).to_be_visible()
+        assert found.complaints == []
+
+
+def test_what_to_type_is_copied(browser: Browser, served: Served) -> None:
+    run = "fsdp2-not-overlapped"
+    first = advice_of(open_run(SAMPLES / run)).changes[0]
+    with visit(browser, height=LAPTOP, width=1440) as found:
+        found.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        found.open(served.at(f"?run={run}"), until="after advice 1")
+        button = found.page.get_by_role("button", name="Copy what to type for 1", exact=True)
+        assert bottom(button) < LAPTOP
+        button.click()
+        expect(button).to_have_text("Copied")
+        assert found.page.evaluate("() => navigator.clipboard.readText()") == first.how
+        assert found.complaints == []
+
+
+def test_a_phone_shows_all_of_it_one_below_the_other(browser: Browser, served: Served) -> None:
+    with visit(browser, "dark", height=844, width=PHONE) as found:
+        found.open(served.at("?run=fsdp2-not-overlapped"), until="after advice 1")
+        for target in (rank(found.page, 1), found.page.get_by_role("button", name="Copy what to type for 1")):
+            box = target.bounding_box()
+            assert box is not None
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= PHONE
+        assert found.page.get_by_test_id("stMain").evaluate("it => it.scrollWidth - it.clientWidth") <= 1
+
+
+def test_a_rank_is_chosen_by_keyboard(browser: Browser, served: Served) -> None:
+    with visit(browser, height=LAPTOP, width=1440) as found:
+        found.open(served.at("?run=fsdp2-straggler-rank0"), until="after advice 1")
+        found.page.get_by_role("listbox").first.focus()
+        expect(rank(found.page, 0)).to_have_attribute("aria-selected", "true")
+        found.page.keyboard.press("ArrowDown")
+        found.page.keyboard.press("Enter")
+        found.page.wait_for_url("**rank=1**")
