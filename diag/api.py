@@ -20,8 +20,9 @@ from diag.diagnoses import Examination, examine, examine_collectives
 from diag.diagnoses.costs import CHARGED, Cost
 from diag.diagnoses.durations import collectives_account, notes_on
 from diag.diagnoses.verdict import agreeing, bottlenecks_of, classes_of, faults_first, judge
-from diag.errors import DiagError
+from diag.errors import DiagError, ExitCode
 from diag.model import Gap
+from diag.model.asked import StepsAsked, steps_asked
 from diag.model.history import History as History
 from diag.model.query import Query
 from diag.model.steps import (
@@ -58,6 +59,7 @@ from diag.rundir.runs import state_of as state_of
 from diag.rundir.states import Standstill as Standstill
 from diag.rundir.states import State as State
 from diag.rundir.tables import Tables as Tables
+from diag.rundir.tables import restricted
 from diag.tables import evidence, frames, of_history, of_run
 from diag.tables.duration_table import duration_table
 from diag.traces.memory_snapshots import read_snapshots
@@ -113,7 +115,8 @@ class Result(Struct, frozen=True, dict=True):
             return None
         from diag.ended.outcome import outcome_of
 
-        return outcome_of(self.state, self.tables.manifest, len(self.attribution.steps))
+        steps = len(self.attribution.steps) if self.tables.only is None else None
+        return outcome_of(self.state, self.tables.manifest, steps)
 
     @cached_property
     def state(self) -> RunState | None:
@@ -408,12 +411,18 @@ class Result(Struct, frozen=True, dict=True):
         return to_html(self)
 
 
-def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:
+def open_run(
+    *paths: Path | str, reading: Reading | None = None, steps: str | None = None, since: str | None = None
+) -> Result:
     """Analyses a run directory; folders, files, archives or URLs of Kineto traces; or files of NCCL Inspector.
-    ``reading``: options of reading, if not the default ones. DiagError if there is nothing to analyse; SeveralJobsError
-    if the traces belong to several jobs: FOLDER::NAME selects one of them."""
+    ``reading``: options of reading, if not the default ones. ``steps`` and ``since``: only some of the steps, as with
+    the options of these names of ``diag analyze``. DiagError if there is nothing to analyse; SeveralJobsError if the
+    traces belong to several jobs: FOLDER::NAME selects one of them."""
+    asked = steps_asked(steps, since)
     paths = tuple(local_paths(paths))
     if files := alone(paths):
+        if asked is not None:
+            raise DiagError(f"{asked.text}: {ONLY_DURATIONS}", exit_code=ExitCode.USAGE)
         return open_inspector(paths[0], files)
     try:
         tables = open_paths(paths, reading)
@@ -430,7 +439,7 @@ def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:
         raise DiagError(
             f"{outcome.headline} {begun(error.message)}", hint=error.hint, path=error.path, exit_code=error.exit_code
         ) from error
-    return analyze(tables)
+    return analyze(tables, asked)
 
 
 def open_job(job: Job, reading: Reading | None = None) -> Result:
@@ -438,9 +447,12 @@ def open_job(job: Job, reading: Reading | None = None) -> Result:
     return analyze(tables_of_job(job, reading))
 
 
-def analyze(tables: Tables) -> Result:
-    """The analysis of tables that are already read. Pure."""
+def analyze(tables: Tables, asked: StepsAsked | None = None) -> Result:
+    """The analysis of tables that are already read. ``asked``: only of some steps. DiagError if the run has none of
+    these in full."""
     tables = with_comparable_steps(tables)
+    if asked is not None:
+        tables = _restricted(tables, asked)
     if tables.long:
         account = account_in_blocks(tables)
         tables, attribution = account.tables, account.attribution
@@ -458,6 +470,7 @@ def analyze(tables: Tables) -> Result:
         not_looked=(*examination.not_looked, *_left_out(attribution)),
         explained_wait=attribution.explained_wait,
         notes=(
+            *_notes_on_only(tables),
             *_notes_on_age(tables),
             *_notes_on_steps(attribution),
             *_notes_on_device(tables),
@@ -597,6 +610,9 @@ def describe_run(result: Result) -> dict[str, Any]:
         "trainer": {k: v for k, v in manifest.trainer.items() if k != "inject"} if manifest is not None else {},
         "versions": manifest.versions if manifest is not None else {},
         "steps": len(result.attribution.steps),
+        "only": None
+        if (only := tables.only) is None
+        else {"first": only.first, "last": only.last, "asked": only.asked},
         "steps_from": result.attribution.division,
         "step_marker": result.attribution.step_marker or None,
         "exit_code": manifest.exit_code if manifest is not None else None,
@@ -616,6 +632,24 @@ def _named(tables: Tables) -> list[str]:
     return [
         f"kernels that match {rule.pattern} count as {rule.op} (set by --comm-kernels or diag.toml)" for rule in rules
     ]
+
+
+def _restricted(tables: Tables, asked: StepsAsked) -> Tables:
+    from diag.history.steps import only_of
+
+    only, left = only_of(tables, asked), tables.retained
+    if left is not None and only.first < left.first:
+        raise DiagError(
+            f"{asked.text}: of steps {only.first:,} to {left.first - 1:,} no full records are left",
+            hint="diag analyze and diag.summaries.open_by_size analyse what is left of them: phases, and sums",
+        )
+    return restricted(tables, only)
+
+
+def _notes_on_only(tables: Tables) -> list[str]:
+    """That the answer is about some of the steps."""
+    only = tables.only
+    return [f"only steps {only.first:,} to {only.last:,} are analysed ({only.asked})"] if only is not None else []
 
 
 def _notes_on_age(tables: Tables) -> list[str]:

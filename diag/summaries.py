@@ -25,13 +25,16 @@ from diag.collectors.layout import RunLayout
 from diag.diagnoses import examine_summary
 from diag.diagnoses.verdict import agreeing, judge
 from diag.errors import DiagError, readable
+from diag.history.steps import only_of
 from diag.model import Gap
+from diag.model.asked import steps_asked
 from diag.model.steps import Coverage, Recommendation
+from diag.rundir.job_ranks import job_ranks
 from diag.rundir.local import local_path, local_paths
 from diag.rundir.policy import RUN_READING
 from diag.rundir.run import must_exist, open_paths
-from diag.rundir.summaries import Summaries, has_summaries, read_summaries
-from diag.rundir.tables import RankTables, Tables, axes_of, of_steps
+from diag.rundir.summaries import Summaries, has_summaries, read_span, read_summaries, read_sums
+from diag.rundir.tables import Only, RankTables, Tables, axes_of, of_steps
 from diag.tables import frames
 from diag.words.formatting import rank_ranges
 from diag.words.places import shown
@@ -86,12 +89,43 @@ def open_summaries(
     return of_summaries(on_devices(summaries) or summaries)
 
 
-def of_summaries(summaries: Summaries) -> SummaryResult:
-    """The verdict over the ranks of these summaries. DiagError if fewer than two have the same steps."""
+def open_steps(path: Path | str, only: Only) -> SummaryResult:
+    """The verdict over all ranks from what is left of some steps: their phases, or sums over several. DiagError if
+    fewer than two ranks have the same ones."""
+    layout = RunLayout(Path(path))
+    with readable(layout.ranks_folder):
+        job = job_ranks(layout, whole=True)
+    world = job.manifest.world_size if job.manifest is not None else None
+    numbers = range(only.first, only.last + 1)
+    summaries, size = None, 1
+    if len(numbers) * len(job.files) <= RUN_READING.most_summary_cells:
+        summaries = read_span(layout, job.identities, job.manifest, world, numbers)
+    known = {rank: identity for rank, identity in job.identities.items() if identity is not None}
+    for size_of_sums in layout.rank(0).sums if summaries is None else ():
+        if size_of_sums * RUN_READING.most_summary_cells >= len(numbers) * len(known):
+            summaries, size = read_sums(layout, known, job.manifest, world, numbers, size_of_sums), size_of_sums
+        if summaries is not None:
+            break
+    if summaries is None:
+        raise DiagError(
+            f"{only.asked}: no two ranks have what is left of steps {only.first:,} to {only.last:,}",
+            path=path,
+            hint="diag history says which steps are known, and how well",
+        )
+    result = of_summaries(on_devices(summaries) or summaries, only)
+    notes = [f"only steps {only.first:,} to {only.last:,} are analysed ({only.asked})"]
+    if size > 1:
+        notes.append(f"each of these is known by sums over {size:,} steps: a step is the mean of one of them")
+    return replace(result, coverage=replace(result.coverage, notes=(*notes, *result.coverage.notes)))
+
+
+def of_summaries(summaries: Summaries, only: Only | None = None) -> SummaryResult:
+    """The verdict over the ranks of these summaries. DiagError if fewer than two have the same steps. ``only``: why
+    they are not the newest."""
     ranks = {
         rank: RankTables(rank, identity) for rank, identity in zip(summaries.ranks, summaries.identities, strict=True)
     }
-    tables = Tables(summaries.root, summaries.manifest, summaries.world_size, ranks, summaries.gaps)
+    tables = Tables(summaries.root, summaries.manifest, summaries.world_size, ranks, summaries.gaps, only=only)
     axes, left_out = axes_of(tables), steps_left_out(summaries)
     counted = set(summaries.numbers) - set(left_out) or set(summaries.numbers)
     frontier = summary_frontier(summaries, counted, axes.stages())
@@ -162,12 +196,31 @@ def open_newest(path: Path | str, most_steps: int) -> Result:
     return replace(result, coverage=replace(result.coverage, notes=(note, *result.coverage.notes)))
 
 
-def open_by_size(*paths: Path | str, reading: Reading | None = None) -> Result:
-    """Opens a run from its summaries if it has very many ranks, else from all its records."""
+def open_by_size(
+    *paths: Path | str, reading: Reading | None = None, steps: str | None = None, since: str | None = None
+) -> Result:
+    """Opens a run from its summaries if it has very many ranks, else from all its records. ``steps`` and ``since``: as
+    of ``diag.open_run``; of steps whose full records are gone, what is left of them is analysed."""
     paths = tuple(local_paths(paths))
+    asked = steps_asked(steps, since)
     if len(paths) == 1 and summaries_suffice(paths[0]):
-        return open_summaries(paths[0], reading.progress if reading is not None else None)
-    return open_run(*paths, reading=reading)
+        if asked is None:
+            return open_summaries(paths[0], reading.progress if reading is not None else None)
+        return open_steps(paths[0], only_of(_first_ranks(Path(paths[0])), asked))
+    if asked is None or not (len(paths) == 1 and RunLayout(Path(paths[0])).is_run()):
+        return open_run(*paths, reading=reading, steps=steps, since=since)
+    tables = open_paths(paths, reading)
+    only, left = only_of(tables, asked), tables.retained
+    if left is not None and only.first < left.first:
+        return open_steps(paths[0], only)
+    return analyze(tables, asked)
+
+
+def _first_ranks(path: Path) -> Tables:
+    """A run of very many ranks, as far as it is needed to know which steps it has."""
+    job = job_ranks(RunLayout(path), whole=True)
+    ranks = {rank: RankTables(rank, identity) for rank, identity in list(job.identities.items())[:8]}
+    return Tables(path, job.manifest, None, ranks, ())
 
 
 def open_history(*paths: Path | str, progress: Callable[[int, int, str], None] | None = None) -> tuple[History, ...]:

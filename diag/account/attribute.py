@@ -25,7 +25,7 @@ from diag.model.steps import (
     joined,
 )
 from diag.rundir.columns import Bools
-from diag.rundir.tables import RankTables, Tables, axes_of
+from diag.rundir.tables import Only, RankTables, Tables, axes_of
 from diag.traces.trace import Trace
 from diag.words.formatting import rank_ranges
 
@@ -67,6 +67,8 @@ def attribute(
     ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
     clocked = on_device_clocks(tables) if clocked is None else clocked
     steps = {rank: _on_device_clock(clocked[rank]) if rank in clocked else rank_steps(t) for rank, t in ranks.items()}
+    if (only := tables.only) is not None:
+        steps = {rank: [step for step in of_rank if only.has(step.step)] for rank, of_rank in steps.items()}
     anchors = _anchors(ranks)
     alignment = _align(ranks, steps, anchors, bool(clocked))
     # Each rank's steps on its own clock are dropped when they are placed.
@@ -415,7 +417,7 @@ def _measured(
 def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
     """The steps that do not represent the run, in order, each with the reason."""
     ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
-    warm_from = _first_warm_step(ranks, numbers)
+    warm_from = _first_warm_step(ranks, numbers, tables.only)
     warming = {number: "warm-up" for number in numbers if number < warm_from}
     outside = {
         step: reason
@@ -506,7 +508,7 @@ def queued_steps(manifest: Manifest | None) -> int:
     return min(-(-loader.workers * loader.prefetch_factor // batches), STEPS.most_slow_steps_after_trace)
 
 
-def _first_warm_step(ranks: Mapping[int, RankTables], steps: Sequence[int]) -> int:
+def _first_warm_step(ranks: Mapping[int, RankTables], steps: Sequence[int], only: Only | None = None) -> int:
     """The first step that counts; steps before it are warm-up. A trace by itself has skipped the first steps already,
     so only the profiler's first active step is left out of it."""
     recorded = sorted(set().union(*(t.recorded for t in ranks.values())))
@@ -514,6 +516,8 @@ def _first_warm_step(ranks: Mapping[int, RankTables], steps: Sequence[int]) -> i
     outside = {step for t in ranks.values() for trace in t.traces for step in outside_of_iterations(trace)}
     steps = [step for step in steps if step not in outside]
     begin, warmup = (recorded, STEPS.warm_up_steps) if recorded else (steps, 1)
+    if only is not None:
+        warmup = max(0, only.begin + warmup - only.first)
     return begin[warmup] if len(begin) > 2 * warmup else begin[0] if begin else 0
 
 

@@ -17,6 +17,8 @@ from diag.cli.reading import (
     PathsArgument,
     PolicyOption,
     RankOption,
+    SinceOption,
+    StepsOption,
     comm_rules,
     override_thresholds,
     ranks_by_path,
@@ -130,6 +132,8 @@ def analyze(
             "than 512 ranks, most of them without a trace.",
         ),
     ] = None,
+    steps: StepsOption = None,
+    since: SinceOption = None,
     rank: RankOption = None,
     comm_kernels: CommKernelsOption = None,
     jobs: JobsOption = None,
@@ -154,6 +158,7 @@ def analyze(
     # Nothing here multiplies matrices, and OpenBLAS's threads spin when numpy is loaded: 60 ms of CPU time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from diag.api import Reading, SeveralJobsError, local_paths, open_run
+    from diag.model.asked import steps_asked
     from diag.show.json import fields_of, save, to_json
     from diag.show.text import Part, print_report
     from diag.summaries import open_by_size, open_summaries
@@ -165,6 +170,8 @@ def analyze(
     paths = local_paths(paths)
     if summary and len(paths) != 1:
         raise DiagError("--summary reads one run directory", exit_code=ExitCode.USAGE)
+    if steps_asked(steps, since) is not None and summary:
+        raise DiagError("--summary reads the newest steps", hint="leave it out", exit_code=ExitCode.USAGE)
     asked = _Asked.of(cross_check, hta or [])
     with reading_progress() as progress:
         reading = Reading(
@@ -179,11 +186,11 @@ def analyze(
             if summary:
                 result = open_summaries(paths[0], progress)
             elif summary is None:
-                result = open_by_size(*paths, reading=reading)
+                result = open_by_size(*paths, reading=reading, steps=steps, since=since)
             else:
-                result = open_run(*paths, reading=reading)
+                result = open_run(*paths, reading=reading, steps=steps, since=since)
         except SeveralJobsError as several:
-            if table or cross_check or hta:  # these are of one job
+            if table or cross_check or hta or steps or since:  # these are of one job
                 raise
             raise typer.Exit(_list_jobs(several.jobs, reading, as_json)) from None
     fields = None
@@ -200,7 +207,8 @@ def analyze(
             for name in table:
                 print_breakdown(result, name.value)
         asked.print(result)
-    save(result, fields)
+    if result.tables.only is None:  # verdict.json is about the whole run
+        save(result, fields)
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK)
 
 

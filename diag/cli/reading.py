@@ -94,6 +94,21 @@ RankOption = Annotated[
     list[str] | None,
     typer.Option(metavar="FILE=RANK", help="Rank of a trace whose header and file name have none; repeatable."),
 ]
+StepsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--steps", metavar="A:B", help="Only the steps from A to B, both included; A: or :B leaves one end open."
+    ),
+]
+SinceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="STEP|TIME|DURATION",
+        help="Only the steps since this one: its number, a time (14:03 or 2026-11-24T14:03, UTC), or how long before "
+        "the last step (30min, 2h, 1d).",
+    ),
+]
 JobsOption = Annotated[
     int | None, typer.Option(min=1, help="Processes that read traces; by default as many as reduce the reading time.")
 ]

@@ -17,6 +17,8 @@ from diag.cli.reading import (
     PathsArgument,
     PolicyOption,
     RankOption,
+    SinceOption,
+    StepsOption,
     comm_rules,
     is_stdout,
     override_thresholds,
@@ -43,6 +45,8 @@ def report(
         typer.Option("--redact", help=f"{REDACTED} {KEPT}"),
     ] = False,
     open_it: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
+    steps: StepsOption = None,
+    since: SinceOption = None,
     rank: RankOption = None,
     comm_kernels: CommKernelsOption = None,
     jobs: JobsOption = None,
@@ -72,8 +76,9 @@ def report(
             progress=progress,
             comm_kernels=comm_rules(comm_kernels),
         )
-        result = open_by_size(*paths, reading=reading)
+        result = open_by_size(*paths, reading=reading, steps=steps, since=since)
     shown = ["--redact", "-o", "report.html"] if redact else ["-o", out.name]
+    shown = [*(f"--{name}={value}" for name, value in (("steps", steps), ("since", since)) if value), *shown]
     command = shlex.join(["diag", "report", *paths, *shown])
     named = [Path(path) for path in (*paths, target, policy) if path is not None]
     names = Pseudonyms(result, named) if redact else None

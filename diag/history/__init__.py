@@ -20,14 +20,13 @@ from diag.diagnoses.shares import Shares
 from diag.model.history import Change, History, Stretch
 from diag.model.steps import Attribution
 from diag.rundir.columns import Floats
-from diag.rundir.curves import sums_before
-from diag.rundir.identity import clock_of
-from diag.rundir.series import Series, each_step, joined, of_sums, on_its_clock, sums_over
+from diag.rundir.series import Series, on_its_clock
 from diag.rundir.tables import Tables
 
 from .blame import Sides, blame_of
 from .changes import change_points, level
 from .policy import HISTORY
+from .steps import kept_steps
 
 # Fields of ``diag.model.steps.Parts``, each with the columns of a summary that add up to it.
 _COMPUTE = tuple(phase for phase in PHASES if phase not in (DATA, H2D, CHECKPOINT))
@@ -43,46 +42,21 @@ _PARTS = {
 
 def history_of(tables: Tables, attribution: Attribution, shares: Shares) -> History:
     """The history of an analysed run: of one attempt of its job, without its restarts."""
-    kept = _kept(tables) if RunLayout(tables.root).is_run() else None
-    rank, known, looked_at, to_unix_ns = kept or (None, _of_account(attribution), None, None)
+    kept = kept_steps(tables) if RunLayout(tables.root).is_run() else None
+    known = kept.known if kept is not None else _of_account(attribution)
+    to_unix_ns = kept.to_unix_ns if kept is not None else None
     changes = [
         change
-        for series, size, until in looked_at or [(known, 1, None)]
+        for series, size, until in (kept.looked_at if kept is not None else ((known, 1, None),))
         for change in _changes_in(series, size, until, tables, shares, to_unix_ns)
     ]
     return History(
         path=str(tables.root),
         ranks=tables.world_size or len(tables.ranks),
-        rank=rank,
-        stretches=_stretches(known, rank is not None and tables.ranks[rank].on_device, to_unix_ns),
+        rank=kept.rank if kept is not None else None,
+        stretches=_stretches(known, kept is not None and tables.ranks[kept.rank].on_device, to_unix_ns),
         changes=_with_ends(sorted(changes, key=lambda change: change.step), int(known.last[-1]) if len(known) else 0),
     )
-
-
-_LookedAt = list[tuple[Series, int, int | None]]  # a series, its resolution, and the step from which a finer one is
-
-
-def _kept(tables: Tables) -> tuple[int, Series, _LookedAt, int] | None:
-    """The first rank that left steps: what is known of them, each stretch at its best resolution; the series in which
-    changes are looked for; and how far its clock is from Unix time. None without any."""
-    for rank, of_rank in tables.ranks.items():
-        if of_rank.identity is None:
-            continue
-        files = RunLayout(tables.root).rank(rank)
-        fine = each_step(files, of_rank.identity, of_rank.steps)
-        if not len(fine):
-            continue
-        first = int(fine.first[0])
-        looked_at: _LookedAt = [(fine, 1, None)]
-        for size in files.sums if first > 0 else ():
-            sums = sums_over(files, size)
-            if len(sums) and int(sums.first[0]) < first:
-                looked_at.append((sums, size, first))
-                first = int(sums.first[0])
-        older = of_sums(sums_before(files, int(fine.first[0]))) if len(looked_at) > 1 else fine.take(slice(0))
-        known = joined([older.take(older.last < fine.first[0]), fine])
-        return rank, known, looked_at, clock_of(of_rank.identity)[1]
-    return None
 
 
 def _of_account(attribution: Attribution) -> Series:

@@ -208,7 +208,7 @@ def _summaries(
 
 def read_span(
     layout: RunLayout,
-    identities: Mapping[int, RankRecord],
+    identities: Mapping[int, RankRecord | None],
     manifest: Manifest | None,
     world_size: int | None,
     numbers: range,
@@ -221,10 +221,10 @@ def read_span(
             line
             for record in records
             if record.first <= numbers[-1] and record.first + record.count > numbers[0]
-            if (record.identity.pid, record.identity.boot_id) == (identity.pid, identity.boot_id)
+            if identity is None or (record.identity.pid, record.identity.boot_id) == (identity.pid, identity.boot_id)
             if (line := columns_of(record)) is not None
         ]
-        if inside and _covers(read := _Read(rank, tuple(inside)), numbers):
+        if inside and _covers(read := _Read(rank, tuple(inside), whole=True), numbers):
             reads.append(read)
     return _summaries(layout, manifest, world_size, reads, tuple(numbers)) if len(reads) > 1 else None
 

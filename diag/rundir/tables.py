@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Sequence
 from math import prod
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -34,6 +34,8 @@ from diag.words.formatting import counted
 from .columns import NO_ROWS, NO_STEPS, Rows, Steps
 from .durations import DurationRecords
 from .policy import BLOCKS
+
+_S = TypeVar("_S", DeviceRecord, HostRecord, MachineRecord)
 
 
 class RecordedRows(Struct, frozen=True):
@@ -122,6 +124,19 @@ class RankTables(Struct, frozen=True):
         return self.steps.numbers
 
 
+class Only(Struct, frozen=True):
+    """The steps that are analysed, if not all: from ``first`` to ``last``. ``begin``: the first step of the run, where
+    it warms up. ``asked``: in the words of the user."""
+
+    first: int
+    last: int
+    begin: int
+    asked: str
+
+    def has(self, step: int) -> bool:
+        return self.first <= step <= self.last
+
+
 class Tables(Struct, frozen=True):
     """A run directory or traces, read once. ``world_size`` is None if unknown."""
 
@@ -134,6 +149,7 @@ class Tables(Struct, frozen=True):
     store: Store | None = None  # for what analyses of a long run keep
     retained: Retained | None = None  # of a run whose oldest records were removed
     snapshots: tuple[str, ...] = ()  # files of PyTorch's allocator: see ``diag.traces.snapshot_files``
+    only: Only | None = None  # the steps that are analysed; None: all
 
     @property
     def long(self) -> bool:
@@ -206,6 +222,48 @@ def with_rows(some: Tables, tables: Tables, numbers: Collection[int]) -> Tables:
             rows, groups = of_rank.rows.take(np.isin(of_rank.rows.step, list(numbers))), of_rank.groups
         ranks[rank] = replace(some.ranks[rank], rows=rows, groups=groups)
     return replace(some, ranks=ranks, gaps=tuple(gaps))
+
+
+def restricted(tables: Tables, only: Only) -> Tables:
+    """The run as if nothing else than these steps had been recorded. Samples are those between their begin and end.
+    The steps of traces are chosen by the account (``diag.account.attribute``)."""
+    ranks = {rank: _restricted(of_rank, only) for rank, of_rank in tables.ranks.items()}
+    return replace(tables, ranks=ranks, only=only, store=None, retained=None)
+
+
+def _restricted(rank: RankTables, only: Only) -> RankTables:
+    steps = rank.steps.take((rank.steps.step >= only.first) & (rank.steps.step <= only.last))
+    if not len(rank.steps):
+        return rank
+    since, until = (int(steps.begin_ns.min()), int(steps.end_ns.max())) if len(steps) else (0, -1)
+
+    def inside(samples: tuple[_S, ...]) -> tuple[_S, ...]:
+        around = BLOCKS.samples_around_ns
+        return tuple(each for each in samples if since - around <= each.monotonic_ns <= until + around)
+
+    rows = rank.rows
+    if rank.unread is None:
+        rows = rows.take((rows.step >= only.first) & (rows.step <= only.last))
+    return replace(
+        rank,
+        steps=steps,
+        rows=rows,
+        device=inside(rank.device),
+        scheduling=inside(rank.scheduling),
+        machine=inside(whole_records(rank.machine)),
+        checkpoints=tuple(each for each in rank.checkpoints if only.has(each.step)),
+        device_steps=tuple(each for each in rank.device_steps if only.has(each.step)),
+    )
+
+
+def whole_records(records: tuple[MachineRecord, ...]) -> tuple[MachineRecord, ...]:
+    """Each with all values that were known then."""
+    values: dict[str, int | None] = {}
+    found = []
+    for record in records:
+        values = record.values if record.whole else {**values, **record.values}
+        found.append(MachineRecord(record.monotonic_ns, values))
+    return tuple(found)
 
 
 def spans_of(numbers: Collection[int]) -> list[tuple[int, int]]:

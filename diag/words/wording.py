@@ -50,6 +50,8 @@ def divided_into(run: Mapping[str, Any]) -> str:
     """``41 steps``, or ``1 window`` where nothing divides the run into steps; "" where no step was recorded."""
     if not run["steps"]:
         return ""
+    if (only := run.get("only")) is not None:
+        return f"only steps {only['first']:,} to {only['last']:,}"
     return counted(run["steps"], "window" if run["steps_from"] == Division.UNDIVIDED else "step")
 
 
