@@ -9,14 +9,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import threading
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from .policy import PACKING
+from .keeping import Keeper, start
 from .reading import is_of_kind
 
 PACK_VARIABLE = "DIAG_PACK"  # see ``Packing``. Not on a command line, which other users can read
@@ -24,8 +22,6 @@ FOLDER_VARIABLE = "DIAG_NODE_FOLDER"  # where the folders of nodes are made, ins
 MODULE = "diag.store.packer"
 HIDDEN = ".packer"  # the folder of its own files, in the folder of a node
 ABOUT = "packer.json"  # in the run: the interval by which its records are late
-
-_OURS = ("DIAG_ATTACH", "DIAG_RUN_DIR", "DIAG_COLLECTOR", "DIAG_ATTACH_OWNER")
 
 
 @dataclass(frozen=True)
@@ -92,42 +88,19 @@ def lock(folder: Path) -> int | None:
     return descriptor
 
 
-class Keeper:
-    """Sees to it, from a thread of a rank, that a packer runs on this node."""
+def keeper_of(folder: Path, packing: Packing, say: Callable[[str], object]) -> Keeper:
+    """Sees to it, from a thread of a rank, that a packer runs on this node. ``say`` gets the reason where none can be
+    started: the training, and its recording on this node, go on without one."""
 
-    def __init__(self, folder: Path, packing: Packing, say: Callable[[str], object]) -> None:
-        """``say`` gets the reason where no packer can be started."""
-        self._folder, self._packing, self._say = folder, packing, say
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="diag-packer", daemon=True)
+    def runs() -> bool:
+        descriptor = lock(folder)
+        if descriptor is not None:
+            os.close(descriptor)  # the packer takes it
+        return descriptor is None
 
-    def start(self) -> None:
-        self._thread.start()
+    def begin() -> None:
+        start(packing.python, packing.starter, MODULE, str(folder), **{PACK_VARIABLE: packing.to_json()})
 
-    def _keep(self) -> None:
-        """Nothing is raised here: the training, and its recording on this node, go on without a packer."""
-        try:
-            while True:
-                descriptor = lock(self._folder)
-                if descriptor is not None:
-                    os.close(descriptor)  # the packer takes it; of two that start, one gives up
-                    start_packer(self._folder, self._packing)
-                if self._stop.wait(PACKING.look_s):
-                    return
-        except Exception as error:
-            self._say(f"what is recorded stays on this node, in {self._folder}: {error}")
-
-
-def start_packer(folder: Path, packing: Packing) -> None:
-    """Starts a packer that is no child of this process. OSError where a process cannot be started."""
-    spec = spec_from_file_location("_diag_processes", packing.starter)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(2, "no module that starts processes", packing.starter)
-    processes = module_from_spec(spec)
-    spec.loader.exec_module(processes)
-    site = str(Path(__file__).resolve().parent / "attach" / "site")
-    variables = {name: value for name, value in os.environ.items() if name not in _OURS}
-    if "PYTHONPATH" in variables:  # without what makes a process record itself
-        entries = variables["PYTHONPATH"].split(os.pathsep)
-        variables["PYTHONPATH"] = os.pathsep.join(entry for entry in entries if entry != site)
-    processes.start_detached(packing.python, MODULE, str(folder), base={**variables, PACK_VARIABLE: packing.to_json()})
+    return Keeper(
+        "diag-packer", runs, begin, lambda error: say(f"what is recorded stays on this node, in {folder}: {error}")
+    )

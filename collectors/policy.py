@@ -5,13 +5,14 @@ from __future__ import annotations
 from .thresholds import Topic, threshold
 
 
-class Packers(Topic, name="packers", fixed=True):
-    """One packer a node: see ``packing``."""
+class Keeping(Topic, name="keeping", fixed=True):
+    """Processes of ours next to a training: a packer a node, a watcher a job. See ``keeping``."""
 
-    look_s = threshold(5.0, "s", "chosen", "between two looks of a rank whether the packer of its node runs")
+    look_s = threshold(5.0, "s", "chosen", "between two looks of a rank whether the process runs")
+    longest_pause_s = threshold(600.0, "s", "chosen", "between two starts of one that ends each time")
 
 
-PACKING = Packers()
+KEEPING = Keeping()
 
 
 class Recording(Topic, name="recording", fixed=True):

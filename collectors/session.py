@@ -65,6 +65,7 @@ from .settings import CollectorSettings, run_dir_from, settings_from
 from .standing import Standing
 from .step_lines import StepLines, StepSummary, StepSums, TimerRecords
 from .streams import Streams
+from .watching import keeper_of, watching_from
 from .window import TraceWindows
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -204,6 +205,8 @@ class Collector(AbstractContextManager["Collector"]):
         self._machine = MachineSampler(streams.machine, node, settings.machine_interval_s, settings.nvml, fence)
         self._stacks = Stacks()
         self._standing = Standing()
+        watching = watching_from() if rank == 0 else None
+        self._watcher = keeper_of(watching, self._not_watched) if watching is not None else None
         self._last_progress: tuple[object, ...] = ()  # the progress in the last heartbeat
         self._moved_ns = 0  # when a heartbeat last showed progress
         self._no_progress = False  # it was the same as in the one before
@@ -262,6 +265,11 @@ class Collector(AbstractContextManager["Collector"]):
         self._snapshots.start()
         self._background.start()
         self._machine.start()
+        if self._watcher is not None:
+            self._watcher.start()
+
+    def _not_watched(self, error: Exception) -> None:
+        self._complaints.add("nothing watches this training for hangs", error)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -275,6 +283,8 @@ class Collector(AbstractContextManager["Collector"]):
     def _close(self, kind: type[BaseException] | None) -> None:
         self._timer.uninstall()
         self._leave_gc()
+        if self._watcher is not None:
+            self._watcher.stop()
         self._guarded(lambda: self._catch_up(if_still=False))
         self.doing, self._backwards, self._follower = self._doing(), self._without_step(), None
         self._snapshots.stop(kind)

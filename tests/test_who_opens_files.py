@@ -38,6 +38,7 @@ REASONS = {
     "collectors/identity.py": "/proc",
     "collectors/machine.py": "/proc and /sys",
     "collectors/scheduling.py": "/proc",
+    "collectors/standing.py": "/proc",
     # Folders whose entries are looked at one by one, without following links.
     "diag/traces/cache.py": "its own entries, and its own sources for their version",
     "collectors/packing.py": "a lock",

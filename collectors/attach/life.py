@@ -31,9 +31,10 @@ from ..dumps import install_excepthook, write_exception
 from ..fence import Fence, ignore
 from ..files import Complaints, append_to, create_file, encode
 from ..identity import identify, rank_and_world
+from ..keeping import Keeper
 from ..launchers import joins
 from ..layout import RunLayout
-from ..packing import Keeper, make_private, packing_from
+from ..packing import keeper_of, make_private, packing_from
 from ..policy import RECORDING
 from ..records import Unrecorded
 from ..session import Collector
@@ -243,7 +244,7 @@ class Attachment:
         """Sees to it that what is recorded leaves this node, if the launcher wants that."""
         packing, folder = packing_from(), os.environ.get(RUN_DIR_VARIABLE)
         if packing is not None and folder and self._packed is None and not self._explicit:
-            self._packed = Keeper(Path(folder), packing, _say)
+            self._packed = keeper_of(Path(folder), packing, _say)
             self._packed.start()
 
     def _goes_on_as_another(self, rank: int, world_size: int) -> str:

@@ -42,6 +42,14 @@ def attach(
             metavar="FOLDER",
         ),
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch/--no-watch",
+            help="A process next to rank 0 says in the job's log when the training is stuck or its verdict changes. It "
+            "sends messages as the variables DIAG_NOTIFY and DIAG_ON_EVENT of the job say.",
+        ),
+    ] = True,
     trace_skip: Annotated[int, typer.Option(help="Steps before the first window.", min=0)] = SKIP,
     **values: Any,
 ) -> None:
@@ -56,9 +64,11 @@ def attach(
     options = RecordingOptions(out=out, trace_skip=trace_skip, **values)
     try:
         if output == "k8s":
-            attaching = in_containers(out, options.of_collectors(), options.pack_interval, options.pack, recorder)
+            attaching = in_containers(
+                out, options.of_collectors(), options.pack_interval, options.pack, recorder, watch
+            )
         else:
-            attaching = _here(options)
+            attaching = _here(options, watch)
     except DiagError as error:
         if output == "shell":  # the exit code is lost in `eval "$(diag attach ...)"`
             put(not_recorded(error))
@@ -72,7 +82,7 @@ def attach(
     put(forms[output]())
 
 
-def _here(options: RecordingOptions) -> Attaching:
+def _here(options: RecordingOptions, watch: bool) -> Attaching:
     """For processes that find the recorder where it is now, in a run directory that is made, or joined."""
     from diag.collectors.launchers import job_in
     from diag.watch.attaching import Attaching, variables_of
@@ -89,4 +99,4 @@ def _here(options: RecordingOptions) -> Attaching:
             f"diag: {layout.root} holds an attempt already. The next one is recorded in {layout.root}/restart-N",
             err=True,
         )
-    return Attaching(variables_of(layout.root, options.of_collectors(), packing, job))
+    return Attaching(variables_of(layout.root, options.of_collectors(), packing, job, watch))

@@ -69,6 +69,15 @@ def _typer_option(about: Option, kind: Any, panel: str | None) -> typer.models.O
     return made
 
 
+NOTIFY_HELP = (
+    "Also send messages through Apprise: to a URL (slack://, mailto://, json://, ...), or to those of a file, one a "
+    "line; repeatable. The variable DIAG_NOTIFY holds further ones. They are not recorded. Needs the extra: "
+    "pip install 'diag\\[notify]'."
+)
+ON_EVENT_HELP = (
+    "Run a command for each event, with JSON on its standard input; by default that of the variable DIAG_ON_EVENT."
+)
+
 SKIP = 10  # steps before the first window, so that warm-up is over
 
 

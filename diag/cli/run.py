@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from diag.cli.reading import PolicyOption, override_thresholds
-from diag.cli.recording import SKIP, RecordingOptions, with_options
+from diag.cli.recording import NOTIFY_HELP, ON_EVENT_HELP, SKIP, RecordingOptions, with_options
 from diag.collectors.layout import MOST_RANKS, RunLayout
 from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
 from diag.collectors.trainer.keys import option, options_of
@@ -170,17 +170,8 @@ class RunOptions(RecordingOptions, TrainerOptions):
         "--no-trace.",
         least=0,
     )
-    notify: tuple[str, ...] = option(
-        (),
-        COLLECT,
-        "Send messages through Apprise when the training is stuck, the verdict changes or it is over: a URL (slack://, "
-        "mailto://, json://, ...), or a file with one a line; repeatable. The variable DIAG_NOTIFY holds further ones. "
-        "They are not recorded.",
-        metavar="URL|FILE",
-    )
-    on_event: str = option(
-        "", COLLECT, "Run a command for each of these events, with JSON on its standard input.", metavar="COMMAND"
-    )
+    notify: tuple[str, ...] = option((), COLLECT, NOTIFY_HELP, metavar="URL|FILE")
+    on_event: str = option("", COLLECT, ON_EVENT_HELP, metavar="COMMAND")
     quiet: bool = option(False, COLLECT, "Leave out the verdict at the end, for which the run is analysed.")
     collect: bool = option(True, COLLECT, "--no-collect trains without any collector.", "--collect/--no-collect")
 
@@ -207,10 +198,10 @@ class RunOptions(RecordingOptions, TrainerOptions):
         )
 
     def _notifier(self) -> Notifier | None:
-        from diag.watch.notify import Notifier, addresses
+        from diag.watch.notify import Notifier, addresses, command_of
 
-        urls = addresses(self.notify)
-        return Notifier(urls, self.on_event, _print_message) if urls or self.on_event else None
+        urls, command = addresses(self.notify), command_of(self.on_event)
+        return Notifier(urls, command, _print_message) if urls or command else None
 
     def of_launch(self) -> Launch:
         from diag.watch.launch import Launch

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diag.cli.reading import PolicyOption, following, override_thresholds
+from diag.cli.recording import NOTIFY_HELP, ON_EVENT_HELP
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import say
 
@@ -17,18 +18,8 @@ if TYPE_CHECKING:
     from diag.rundir.runs import RunState
     from diag.watch.events import Event
 
-NotifyOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="URL|FILE",
-        help="Also send messages through Apprise: to a URL (slack://, mailto://, json://, ...), or to those of a file, "
-        "one a line; repeatable. The variable DIAG_NOTIFY holds further ones. Needs the extra: pip install "
-        "'diag\\[notify]'.",
-    ),
-]
-OnEventOption = Annotated[
-    str, typer.Option(metavar="COMMAND", help="Run a command for each event, with JSON on its standard input.")
-]
+NotifyOption = Annotated[list[str] | None, typer.Option(metavar="URL|FILE", help=NOTIFY_HELP)]
+OnEventOption = Annotated[str, typer.Option(metavar="COMMAND", help=ON_EVENT_HELP)]
 
 
 def watch(
@@ -55,9 +46,9 @@ def watch(
     from diag.rundir.states import State
     from diag.watch.events import line_of
     from diag.watch.follow import Follower
-    from diag.watch.notify import Notifier, addresses
+    from diag.watch.notify import Notifier, addresses, command_of
 
-    notifier = Notifier(addresses(notify or []), on_event, lambda text: say(f"diag: {text}", err=True))
+    notifier = Notifier(addresses(notify or []), command_of(on_event), lambda text: say(f"diag: {text}", err=True))
 
     def tell(event: Event) -> None:
         say(f"{_now()} {event.level.value}: {line_of(event)}")

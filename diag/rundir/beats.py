@@ -36,10 +36,10 @@ class Beat:
         """Whether anything has happened. The recorder's numbers count only where both have them."""
         if self.recorder and before.recorder and self.recorder != before.recorder:
             return True
-        return self._reached != before._reached
+        return self.reached != before.reached
 
     @property
-    def _reached(self) -> tuple[object, ...]:
+    def reached(self) -> tuple[object, ...]:
         return self.steps, self.step, self.phase, self.phase_since_ns, self.started, self.finished, self.done
 
     @property

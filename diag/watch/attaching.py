@@ -12,7 +12,8 @@ from pathlib import Path
 from diag import processes
 from diag.collectors.launchers import KUBERNETES, Job, joining
 from diag.collectors.packing import FOLDER_VARIABLE, PACK_VARIABLE, Packing, node_folder
-from diag.collectors.settings import ATTACH_VARIABLE, SITE, CollectorSettings, attached, python_path
+from diag.collectors.settings import ATTACH_VARIABLE, RUN_DIR_VARIABLE, SITE, CollectorSettings, attached, python_path
+from diag.collectors.watching import WATCH_VARIABLE, Watching
 from diag.errors import DiagError, ExitCode
 from diag.store.stores import is_remote
 
@@ -71,19 +72,26 @@ def _complaint(why: str) -> str:
     return f"echo {shlex.quote(text)} >&2"
 
 
-def variables_of(folder: Path, settings: CollectorSettings, packing: Packing | None, job: Job | None) -> dict[str, str]:
-    """The variables of all processes of an attempt, without PYTHONPATH."""
+def variables_of(
+    folder: Path, settings: CollectorSettings, packing: Packing | None, job: Job | None, watch: bool
+) -> dict[str, str]:
+    """The variables of all processes of an attempt, without PYTHONPATH. ``watch``: rank 0 starts a watcher, by the
+    interpreter that runs this."""
     variables = {**attached(folder, settings), ATTACH_VARIABLE: joining(job)}
+    if watch:
+        watching = Watching(variables[RUN_DIR_VARIABLE], processes.python()[0], processes.__file__)
+        variables[WATCH_VARIABLE] = watching.to_json()
     if packing is not None:
         variables[PACK_VARIABLE] = packing.to_json()
     return variables
 
 
 def in_containers(
-    out: str, settings: CollectorSettings, pack_interval_s: float, pack: bool, recorder: str | None
+    out: str, settings: CollectorSettings, pack_interval_s: float, pack: bool, recorder: str | None, watch: bool
 ) -> Attaching:
     """For containers that start later, maybe in images that have the recorder elsewhere: in the folder ``recorder``,
-    with `collectors` and, for a packer, `bin/python`. Nothing is made here. DiagError for a relative path."""
+    with `collectors` and, for a packer, `bin/python`. Such a folder has no watcher. Nothing is made here. DiagError for
+    a relative path."""
     for name, path in (("--out", out), ("--recorder", recorder)):
         if path is not None and not is_remote(path) and not Path(path).is_absolute():
             raise DiagError(
@@ -97,4 +105,4 @@ def in_containers(
         there = recorder.rstrip("/")
         site = f"{there}/collectors/attach/site"
         packing = packing and replace(packing, python=f"{there}/bin/python", starter=f"{there}/processes.py")
-    return Attaching(variables_of(folder, settings, packing, None), site)
+    return Attaching(variables_of(folder, settings, packing, None, watch and recorder is None), site)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
 from diag.model.steps import Verdict
+from diag.rundir.beats import beat_of
+from diag.rundir.lines import read_heartbeat
 from diag.rundir.runs import RunState, state_of
 from diag.watch.policy import WATCHING
 
@@ -26,19 +28,35 @@ class Follower:
         self._root = run.root
         self._size = 0  # of the first rank's summary, when the verdict was looked at
         self._next_s = 0.0  # when the next verdict is due, on the monotonic clock
+        self._state: RunState | None = None  # of the last whole look
+        self._next_whole_s = 0.0  # when the next one is due at the latest
+        self._reached: tuple[object, ...] = ()  # what the first rank had done by then
 
     def look(self) -> RunState:
         """One round; returns the state of the run. Never raises for what the records hold."""
         newest = self._run.newest()
         if newest.root != self._root:  # the launcher has restarted the training
-            self._root, self._events, self._size = newest.root, Events(str(self._run.root)), 0
-        state = state_of(newest.root, with_answer=False)
-        for event in self._events.look(state):
-            self._tell(event)
+            self._root, self._events, self._size, self._state = newest.root, Events(str(self._run.root)), 0, None
+        state = self._state
+        if not self._moves(newest) or state is None or not state.live or state.stuck:
+            state = self._state = state_of(newest.root, with_answer=False)
+            self._next_whole_s = time.monotonic() + WATCHING.whole_look_s
+            for event in self._events.look(state):
+                self._tell(event)
         if state.live and not state.stuck and (verdict := self._verdict(newest)) is not None:
             for event in self._events.look_at(verdict, state):
                 self._tell(event)
         return state
+
+    def _moves(self, layout: RunLayout) -> bool:
+        """Whether the first rank has gone on since the last look, and no whole look is due: then the training is not
+        stuck. Reads one heartbeat, where a whole look takes as long as a hundred."""
+        first = next(iter(layout.ranks().values()), None)
+        heartbeat = read_heartbeat(first)[0] if first is not None else None
+        if heartbeat is None:
+            return False
+        before, self._reached = self._reached, beat_of(heartbeat).reached
+        return before != self._reached and time.monotonic() < self._next_whole_s
 
     def _verdict(self, layout: RunLayout) -> Verdict | None:
         """The verdict on the newest steps; None if none is due or known."""
@@ -47,12 +65,14 @@ class Follower:
             return None
         from diag.summaries import open_summaries  # numpy and more: not before there is a summary
 
+        began_s = time.process_time()
         try:
             verdict = open_summaries(layout.root, most_steps=WATCHING.steps_analysed).verdict
         except DiagError:  # of one rank alone, or of steps that do not count
             return None
         finally:
-            took_s = time.monotonic() - now_s
+            # The first one loads code, and two must agree before anything is said.
+            took_s = time.process_time() - began_s if self._next_s else 0.0
             self._next_s = now_s + max(WATCHING.verdict_every_s, took_s / WATCHING.most_load)
         return verdict
 

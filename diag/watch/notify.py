@@ -21,6 +21,7 @@ from diag.watch.policy import WATCHING
 from .events import Event
 
 VARIABLE = "DIAG_NOTIFY"  # URLs, separated by spaces or lines: other users can read command lines
+COMMAND_VARIABLE = "DIAG_ON_EVENT"
 
 # Reads {"urls", "title", "body", "type"} from standard input, so that no secret is in a command line.
 _SEND = """
@@ -58,6 +59,11 @@ def addresses(given: Sequence[str]) -> list[str]:
     if urls:
         require("apprise", "Apprise, which --notify needs,", "notify")
     return urls
+
+
+def command_of(given: str) -> str:
+    """The command of ``--on-event``, else of the variable DIAG_ON_EVENT."""
+    return given or os.environ.get(COMMAND_VARIABLE, "")
 
 
 def without_addresses(arguments: Sequence[str]) -> list[str]:

@@ -54,11 +54,16 @@ class Watching(Topic, name="watching", fixed=True):
         "chosen",
         "of the records: diag run ends with the verdict of a run that takes seconds to analyse",
     )
-    look_s = threshold(2.0, "s", "chosen", "between two looks at the state of a run: 10 ms each")
+    look_s = threshold(2.0, "s", "chosen", "between two looks at the state of a run")
+    whole_look_s = threshold(
+        10.0, "s", "chosen", "between two looks at all ranks of a run whose first rank goes on; 10 ms or more each"
+    )
+    niceness = threshold(10, "niceness", "chosen", "of the watcher of an attached training, which shares its cores")
+    afterwards_s = threshold(60.0, "s", "chosen", "that a watcher stays after the process that has started it")
     verdict_every_s = threshold(
         30.0, "s", "chosen", "between two verdicts on the newest steps, each of which takes 0.1 s"
     )
-    most_load = threshold(0.005, "fraction", "chosen", "of a core: the next verdict is later if one takes longer")
+    most_load = threshold(0.002, "fraction", "chosen", "of a core: the next verdict is later if one takes longer")
     quiet_s = threshold(60.0, "s", "chosen", "between two messages, at least")
     notify_s = threshold(30.0, "s", "chosen", "for a delivery, which then is ended")
     notify_file_bytes = threshold(64 << 10, "bytes")

@@ -1,7 +1,7 @@
 """How soon a stuck training is noticed, how often the right rank is named, and how often a healthy one is called stuck.
 
 ``python -m tests.bench.stuck live`` trains and plants faults; ``healthy`` simulates hours without any; ``busy`` trains
-without any, beside busy loops.
+without any, beside busy loops; ``cost`` measures a watcher.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import random
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from itertools import cycle, product
 from pathlib import Path
 
 from diag.collectors.layout import RunLayout
-from diag.collectors.records import CHECKPOINT, EVALUATION, Heartbeat, Manifest
+from diag.collectors.records import CHECKPOINT, EVALUATION, Heartbeat, Manifest, RankRecord
 from diag.rundir.runs import state_of
 from diag.rundir.state_words import behind_ranks
 from diag.rundir.states import State, judge
@@ -367,9 +368,61 @@ def healthy(hours: float, seed: int) -> None:
     print(f"{trainings} trainings, {trainings * each:.0f} hours, {looks} looks; alarms: {dict(alarms) or 'none'}")
 
 
+# -- What a watcher costs ----------------------------------------------------------------------------------------------
+
+
+def watcher_cost(ranks: int, minutes: float) -> None:
+    """CPU time of the watcher of an attached training: of records that grow by two steps a second for each rank."""
+    import psutil
+
+    from tests.many_ranks import Job, write_summaries
+
+    with tempfile.TemporaryDirectory(prefix="watched-") as at:
+        began = time.monotonic()
+        layout = RunLayout(Path(at) / "run")
+
+        def summarize(steps: int) -> None:
+            drafts = write_summaries(Job(ranks, steps=steps), Path(at) / str(steps))
+            for rank, files in drafts.ranks().items():
+                shutil.copyfile(files.summary, layout.rank(rank).summary)
+
+        for rank in range(ranks):
+            layout.rank(rank).folder.mkdir(parents=True)
+            here = RankRecord(rank, rank, ranks, socket.gethostname(), os.getpid(), "", 0, time.time_ns(), "cpu")
+            layout.rank(rank).identity.write_text(json.dumps(asdict(here)))
+        layout.manifest.write_text(json.dumps({"world_size": ranks}))
+        summarize(100)
+        watcher = psutil.Popen([sys.executable, "-P", "-m", "diag.watch.attached", str(layout.root)])
+        step, told, written = 0, 0.0, 100
+        while (passed := time.monotonic() - began) < 60 * minutes:
+            now, unix = time.monotonic_ns(), time.time_ns()
+            if 2 * passed > written:  # a line of a summary has 50 steps
+                written += 50
+                summarize(written)
+            while step < 2 * passed:
+                line = {"step": step, "begin_ns": now - NS // 2, "end_ns": now, "phases": []}
+                for files in layout.ranks().values():
+                    with files.steps.open("a") as file:
+                        file.write(json.dumps(line) + "\n")
+                step += 1
+            for files in layout.ranks().values():
+                beat = Heartbeat(unix, now, step, "forward", {"0": step}, {"0": step}, steps=step, phase_since_ns=now)
+                files.heartbeat.write_text(json.dumps(asdict(beat)))
+            if passed - told >= 60:
+                told = passed
+                times, memory = watcher.cpu_times(), watcher.memory_info().rss >> 20
+                print(
+                    f"{ranks} ranks: {times.user + times.system:.2f} s of CPU in {passed:.0f} s, {memory} MB",
+                    flush=True,
+                )
+            time.sleep(1)
+        watcher.kill()
+        watcher.wait()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("live", "healthy", "busy"))
+    parser.add_argument("what", choices=("live", "healthy", "busy", "cost"))
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("--every", type=int, default=1, help="of the cases, every n-th")
     parser.add_argument("--first", type=int, default=0, help="from this one on")
@@ -377,12 +430,15 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=1000)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--each", type=float, default=5, help="minutes of one training")
+    parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     if given.what == "live":
         live(given.at_once, given.every, given.first, given.out)
     elif given.what == "busy":
         beside_busy_loops(given.minutes, given.each)
+    elif given.what == "cost":
+        watcher_cost(given.ranks, given.minutes)
     else:
         healthy(given.hours, given.seed)
 
