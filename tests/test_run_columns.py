@@ -14,8 +14,9 @@ from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.records import CollectiveLine, CollectiveRow, MemoryRecord, PhaseRow, StepRecord
 from diag.rundir import lines
 from diag.rundir.columns import Rows, RowsBuilder, Steps, StepsBuilder
-from diag.rundir.lines import read_lines
+from diag.rundir.lines import each_piece, read_lines
 from diag.rundir.policy import RUN_READING
+from diag.rundir.step_lines import RowsReader
 from diag.rundir.tables import RankTables
 
 numbers = st.integers(-(10**18), 10**18)
@@ -97,3 +98,43 @@ def test_lines_decoded_together_are_those_decoded_one_by_one(content: list[bytes
         assert together == read_lines(path, CollectiveLine, path.parent)
         patch.setitem(vars(RUN_READING), "piece_bytes", 1 << 20)
         assert together == read_lines(path, CollectiveLine, path.parent)
+
+
+HUGE = [3 * 10**18, -3 * 10**18, 2**63, -(2**63), 10**30]
+
+
+@pytest.mark.parametrize("huge", HUGE)
+def test_a_line_with_a_number_that_does_not_fit_is_left_out_alone(tmp_path: Path, huge: int) -> None:
+    file = tmp_path / "run/ranks/00000/steps.jsonl"
+    file.parent.mkdir(parents=True)
+    fields = [
+        '"phases":[]', f'"phases":[["data",{huge},5]]', f'"phases":[],"gc":[[0,{huge}]]', f'"phases":[],"tokens":{huge}',
+        f'"phases":[],"loss":{float(huge)}', f'"phases":[],"memory":{{"rss":{huge}}}', '"phases":[],"window":"last"',
+        f'"phases":[],"window":"no","held":{{"parameters":1,"gradients":{huge},"optimizer":3}}',
+    ]  # fmt: skip
+    lines_of_file = [f'{{"step":{at},"begin_ns":0,"end_ns":9,{rest}}}\n' for at, rest in enumerate(fields)]
+    file.write_text("".join(lines_of_file))
+    builder = StepsBuilder()
+    gaps = each_piece(file, StepRecord, builder.add, checks=True)
+    steps = builder.built()
+    assert steps.step.tolist() == [0, 6]
+    assert "no" not in steps.names
+    assert [gap.reason for gap in gaps] == ["invalid collector records on 6 of 8 lines; left out"]
+
+
+@pytest.mark.parametrize("huge", HUGE)
+def test_collectives_with_a_number_that_does_not_fit_are_left_out_alone(tmp_path: Path, huge: int) -> None:
+    file = tmp_path / "run/ranks/00000/collectives.jsonl"
+    file.parent.mkdir(parents=True)
+    row = '["0",1,"barrier",4,"float32",1,2,null,null]'
+    odd = f'["odd",1,"barrier",4,"float32",1,{huge},null,null]'
+    rest = ["", f',"dropped":{huge}', f',"groups":{{"0":[{huge}]}}', ""]
+    file.write_text(
+        "".join(f'{{"step":{at},"rows":[{row}{"" if at else "," + odd}]{more}}}\n' for at, more in enumerate(rest))
+    )
+    reader = RowsReader()
+    gaps = each_piece(file, CollectiveLine, reader.take, checks=True)
+    read = reader.read(file, gaps)
+    assert (read.rows.step.tolist(), read.groups, read.dropped) == ([3], {}, 0)
+    assert "odd" not in read.rows.names
+    assert [gap.reason for gap in gaps] == ["invalid collector records on 3 of 4 lines; left out"]

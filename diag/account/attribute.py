@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from msgspec.structs import replace
@@ -66,17 +66,21 @@ def attribute(
     the tables hold some of its steps. ``detailed``: the steps whose pieces and collectives are returned, if not all."""
     ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
     clocked = on_device_clocks(tables) if clocked is None else clocked
-    steps = {rank: _on_device_clock(clocked[rank]) if rank in clocked else rank_steps(t) for rank, t in ranks.items()}
+    steps = _rank_steps(ranks, clocked)
     if (only := tables.only) is not None:
         steps = {rank: [step for step in of_rank if only.has(step.step)] for rank, of_rank in steps.items()}
     anchors = _anchors(ranks)
-    alignment = _align(ranks, steps, anchors, bool(clocked))
+    matched = Matched(_calls(steps))
+    alignment = _align(ranks, matched, anchors, bool(clocked))
     # Each rank's steps on its own clock are dropped when they are placed.
     placed = {rank: _placed(steps.pop(rank), anchors[rank], alignment, rank) for rank in tuple(steps)}
     # Ranks off the common clock are accounted for separately: no waits, no blame.
     tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, placed) else frozenset()
     calls = _calls(placed)
-    matched = Matched({rank: own for rank, own in calls.items() if rank in tied})
+    if tied == set(calls):
+        matched = matched.on_clocks(calls)
+    else:
+        matched = Matched({rank: own for rank, own in calls.items() if rank in tied})
     timelines = {rank: Timeline(of_rank, calls[rank]) for rank, of_rank in placed.items() if of_rank}
     came = readiness(matched, timelines)
     axes = axes_of(tables)
@@ -193,9 +197,25 @@ def _comparable(members: Mapping[int, RankStep], tied: frozenset[int]) -> dict[i
 # -- one rank ----------------------------------------------------------------------------------------------------------
 
 
-def rank_steps(tables: RankTables) -> list[RankStep]:
-    """Every step of one rank on its own clock: from its traces where they cover the step, else from the records."""
-    recorded = records.partition(tables.rank, tables.steps, tables.rows, tables.groups, tables.on_device)
+def _rank_steps(ranks: Mapping[int, RankTables], clocked: Mapping[int, DeviceClocked]) -> dict[int, Sequence[RankStep]]:
+    """Every step of each rank on its own clock."""
+    recorded = [_of_device(clocked[rank]) if rank in clocked else _recorded(t) for rank, t in ranks.items()]
+    return {
+        rank: _on_device_clock(clocked[rank], steps) if rank in clocked else _with_traces(t, steps)
+        for (rank, t), steps in zip(ranks.items(), records.partition(recorded), strict=True)
+    }
+
+
+def _recorded(tables: RankTables) -> records.Recorded:
+    return records.Recorded(tables.rank, tables.steps, tables.rows, tables.groups, tables.on_device)
+
+
+def _of_device(device: DeviceClocked) -> records.Recorded:
+    return _recorded(device.tables)._replace(on_device=False, idle=device.idle)
+
+
+def _with_traces(tables: RankTables, recorded: list[RankStep]) -> list[RankStep]:
+    """The steps of one rank from its traces where they cover the step, else from the records."""
     traced_steps: list[RankStep] = []
     for trace in tables.traces:
         # The device may still run the last step of one file when the first step of the next begins on the host.
@@ -213,9 +233,7 @@ def rank_steps(tables: RankTables) -> list[RankStep]:
     return steps
 
 
-def _on_device_clock(device: DeviceClocked) -> list[RankStep]:
-    tables = device.tables
-    steps = records.partition(tables.rank, tables.steps, tables.rows, tables.groups, on_device=False, idle=device.idle)
+def _on_device_clock(device: DeviceClocked, steps: list[RankStep]) -> list[RankStep]:
     begins, ends = (np.array([getattr(step, key) for step in steps], dtype=np.int64) for key in ("begin_ns", "end_ns"))
     beneath = iv.Covered(device.beneath).between(begins, ends).tolist()
     return [
@@ -344,21 +362,13 @@ def _anchors(ranks: Mapping[int, RankTables]) -> dict[int, int]:
     return anchors
 
 
-def _align(
-    ranks: Mapping[int, RankTables],
-    steps: Mapping[int, Sequence[RankStep]],
-    anchors: Mapping[int, int],
-    clocked: bool,
-) -> Alignment:
-    """``clocked``: the times are those of the devices, placed on each host's clock."""
-    if len(ranks) < 2:
-        return align(Matched({}), _domains(ranks))
-    if clocked:
-        return align(
-            Matched(_calls(steps)), {rank: f"rank {rank}" for rank in ranks}, anchors, on_device=True, from_waits=True
-        )
+def _align(ranks: Mapping[int, RankTables], matched: Matched, anchors: Mapping[int, int], clocked: bool) -> Alignment:
+    """``matched``: the calls on each rank's own clock; ``clocked``: the times are those of the devices, placed on each
+    host's clock."""
+    if clocked and len(ranks) > 1:
+        return align(matched, {rank: f"rank {rank}" for rank in ranks}, anchors, on_device=True, from_waits=True)
     on_device = all(t.traces and all(trace.has_gpu for trace in t.traces) for t in ranks.values())
-    return align(Matched(_calls(steps)), _domains(ranks), anchors, on_device)
+    return align(matched, _domains(ranks), anchors, on_device)
 
 
 def waiting(matched: Matched, members: Bools | None = None) -> dict[int, iv.Intervals]:
@@ -372,7 +382,8 @@ def waiting(matched: Matched, members: Bools | None = None) -> dict[int, iv.Inte
         since = np.where(np.repeat(matched.labelled(records.TRANSFER), matched.sizes), blocked, since)
     spans = np.stack((since, np.minimum(arrival, matched.end_ns)), axis=1)
     waited = since < arrival if members is None else members & (since < arrival)
-    return {int(rank): iv.make(spans[waited & (matched.rank == rank)]) for rank in np.unique(matched.rank[waited])}
+    of_ranks = ((rank, places[waited[places]]) for rank, places in matched.by_rank.items())
+    return {rank: iv.make(spans[places]) for rank, places in of_ranks if len(places)}
 
 
 def _begun_in(came: Readiness, by_step: Mapping[int, Mapping[int, RankStep]]) -> dict[int, list[int]]:
@@ -410,8 +421,9 @@ def _measured(
     """The collectives that began in these steps."""
     if not steps:
         return ()
-    measured = measure(matched)
-    return tuple(replace(measured[number], step=step) for step in steps for number in begun[step])
+    measured = measure(matched.only(np.array([number for step in steps for number in begun[step]], dtype=np.int64)))
+    in_step = chain.from_iterable([step] * len(begun[step]) for step in steps)
+    return tuple(replace(met, step=step) for met, step in zip(measured, in_step, strict=True))
 
 
 def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:

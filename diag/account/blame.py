@@ -96,13 +96,15 @@ class StagePeers:
         begins = self._begins[rank]
         return int(begins[max(0, int(np.searchsorted(begins, time_ns, side="left")) - 1)])
 
-    def differ(self, number: int) -> bool:
-        """Whether the members of a collective do different work: a sender and its receiver, or ranks of several
+    @cached_property
+    def differ(self) -> Chosen:
+        """By collective, whether its members do different work: a sender and its receiver, or ranks of several
         stages."""
-        if self._matched.pairs[number]:
-            return True
-        ranks = self._matched.rank[self._came.members(number)].tolist() if self._stages else ()
-        return len({self._stages.get(rank) for rank in ranks}) > 1
+        if not self._stages:
+            return self._matched.pairs
+        stage = np.array([self._stages.get(rank, -1) for rank in self._came.ranks])[self._came.row]
+        apart: Chosen = self._matched.least(stage) != self._matched.most(stage)
+        return self._matched.pairs | apart
 
     def others(self, number: int, activity: Activity, candidates: Times) -> Activity:
         """What the other members of a meeting of different work did before it, for each member in ``candidates``
@@ -230,7 +232,7 @@ class Standing:
         order = np.argsort(idle_ns, axis=1, kind="stable")
         place = np.empty_like(order)
         np.put_along_axis(place, order, np.broadcast_to(np.arange(rows.shape[1]), rows.shape), axis=1)
-        met, at = np.nonzero(candidates)
+        at, met = np.nonzero(candidates.T)  # by member, in the order of time: that is faster to look up
         others = rows.shape[1] - 1
         middle = np.array([[(others - 1) // 2], [others // 2]])
         middle = middle + (middle >= place[met, at])  # the rank itself is left out
@@ -420,17 +422,18 @@ class Meetings:
         """Each of these meetings with its members' activity since they last met, shape (meetings, members, labels in
         use)."""
         for late in late_ranks:
-            until = np.repeat(late.time_ns, late.at.shape[1])
-            done = self._did.between(self._came.row[late.at].ravel(), late.since_ns.ravel(), until)
-            yield late, done.reshape(*late.at.shape, -1)
+            # One member after the other, each in the order of time: that takes half of the time of another order.
+            by_member = self._came.row[late.at].T
+            until = np.broadcast_to(late.time_ns, by_member.shape)
+            done = self._did.between(by_member.ravel(), late.since_ns.T.ravel(), until.ravel())
+            yield late, np.ascontiguousarray(done.reshape(*by_member.shape, -1).transpose(1, 0, 2))
 
     def _others(self, late: _Late, activity: Activity) -> Activity:
         """What the others did meanwhile, for each member that was late; of the shape of ``activity``."""
         others = median_of_others(activity, axis=1)
-        for i, number in enumerate(late.met.tolist()):
-            if self._peers.differ(number):
-                candidates = np.flatnonzero(late.late[i])
-                others[i, candidates] = self._peers.others(number, activity[i], candidates)
+        for i in np.flatnonzero(self._peers.differ[late.met]).tolist():
+            candidates = np.flatnonzero(late.late[i])
+            others[i, candidates] = self._peers.others(int(late.met[i]), activity[i], candidates)
         return others
 
     # Not needed where no ranks meet: a large trace has a million pieces.

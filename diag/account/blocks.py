@@ -19,8 +19,9 @@ from msgspec.structs import replace
 
 from diag.model import Gap
 from diag.model.steps import Attribution, Pieces, RankStep
+from diag.rundir.columns import Rows
 from diag.rundir.policy import BLOCKS
-from diag.rundir.tables import Tables, axes_of, of_steps, spans_of, with_rows, without_rows
+from diag.rundir.tables import Tables, axes_of, spans_of, with_rows, without_rows
 
 from .attribute import attribute, steps_left_out
 from .calls import Calls, Some, calls_in
@@ -50,8 +51,7 @@ def account_in_blocks(tables: Tables) -> BlockAccount:
     of_blocks = _blocks(numbers, max(BLOCKS.least_block_steps, _power_of_two(BLOCKS.block_bytes // per_step)))
     most = _power_of_two(BLOCKS.detailed_bytes // per_step)
     detailed = _in_detail([[step for step in block if step in counted] for _, block in of_blocks], most)
-    in_detail = of_steps(tables, detailed)
-    gaps = dict.fromkeys(in_detail.gaps)
+    gaps = dict.fromkeys(tables.gaps)
     blocks = []
     for first, numbers_of_block in of_blocks:
         around = _with_context(numbers_of_block, numbers)
@@ -59,7 +59,11 @@ def account_in_blocks(tables: Tables) -> BlockAccount:
         blocks.append(block)
         gaps |= dict.fromkeys(of_block)
     ranks = {
-        rank: replace(of_rank, rows=in_detail.ranks[rank].rows, groups=in_detail.ranks[rank].groups)
+        rank: replace(
+            of_rank,
+            rows=Rows.joined([block.rows[rank] for block in blocks]),
+            groups=of_rank.groups | {name: ranks for block in blocks for name, ranks in block.groups[rank].items()},
+        )
         for rank, of_rank in tables.ranks.items()
     }
     return BlockAccount(
@@ -121,11 +125,21 @@ def _block(
         rank_steps=_joined_steps([account.rank_steps]),
     )
     front = frontier(part.ranks, counted, part.on_device, axes_of(tables).stages())
-    block = Block(account, front, scheduling_of(part, counted))
+    block = Block(
+        account,
+        front,
+        scheduling_of(part, counted),
+        rows={rank: each.rows.take(np.isin(each.rows.step, detailed)) for rank, each in part.ranks.items()},
+        groups={rank: _not_in(tables.ranks[rank].groups, each.groups) for rank, each in part.ranks.items()},
+    )
     gaps = tuple(gap for gap in part.gaps if gap not in tables.gaps)
     if store is not None and key is not None and not gaps and (data := packed(key, block)) is not None:
         store.save(name, data)
     return block, gaps
+
+
+def _not_in(known: Mapping[str, list[int]], groups: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    return {name: ranks for name, ranks in groups.items() if known.get(name) != ranks}
 
 
 def _key(

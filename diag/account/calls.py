@@ -16,7 +16,7 @@ import numpy.typing as npt
 from diag.collectors.records import RECV, SEND
 from diag.model import UNKNOWN
 from diag.model.steps import CollectiveCall
-from diag.rundir.columns import Bools, Codes, Columns, Ints, is_named
+from diag.rundir.columns import Bools, Codes, Columns, Ints, is_named, places_from
 
 Key = tuple[str, int, str]
 
@@ -260,13 +260,32 @@ class Matched(Mapping[Key, Mapping[int, CollectiveCall]]):
         self.group, self.seq, self.label = (column[first[by_first]] for column in (group, seq, label))
         self.group_names, self.labels = tuple(groups), tuple(labels)
 
+    def only(self, numbers: Ints) -> Matched:
+        """These collectives, in this order."""
+        some = self.on_clocks(self.calls)
+        some.group, some.seq, some.label, some.sizes = (
+            column[numbers] for column in (self.group, self.seq, self.label, self.sizes)
+        )
+        some.edges = np.concatenate(([0], np.cumsum(some.sizes)))
+        members = places_from(self.edges[numbers], some.sizes)
+        some.rank, some.place = self.rank[members], self.place[members]
+        return some
+
+    def on_clocks(self, calls: Mapping[int, Calls]) -> Matched:
+        """The same collectives of the same calls, with other times."""
+        moved = Matched({})
+        for name in ("rank", "place", "sizes", "edges", "group", "seq", "label", "group_names", "labels"):
+            setattr(moved, name, getattr(self, name))
+        moved.calls = calls
+        return moved
+
     def column(self, name: str) -> npt.NDArray[Any]:
         """A column of ``Calls`` for all members."""
         return self._gathered(lambda calls: getattr(calls, name))
 
     def _gathered(self, of: Callable[[Calls], npt.NDArray[Any]]) -> npt.NDArray[Any]:
         values: npt.NDArray[Any] | None = None
-        for rank, places in self._by_rank.items():
+        for rank, places in self.by_rank.items():
             column = of(self.calls[rank])
             if values is None:
                 values = np.zeros(len(self.rank), dtype=column.dtype)
@@ -274,7 +293,7 @@ class Matched(Mapping[Key, Mapping[int, CollectiveCall]]):
         return values if values is not None else np.zeros(0, dtype=np.int64)
 
     @cached_property
-    def _by_rank(self) -> dict[int, Ints]:
+    def by_rank(self) -> dict[int, Ints]:
         """Where the calls of each rank are among the members."""
         order = np.argsort(self.rank, kind="stable")
         ranks, first = np.unique(self.rank[order], return_index=True)
@@ -346,7 +365,7 @@ class Matched(Mapping[Key, Mapping[int, CollectiveCall]]):
     def numbers_of(self, rank: int) -> Ints:
         """For each call of a rank, the number of its collective; -1 where no other rank took part."""
         numbers = np.full(len(self.calls[rank]), -1)
-        places = self._by_rank.get(rank, np.zeros(0, dtype=np.int64))
+        places = self.by_rank.get(rank, np.zeros(0, dtype=np.int64))
         numbers[self.place[places]] = np.searchsorted(self.edges, places, side="right") - 1
         return numbers
 

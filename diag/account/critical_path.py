@@ -158,8 +158,7 @@ class Activities:
     def _until(self, rows: Times, times_ns: Times) -> Activity:
         on_line = rows * self._span + np.clip(times_ns - self._zero, -1, self._span - 2)
         index = np.searchsorted(self._line, on_line, side="right") - 1
-        first = self._first[rows]
-        at = np.maximum(index, first)
+        at = np.maximum(index, self._first[rows])
         done: Activity = self._before[at]
         ran = np.clip(times_ns - self._start[at], 0, self._end[at] - self._start[at])
         done[np.arange(len(at)), self._column[at]] += ran
@@ -210,8 +209,8 @@ def readiness(matched: Matched, timelines: Mapping[int, Timeline]) -> Readiness:
     columns = np.zeros((5, len(matched.rank)), dtype=np.int64)
     rows = np.zeros(len(matched.rank), dtype=np.int64)
     for row, (rank, timeline) in enumerate(timelines.items()):
-        members = np.flatnonzero(matched.rank == rank)
-        if len(members):
+        members = matched.by_rank.get(rank)
+        if members is not None:
             columns[:, members] = timeline.arrivals(matched.place[members])
             rows[members] = row
     start, end, ready, idle, still = columns

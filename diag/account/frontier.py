@@ -291,7 +291,9 @@ def _transfers(rows: Mapping[int, Rows]) -> dict[int, Times]:
     firsts = np.flatnonzero(np.concatenate(([True], (np.diff(call) != 0) | (np.diff(seq) != 0))))
     counts = np.diff(np.concatenate((firsts, [len(call)])))
     least = np.repeat(np.minimum.reduceat(end - start, firsts), counts)
-    return {rank: np.stack((start[place == at], least[place == at]), axis=1) for at, rank in enumerate(rows)}
+    by_rank = np.argsort(place, kind="stable")
+    spent = np.split(np.stack((start, least), axis=1)[by_rank], np.searchsorted(place[by_rank], np.arange(1, len(met))))
+    return dict(zip(rows, spent, strict=True))
 
 
 # -- runs recorded as summaries ----------------------------------------------------------------------------------------

@@ -117,6 +117,14 @@ class Covered:
         return int(self._begin[at]) if at >= 0 and self._end[at] > time_ns else time_ns
 
 
+def before_or_at(line: Times, moments: Times) -> npt.NDArray[np.int64]:
+    """For each moment, the place of the last value on a sorted line that is not after it; -1 if there is none. The
+    columns of ``moments`` are looked for one after the other: if each is sorted, that takes half of the time."""
+    by_column = moments.T
+    found: npt.NDArray[np.int64] = np.searchsorted(line, by_column.ravel(), side="right")
+    return found.reshape(by_column.shape).T - 1
+
+
 class CoveredOfMany:
     """``Covered`` for several sets at once: one search answers all queries."""
 
@@ -158,10 +166,7 @@ class CoveredOfMany:
     def _before_or_at(self, which: npt.NDArray[np.int64], times: Times) -> npt.NDArray[np.int64]:
         """The last stretch that begins no later than the moment, on the line of all sets; may be of an earlier set."""
         on_line = which * self._span + np.clip(times - self._zero, 0, self._span - 1)
-        places: npt.NDArray[np.int64] = (
-            np.searchsorted(self._line, on_line.ravel(), side="right").reshape(on_line.shape) - 1
-        )
-        return places
+        return before_or_at(self._line, on_line)
 
     def _until(self, which: npt.NDArray[np.int64], times: Times) -> Times:
         which, times = np.broadcast_arrays(which, times)

@@ -21,23 +21,26 @@ from msgspec import Struct
 
 from diag.model.parts import PartColumns, PartRows, parts_of_steps
 from diag.model.steps import Attribution, Blames, CriticalPath, MatchedCollective, StepAccount, blames_of_steps
-from diag.rundir.columns import Ragged, Steps
+from diag.rundir.columns import Ragged, Rows, Steps
 from diag.rundir.policy import BLOCKS
 from diag.rundir.tables import Tables, axes_of
 
 from .cached_steps import code
 from .frontier import Frontier
-from .kept_steps import Array, KeptSteps, keep, steps_from
+from .kept_steps import Array, KeptSteps, check_places, keep, steps_from
 from .scheduling import RankScheduling, Scheduling
 
 
 class Block(Struct, frozen=True):
     """``account``: of some steps, with the pieces, calls and collectives of those that are kept in detail.
-    ``frontier`` and ``scheduling``: of the steps that count."""
+    ``frontier`` and ``scheduling``: of the steps that count. By rank, ``rows``: of the steps that are kept in detail;
+    ``groups``: that the first steps of the run do not name."""
 
     account: Attribution
     frontier: Frontier | None
     scheduling: Scheduling
+    rows: Mapping[int, Rows]
+    groups: Mapping[int, Mapping[str, list[int]]]
 
 
 class _OfRun(Struct, array_like=True):
@@ -49,6 +52,20 @@ class _OfRun(Struct, array_like=True):
     aligned: bool
     untied: tuple[int, ...]
     comm_known: bool
+
+
+class _KeptRows(Struct, array_like=True):
+    columns: dict[str, Array]
+    names: tuple[str, ...]
+    groups: dict[str, list[int]]
+
+    def read(self, steps: Sequence[int]) -> Rows:
+        """Those of these steps."""
+        columns: dict[str, Any] = {name: self.columns[name].read() for name in Rows.columns()}
+        rows = Rows(**columns, names=self.names)
+        for codes in (rows.group, rows.op, rows.dtype):
+            check_places(codes, len(rows.names))
+        return rows.take(np.isin(rows.step, steps))
 
 
 class _Kept(Struct, array_like=True):
@@ -68,6 +85,7 @@ class _Kept(Struct, array_like=True):
     detailed: frozenset[int]
     detail: KeptSteps
     collectives: tuple[MatchedCollective, ...]
+    rows: dict[int, _KeptRows]
     scheduling: dict[int, tuple[dict[str, Array], dict[str, Array], dict[str, float], dict[str, float | bool | None]]]
 
 
@@ -140,6 +158,12 @@ def packed(key: bytes, block: Block) -> bytes | None:
         detailed=block.account.detailed or frozenset(),
         detail=keep(block.account.rank_steps),
         collectives=block.account.collectives,
+        rows={
+            rank: _KeptRows(
+                {name: Array.of(getattr(rows, name)) for name in Rows.columns()}, rows.names, dict(block.groups[rank])
+            )
+            for rank, rows in block.rows.items()
+        },
         scheduling={
             rank: (
                 {name: Array.of(getattr(of_rank, name)) for name in _SERIES},
@@ -204,4 +228,10 @@ def _block(kept: _Kept, detailed: frozenset[int]) -> Block:
         collectives=tuple(met for met in kept.collectives if met.step in detailed),
         detailed=detailed,
     )
-    return Block(account, front, Scheduling(tuple(kept.numbers), scheduling))
+    return Block(
+        account,
+        front,
+        Scheduling(tuple(kept.numbers), scheduling),
+        rows={rank: of_rank.read(list(detailed)) for rank, of_rank in kept.rows.items()},
+        groups={rank: of_rank.groups for rank, of_rank in kept.rows.items()},
+    )

@@ -193,14 +193,14 @@ def by_clock(of_rank: Bounds, met: Met) -> tuple[Bounds, Bounds, Bounds, Bounds]
     if not met.number:
         none = np.zeros(0, dtype=np.int64)
         return none, none, none, none
-    number, clock = met.of_member, of_rank[met.members]
-    order = np.lexsort((clock, number))
-    number, clock = number[order], clock[order]
-    opens = np.ones(len(order), dtype=np.bool_)
-    opens[1:] = (number[1:] != number[:-1]) | (clock[1:] != clock[:-1])
-    first = np.flatnonzero(opens)
-    first_end = np.minimum.reduceat(met.end_ns[order], first)
-    return number[first], clock[first], first_end, np.maximum.reduceat(met.start_ns[order], first)
+    number, clock, start_ns, end_ns = met.of_member, of_rank[met.members], met.start_ns, met.end_ns
+    place = number * len(of_rank) + clock
+    if (place[1:] < place[:-1]).any():  # not where neighbours share a clock, as the ranks of a host do
+        order = np.argsort(place, kind="stable")
+        number, clock, start_ns, end_ns, place = (each[order] for each in (number, clock, start_ns, end_ns, place))
+    first = np.flatnonzero(np.concatenate(([True], place[1:] != place[:-1])))
+    first_end, last_start = np.minimum.reduceat(end_ns, first), np.maximum.reduceat(start_ns, first)
+    return number[first], clock[first], first_end, last_start
 
 
 def closure(bounds: Bounds, known: Known) -> tuple[Bounds, Known]:

@@ -7,10 +7,13 @@ only launches: its phases show the host's activity, not the device's, and commun
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
 from diag.account.policy import CLOCKS, CRITICAL_PATH
@@ -26,11 +29,10 @@ from diag.collectors.records import (
     SEND,
     CollectiveRow,
     Manifest,
-    StepRecord,
 )
 from diag.model import UNKNOWN
 from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, by_causes
-from diag.rundir.columns import Rows, Steps, is_named, places_from
+from diag.rundir.columns import Ragged, Rows, Steps, is_named, places_from
 
 from . import intervals as iv
 from .calls import Calls, Group, Some
@@ -40,56 +42,148 @@ from .match import ALL_TO_ALL
 TRANSFER = "p2p"  # in the key of recorded sends and receives
 
 
-def partition(
-    rank: int,
-    records: Sequence[StepRecord],
-    rows: Sequence[CollectiveRow],
-    groups: Mapping[str, Sequence[int]],
-    on_device: bool,
-    idle: Mapping[Detail, iv.Intervals] | None = None,
-) -> list[RankStep]:
-    """One ``RankStep`` per record, on the rank's own monotonic clock. ``rows`` are all collectives of the rank.
-    ``idle``: when the device was idle; given if the records are those of the device (``device_clock``), which computes
-    otherwise."""
-    recorded, rows = Steps.of(records), Rows.of(rows)
-    begins, ends = recorded.begin_ns, recorded.end_ns
-    calls = calls_of(rows, groups)
-    waits = iv.EMPTY if on_device else blocked(rows)
-    p2p = iv.EMPTY if on_device else blocked(rows.take(rows.of_groups(P2P_PREFIX)))
-    painted = Painted(disjoint(_layers(recorded, waits, p2p, idle)))
-    spans = np.stack((calls.start_ns, calls.end_ns), axis=1)
-    on_wire = iv.union(spans[~calls.labelled(TRANSFER)], waits)
+class Recorded(NamedTuple):
+    """What a rank recorded. ``rows``: all of its collectives. ``idle``: when its device was idle; given if the records
+    are those of the device (``device_clock``), which computes otherwise."""
+
+    rank: int
+    steps: Steps
+    rows: Rows
+    groups: Mapping[str, Sequence[int]]
+    on_device: bool
+    idle: Mapping[Detail, iv.Intervals] | None = None
+
+
+def partition(ranks: Sequence[Recorded]) -> Iterator[list[RankStep]]:
+    """For each rank one ``RankStep`` per record, on the rank's own monotonic clock.
+
+    The ranks are laid one after the other on one line of time, so that each operation is done once for many of them."""
+    batch: list[_OnLine] = []
+    reach = size = 0
+    for recorded in ranks:
+        one = _OnLine(recorded)
+        together = not batch or (
+            one.layers == batch[0].layers
+            and reach + one.length_ns < _END_OF_LINE
+            and size + one.size <= CRITICAL_PATH.numbers_at_once
+        )
+        if not together:
+            yield from _partition(batch)
+            batch, reach, size = [], 0, 0
+        batch.append(one)
+        reach, size = reach + one.length_ns, size + one.size
+    yield from _partition(batch)
+
+
+_END_OF_LINE = 1 << 62  # of a sum of times, which int64 holds
+
+
+class _OnLine:
+    """A rank's records, and how much of the line they take."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        steps, self.recorded = recorded.steps, recorded
+        self.calls = calls_of(recorded.rows, recorded.groups)
+        self.layers = None if recorded.idle is None else tuple(recorded.idle)
+        self.size = len(steps.phases.left) + len(self.calls)
+        # Activity outside of the steps does not count. Calls keep all of their time: some end after the last step.
+        self.begin_ns, self.end_ns = (int(steps.begin_ns.min()), int(steps.end_ns.max())) if len(steps) else (0, 0)
+        self.first_ns = int(self.calls.start_ns.min(initial=self.begin_ns))
+        self.length_ns = int(self.calls.end_ns.max(initial=self.end_ns)) - self.first_ns + 2
+
+
+class _Line:
+    """Ranks one after the other. ``shift_ns``: by rank, added to its times."""
+
+    def __init__(self, ranks: Sequence[_OnLine]) -> None:
+        self.ranks = ranks
+        self.shift_ns = np.zeros(1, dtype=np.int64)  # one rank keeps its own times
+        if len(ranks) > 1:
+            begins = np.cumsum([0, *(rank.length_ns for rank in ranks[:-1])], dtype=np.int64)
+            self.shift_ns = begins - np.array([rank.first_ns for rank in ranks], dtype=np.int64)
+        self._begin_ns, self._end_ns = (
+            np.array([getattr(rank, name) for rank in ranks], dtype=np.int64) for name in ("begin_ns", "end_ns")
+        )
+
+    def of_each(self, column: Callable[[_OnLine], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        return np.concatenate([column(rank) for rank in self.ranks])
+
+    def shift_of(self, counts: Sequence[int]) -> iv.Times:
+        """For so many values of each rank."""
+        return np.repeat(self.shift_ns, counts)
+
+    def moved(self, column: Callable[[_OnLine], iv.Times]) -> iv.Times:
+        """A column of times on the line."""
+        columns = [column(rank) for rank in self.ranks]
+        times: iv.Times = np.concatenate(columns) + self.shift_of(list(map(len, columns)))
+        return times
+
+    def spans(self, of_rank: Callable[[_OnLine], iv.Intervals]) -> iv.Intervals:
+        """Any pairs of times, as far as they lie between the rank's first and last step."""
+        pairs = [of_rank(rank) for rank in self.ranks]
+        counts = list(map(len, pairs))
+        low, high = (np.repeat(edge, counts)[:, None] for edge in (self._begin_ns, self._end_ns))
+        inside: iv.Intervals = np.clip(np.concatenate(pairs), low, high) + self.shift_of(counts)[:, None]
+        return inside
+
+
+def _partition(ranks: Sequence[_OnLine]) -> Iterator[list[RankStep]]:
+    if not ranks:
+        return
+    line = _Line(ranks)
+    begins = line.moved(lambda rank: rank.recorded.steps.begin_ns)
+    ends = line.moved(lambda rank: rank.recorded.steps.end_ns)
+    waits = iv.make(line.spans(lambda rank: _waits(rank.recorded)))
+    p2p = iv.make(line.spans(lambda rank: _waits(rank.recorded, P2P_PREFIX)))
+    painted = Painted(disjoint(_layers(line, waits, p2p)))
+    on_wire = iv.union(line.spans(_wired), waits)
     wired = iv.Covered(on_wire).between(begins, ends)
-    whole = bool(rows.whole.all())
-    segments = painted.cut(begins, ends)
-    spent = by_causes(segments)
-    hidden = np.maximum(0, wired - spent[:, Kind.COMM].sum(axis=1))
-    optimizing = spent[:, Kind.COMPUTE, Detail.OPTIMIZER]
-    source = "records" if idle is None else "events"
-    columns = (column.tolist() for column in (recorded.step, begins, ends, hidden, optimizing))
-    return [
-        RankStep(
-            rank=rank,
-            step=step,
-            begin_ns=begin,
-            end_ns=end,
-            source=source,
-            segments=pieces,
-            overlapped_comm_ns=hidden_ns,
-            optimizer_ns=optimizer_ns,
-            collectives=Some(calls, inside),
-            comm_known=not on_device,
-            hidden_known=whole,
-        )
-        for step, begin, end, hidden_ns, optimizer_ns, pieces, inside in zip(
-            *columns, segments, _inside(calls, begins, ends), strict=True
-        )
-    ]
+    pieces = painted.cut(begins, ends)
+    spent = by_causes(pieces)
+    hidden = np.maximum(0, wired - spent[:, Kind.COMM].sum(axis=1)).tolist()
+    optimizing = spent[:, Kind.COMPUTE, Detail.OPTIMIZER].tolist()
+    steps_of = [len(rank.recorded.steps) for rank in ranks]
+    shift = np.repeat(line.shift_of(steps_of), np.diff(pieces.edges))
+    own = iter(pieces.moved(pieces.every.start_ns - shift, pieces.every.end_ns - shift))
+    inside = _inside(line, begins, ends, steps_of)
+    first = 0
+    for rank, steps in zip(ranks, steps_of, strict=True):
+        recorded, last = rank.recorded, first + steps
+        whole = bool(recorded.rows.whole.all())
+        source = "records" if recorded.idle is None else "events"
+        columns = (getattr(recorded.steps, name).tolist() for name in ("step", "begin_ns", "end_ns"))
+        yield [
+            RankStep(
+                rank=recorded.rank,
+                step=step,
+                begin_ns=begin,
+                end_ns=end,
+                source=source,
+                segments=segments,
+                overlapped_comm_ns=hidden_ns,
+                optimizer_ns=optimizer_ns,
+                collectives=Some(rank.calls, places),
+                comm_known=not recorded.on_device,
+                hidden_known=whole,
+            )
+            for step, begin, end, hidden_ns, optimizer_ns, segments, places in zip(
+                *columns,
+                hidden[first:last],
+                optimizing[first:last],
+                islice(own, steps),
+                islice(inside, steps),
+                strict=True,
+            )
+        ]
+        first = last
 
 
-def _inside(calls: Calls, begins: iv.Times, ends: iv.Times) -> Iterator[iv.Times]:
-    """Of each step, the places of the calls in it. ``calls``: in order of their starts."""
-    starts, until = calls.start_ns, calls.end_ns
+def _inside(line: _Line, begins: iv.Times, ends: iv.Times, steps_of: Sequence[int]) -> Iterator[iv.Times]:
+    """Of each step, the places of the calls in it among those of its rank, which are in order of their starts.
+    ``steps_of``: how many steps each rank has."""
+    starts, until = line.moved(lambda rank: rank.calls.start_ns), line.moved(lambda rank: rank.calls.end_ns)
+    before = np.cumsum([0, *(len(rank.calls) for rank in line.ranks[:-1])], dtype=np.int64)
+    first_call = np.repeat(before, steps_of)
     # Calls may end in any order: those before the first one that reaches into the step need not be looked at.
     first = np.searchsorted(np.maximum.accumulate(until), begins, side="right")
     counts = np.maximum(np.searchsorted(starts, ends, side="right") - first, 0)
@@ -102,7 +196,7 @@ def _inside(calls: Calls, begins: iv.Times, ends: iv.Times) -> Iterator[iv.Times
         # belongs to the first: if it were in neither, only the other ranks would have met.
         inside = ((starts[at] < ends[step]) | (starts[at] == until[at])) & (until[at] > begins[step])
         edges = np.searchsorted(step[inside], np.append(of_batch, len(begins))).tolist()
-        places = at[inside]
+        places = at[inside] - first_call[step[inside]]
         yield from (places[i:j] for i, j in pairwise(edges))
 
 
@@ -165,22 +259,36 @@ def open_spans(calls: Calls) -> tuple[iv.Times, iv.Times]:
 
 def blocked(rows: Sequence[CollectiveRow]) -> iv.Intervals:
     """When a thread of the training waited for a collective."""
-    rows = Rows.of(rows)
+    return iv.make(_blocked(Rows.of(rows)))
+
+
+def _blocked(rows: Rows) -> iv.Intervals:
+    """The same for each row of which it is known."""
     waited = rows.waited
-    return iv.make(np.stack((rows.wait_start_ns[waited], rows.wait_end_ns[waited]), axis=1))
+    return np.stack((rows.wait_start_ns[waited], rows.wait_end_ns[waited]), axis=1)
 
 
-def _layers(
-    records: Steps,
-    waits: iv.Intervals,
-    p2p: iv.Intervals,
-    idle: Mapping[Detail, iv.Intervals] | None,
-) -> list[Layer]:
+def _waits(recorded: Recorded, groups: str = "") -> iv.Intervals:
+    """When a thread of the training waited for a collective of groups whose names begin so; on a device, none does."""
+    rows = recorded.rows
+    return iv.EMPTY if recorded.on_device else _blocked(rows.take(rows.of_groups(groups)) if groups else rows)
+
+
+def _wired(rank: _OnLine) -> iv.Intervals:
+    """When the rank's calls were open, without sends and receives."""
+    calls = rank.calls
+    return np.stack((calls.start_ns, calls.end_ns), axis=1)[~calls.labelled(TRANSFER)]
+
+
+def _layers(line: _Line, waits: iv.Intervals, p2p: iv.Intervals) -> list[Layer]:
     """Activity by priority. ``p2p``: the part of the waits for a peer's message."""
-    phases = np.stack((records.phases.left, records.phases.right), axis=1)
-    spans = {name: iv.make(phases[records.in_phases(name)]) for name in PHASES}
-    pauses = iv.make(np.stack((records.gc.left, records.gc.right), axis=1))
-    whole = iv.EMPTY if idle is None else iv.make(np.stack((records.begin_ns, records.end_ns), axis=1))
+    phases = line.spans(lambda rank: _pairs(rank.recorded.steps.phases))
+    named = line.of_each(lambda rank: rank.recorded.steps.codes(PHASES)[rank.recorded.steps.phases.name])
+    spans = {name: iv.make(phases[named == code]) for code, name in enumerate(PHASES)}
+    pauses = iv.make(line.spans(lambda rank: _pairs(rank.recorded.steps.gc)))
+    of_device = line.ranks[0].layers
+    whole = iv.EMPTY if of_device is None else iv.make(line.spans(_steps))
+    idle = {detail: iv.make(line.spans(partial(_idle, detail))) for detail in of_device or ()}
     return [
         Layer(Kind.DATA, Detail.NONE, spans[DATA]),
         Layer(Kind.CHECKPOINT, Detail.NONE, spans[CHECKPOINT]),
@@ -188,12 +296,24 @@ def _layers(
         Layer(Kind.COMM, Detail.P2P, p2p),
         Layer(Kind.COMM, Detail.NONE, waits),
         Layer(Kind.IDLE, Detail.GC, pauses),
-        *(Layer(Kind.IDLE, detail, during) for detail, during in (idle or {}).items()),
+        *(Layer(Kind.IDLE, detail, during) for detail, during in idle.items()),
         Layer(Kind.COMPUTE, Detail.FORWARD, spans[FORWARD]),
         Layer(Kind.COMPUTE, Detail.BACKWARD, spans[BACKWARD]),
         Layer(Kind.COMPUTE, Detail.OPTIMIZER, spans[OPTIMIZER]),
         Layer(Kind.COMPUTE, Detail.NONE, whole),
     ]
+
+
+def _steps(rank: _OnLine) -> iv.Intervals:
+    return np.stack((rank.recorded.steps.begin_ns, rank.recorded.steps.end_ns), axis=1)
+
+
+def _idle(detail: Detail, rank: _OnLine) -> iv.Intervals:
+    return rank.recorded.idle[detail] if rank.recorded.idle is not None else iv.EMPTY
+
+
+def _pairs(entries: Ragged) -> iv.Intervals:
+    return np.stack((entries.left, entries.right), axis=1)
 
 
 # -- loader settings ---------------------------------------------------------------------------------------------------

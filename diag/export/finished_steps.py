@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from diag.account.off_core import by_cpu_time
-from diag.account.records import partition
+from diag.account.records import Recorded, partition
 from diag.account.scheduling import blocked_in_phases
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import (
@@ -28,6 +28,7 @@ from diag.export import definitions as of
 from diag.export.definitions import Metric, Sample
 from diag.export.policy import EXPORT_LIMITS
 from diag.model.steps import Kind
+from diag.rundir.columns import Rows, Steps
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import Tail, read_manifest
 from diag.rundir.run import must_exist
@@ -123,7 +124,8 @@ class FinishedSteps:
             # A collective of one step can be waited for in the next.
             numbers = dict.fromkeys((self._before, *(record.step for record in batch)))
             rows = [row for step in numbers for row in self._rows.get(step, ())]
-            accounts = partition(self._rank, batch, rows, {}, self._on_device)
+            recorded = Recorded(self._rank, Steps.of(batch), Rows.of(rows), {}, self._on_device)
+            (accounts,) = partition([recorded])
             if not self._on_device:
                 accounts = by_cpu_time(accounts, blocked_in_phases(batch, rows))
             for record, account in zip(batch, accounts, strict=True):

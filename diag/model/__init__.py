@@ -13,6 +13,10 @@ UNKNOWN: Final = -(1 << 63)
 DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
+class HugeError(Exception):
+    """A number of which sums of a few would not fit into 64 bits."""
+
+
 class Gap(msgspec.Struct, frozen=True):
     """Something that could not be read, and why: a stated result, never silence."""
 

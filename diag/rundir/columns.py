@@ -8,14 +8,16 @@ the same value everywhere stores it once.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from itertools import chain, pairwise, starmap
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, fields, replace
+from itertools import chain, islice, pairwise, starmap
 from operator import attrgetter
 from typing import Any, Final, Self, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from diag.collectors.layout import MOST_NS
 from diag.collectors.records import (
     CollectiveLine,
     CollectiveRow,
@@ -24,7 +26,7 @@ from diag.collectors.records import (
     PhaseRow,
     StepRecord,
 )
-from diag.model import UNKNOWN
+from diag.model import UNKNOWN, HugeError
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]  # places in ``names``
@@ -119,6 +121,21 @@ class Rows(Columns[CollectiveRow]):
         builder = RowsBuilder()
         builder.add(rows, np.array(steps or [UNKNOWN] * len(rows), dtype=np.int64))
         return builder.built()
+
+    @classmethod
+    def joined(cls, several: Sequence[Rows]) -> Rows:
+        """One after the other, with the names that occur in them."""
+        codes: dict[str, int] = {}
+        columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in cls.columns()}
+        for rows in several:
+            used = np.unique(np.concatenate([rows.group, rows.op, rows.dtype])).tolist()
+            own = np.zeros(len(rows.names), dtype=np.int32)
+            own[used] = [codes.setdefault(rows.names[code], len(codes)) for code in used]
+            for name, parts in columns.items():
+                column = getattr(rows, name)
+                parts.append(own[column] if name in ("group", "op", "dtype") else column)
+        together: dict[str, Any] = {name: _stored(np.concatenate(parts)) for name, parts in columns.items()}
+        return cls(**together, names=tuple(codes))
 
     @property
     def waited(self) -> Bools:
@@ -308,11 +325,22 @@ class Steps(Columns[StepRecord]):
 
 
 class _Builder:
-    """Columns from records that come in parts, so that only the records of one part are in memory."""
+    """Columns from records that come in parts, so that only the records of one part are in memory. Nothing of a part
+    with a number that does not fit is taken: HugeError."""
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
         self._parts: dict[str, list[npt.NDArray[Any]]] = {}
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        names, parts = len(self._codes), {name: len(parts) for name, parts in self._parts.items()}
+        try:
+            yield
+        except HugeError:
+            self._codes = dict(islice(self._codes.items(), names))
+            self._parts = {name: self._parts[name][:count] for name, count in parts.items()}
+            raise
 
     def _put(self, name: str, part: npt.NDArray[Any]) -> None:
         self._parts.setdefault(name, []).append(part)
@@ -328,8 +356,8 @@ class _Builder:
         names, left, right = zip(*entries, strict=True) if entries else ((), (), ())
         self._put(f"{name}.count", np.array(counts, dtype=np.int64))
         self._put(f"{name}.name", self._coded(names))
-        self._put(f"{name}.left", np.array(left, dtype=np.int64))
-        self._put(f"{name}.right", np.array(right, dtype=np.int64))
+        self._put(f"{name}.left", _ints(left))
+        self._put(f"{name}.right", _ints(right))
 
     def _column(self, name: str) -> Any:
         return _stored(np.concatenate(self._parts.pop(name)))
@@ -345,20 +373,21 @@ _of_memory = attrgetter(*_MEMORY)
 
 class RowsBuilder(_Builder):
     def add_lines(self, lines: Sequence[CollectiveLine]) -> None:
-        steps = np.array([line.step for line in lines], dtype=np.int64)
+        steps = _ints([line.step for line in lines])
         rows = list(chain.from_iterable(line.rows for line in lines))
         self.add(rows, np.repeat(steps, [len(line.rows) for line in lines]))
 
     def add(self, rows: Sequence[CollectiveRow], steps: Ints) -> None:
-        self._put("step", steps)
         columns = zip(*rows, strict=True) if rows else [()] * len(CollectiveRow._fields)
-        for name, values in zip(CollectiveRow._fields, columns, strict=True):
-            if name in ("group", "op", "dtype"):
-                self._put(name, self._coded(values))
-            elif name == "whole":
-                self._put(name, np.array(values, dtype=np.bool_))
-            else:
-                self._put(name, _ints(values))
+        with self._all_or_nothing():
+            self._put("step", steps)
+            for name, values in zip(CollectiveRow._fields, columns, strict=True):
+                if name in ("group", "op", "dtype"):
+                    self._put(name, self._coded(values))
+                elif name == "whole":
+                    self._put(name, np.array(values, dtype=np.bool_))
+                else:
+                    self._put(name, _ints(values))
 
     def built(self) -> Rows:
         if not self._parts:
@@ -369,15 +398,24 @@ class RowsBuilder(_Builder):
 
 class StepsBuilder(_Builder):
     def add(self, records: Sequence[StepRecord]) -> None:
+        with self._all_or_nothing():
+            self._add(records)
+
+    def _add(self, records: Sequence[StepRecord]) -> None:
         for name in ("step", "begin_ns", "end_ns", "micro_batches", "tokens", "on_cpu_ns", "queued_ns"):
             self._put(name, _ints([getattr(record, name) for record in records]))
         self._put("window", self._coded([record.window for record in records]))
-        self._put("loss", np.array([record.loss for record in records], dtype=np.float64))
+        loss = np.array([record.loss for record in records], dtype=np.float64)
+        if (np.abs(loss) >= MOST_NS).any():
+            raise HugeError
+        self._put("loss", loss)
         memory = [None if record.memory is None else _of_memory(record.memory) for record in records]
         self._put("memory", _table(memory, len(_MEMORY)))
         self._put("queue", _table([record.queue for record in records], len(LoaderQueue._fields)))
         held = np.empty(len(records), dtype=np.object_)
         held[:] = [record.held for record in records]
+        for of_step in filter(None, held):
+            _ints(astuple(of_step))
         self._put("held", held)
         phases = [record.phases for record in records]
         self._put_ragged("phases", list(map(len, phases)), list(chain.from_iterable(phases)))
@@ -398,12 +436,18 @@ class StepsBuilder(_Builder):
 
 
 def _ints(values: Sequence[int | None]) -> Ints:
-    """With UNKNOWN for None."""
+    """With UNKNOWN for None. HugeError for a number that does not fit."""
     unknown = values.count(None)
     if unknown == len(values):
         return np.full(len(values), UNKNOWN, dtype=np.int64)
     known = (UNKNOWN if value is None else value for value in values) if unknown else values
-    return np.fromiter(known, np.int64, len(values))
+    try:
+        column = np.fromiter(known, np.int64, len(values))
+    except OverflowError as error:
+        raise HugeError from error
+    if int(column.max()) >= MOST_NS or np.count_nonzero(column <= -MOST_NS) != unknown:
+        raise HugeError
+    return column
 
 
 def _table(rows: Sequence[Sequence[int | None] | None], width: int) -> Ints:

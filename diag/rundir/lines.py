@@ -38,7 +38,7 @@ from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import open_regular, read_object, read_regular, read_tail, too_large
 from diag.collectors.records import Asked, Heartbeat, Manifest, RankExit, RankRecord, TraceAsked
 from diag.errors import DiagError
-from diag.model import DAMAGED, Gap
+from diag.model import DAMAGED, Gap, HugeError
 from diag.model.steps import Doubt
 from diag.rundir.policy import RUN_READING, SILENCE
 
@@ -196,12 +196,13 @@ def each_piece(
     take: Callable[[list[T]], object],
     run: Path | None = None,
     span: tuple[int, int] | None = None,
+    checks: bool = False,
 ) -> list[Gap]:
     """As ``read_lines``, the records of about a megabyte at a time. ``span``: where the lines are that are read, if not
-    all; then ``path`` is a part of the stream."""
-    if span is not None:
-        return _each_of_file(path, kind, take, run, span)
-    return [gap for part in parts_of(path) for gap in _each_of_file(part, kind, take, run)]
+    all; then ``path`` is a part of the stream. ``checks``: ``take`` raises HugeError where a number does not fit, and
+    takes none of these records. It has the numbers in columns: to look at their digits takes as long as decoding."""
+    parts = parts_of(path) if span is None else [path]
+    return [gap for part in parts for gap in _each_of_file(part, kind, take, run, span, checks)]
 
 
 def _each_of_file(
@@ -209,7 +210,8 @@ def _each_of_file(
     kind: type[T],
     take: Callable[[list[T]], object],
     run: Path | None,
-    span: tuple[int, int] | None = None,
+    span: tuple[int, int] | None,
+    checks: bool,
 ) -> list[Gap]:
     try:
         with open_regular(path, run or run_of(path)) as file:
@@ -218,7 +220,7 @@ def _each_of_file(
                 return [Gap(str(path), f"cannot be read: {too_large(RECORDED_FILES.lines_bytes)}")]
             file.seek(begin)
             with _without_collections():
-                return _take_records(path, pieces(file, None if span is None else end), kind, take)
+                return _take_records(path, pieces(file, None if span is None else end), kind, take, checks)
     except FileNotFoundError:  # also a part that was removed meanwhile
         return []
     except OSError as error:
@@ -246,13 +248,23 @@ def pieces(file: BinaryIO, end: int | None = None) -> Iterator[bytes]:
         yield piece if piece.endswith(b"\n") else piece + file.readline(RECORDED_FILES.line_bytes)
 
 
-def _take_records(path: Path, pieces: Iterable[bytes], kind: type[T], take: Callable[[list[T]], object]) -> list[Gap]:
+def _take_records(
+    path: Path, pieces: Iterable[bytes], kind: type[T], take: Callable[[list[T]], object], checks: bool
+) -> list[Gap]:
     decode = _decoder(kind)
     decode_lines = msgspec.json.Decoder(kind).decode_lines
     gaps: list[Gap] = []
     bad = good = 0
     for piece in pieces:
-        records = _all_records(piece, decode_lines)
+        records = _all_records(piece, decode_lines, checks)
+        if records is not None and checks:
+            try:
+                take(records)
+            except HugeError:
+                records = None
+            else:
+                good += len(records)
+                continue
         if records is None:
             lines = list(iter(partial(BytesIO(piece).readline, RECORDED_FILES.line_bytes), b""))
             cut = next((at for at, line in enumerate(lines) if not line.endswith(b"\n")), None)
@@ -266,8 +278,9 @@ def _take_records(path: Path, pieces: Iterable[bytes], kind: type[T], take: Call
                 else:
                     reason = "the last line is truncated (process killed or disk full); left out"
                 gaps.append(Gap(str(path), reason))
-        good += len(records)
-        take(records)
+        taken = _take_each(records, take)
+        good += taken
+        bad += len(records) - taken
         if gaps:
             break
     if bad:
@@ -276,14 +289,23 @@ def _take_records(path: Path, pieces: Iterable[bytes], kind: type[T], take: Call
     return gaps
 
 
-def _all_records(piece: bytes, decode_lines: Callable[[bytes], list[T]]) -> list[T] | None:
+def _take_each(records: list[T], take: Callable[[list[T]], object]) -> int:
+    """How many of the records could be taken."""
+    try:
+        take(records)
+    except HugeError:
+        return sum(_take_each([record], take) for record in records) if len(records) > 1 else 0
+    return len(records)
+
+
+def _all_records(piece: bytes, decode_lines: Callable[[bytes], list[T]], checks: bool = False) -> list[T] | None:
     """The records of a piece in which every line is an object, decoded together, which takes two thirds of the time;
-    None if one may be damaged."""
+    None if one may be damaged. ``checks``: as in ``each_piece``."""
     lines = piece.count(b"\n")
     if len(piece) > RECORDED_FILES.line_bytes or not (piece.startswith(b"{") and piece.endswith(b"}\n")):
         return None
     # JSON has no raw line break in a string, and no "{" right after "}" in an object: each line begins with an object.
-    if piece.count(b"}\n{") != lines - 1 or _huge(piece):
+    if piece.count(b"}\n{") != lines - 1 or (not checks and _huge(piece)):
         return None
     try:
         records = decode_lines(piece)

@@ -459,7 +459,7 @@ def _since(first: int, traces: tuple[Trace, ...], gaps: list[Gap]) -> tuple[Trac
 def _read_steps(files: RankLayout) -> tuple[Steps, list[Gap]]:
     """In order of their numbers, without those that have no duration."""
     builder = StepsBuilder()
-    gaps = each_piece(files.steps, StepRecord, builder.add, files.run)
+    gaps = each_piece(files.steps, StepRecord, builder.add, files.run, checks=True)
     steps = builder.built()
     lasted = np.flatnonzero(steps.end_ns > steps.begin_ns)
     return steps.take(lasted[np.argsort(steps.step[lasted], kind="stable")]), gaps
@@ -467,7 +467,7 @@ def _read_steps(files: RankLayout) -> tuple[Steps, list[Gap]]:
 
 def _read_rows(files: RankLayout) -> RecordedRows:
     reader = RowsReader()
-    gaps = each_piece(files.collectives, CollectiveLine, reader.take, files.run)
+    gaps = each_piece(files.collectives, CollectiveLine, reader.take, files.run, checks=True)
     return reader.read(files.collectives, gaps)
 
 

@@ -11,17 +11,18 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import msgspec
 from msgspec import Struct
 
-from diag.collectors.layout import parts_of
+from diag.collectors.layout import MOST_NS, parts_of
 from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import open_regular
 from diag.collectors.records import CollectiveLine
-from diag.model import DAMAGED, Gap
+from diag.model import DAMAGED, Gap, HugeError
 from diag.rundir.policy import BLOCKS
 
 from .columns import RowsBuilder
@@ -66,7 +67,7 @@ class CollectiveLines(Struct, frozen=True):
             def inside(lines: list[CollectiveLine]) -> None:
                 reader.take([line for line in lines if any(first <= line.step < last for first, last in spans)])
 
-            gaps = each_piece(self.path, CollectiveLine, inside, self.run)
+            gaps = each_piece(self.path, CollectiveLine, inside, self.run, checks=True)
         if parts_of(self.path)[0] != parts_there[0]:
             gaps.append(
                 Gap(str(self.path), "the oldest lines were removed while they were read: analyze the run again")
@@ -134,6 +135,10 @@ class RowsReader:
         self._dropped = 0
 
     def take(self, lines: list[CollectiveLine]) -> None:
+        """HugeError for a number that does not fit: then none of the lines is taken."""
+        of_groups = chain.from_iterable(ranks for line in lines for ranks in line.groups.values())
+        if max(chain(of_groups, (line.dropped for line in lines)), default=0) >= MOST_NS:
+            raise HugeError
         self._builder.add_lines(lines)
         for line in lines:
             self._groups.update(line.groups)
@@ -162,7 +167,7 @@ def _take(path: Path, run: Path, first: int, last: int, take: Callable[[list[Col
         return []
     except OSError as error:
         return [Gap(str(path), f"cannot be read: {error.strerror}")]
-    return each_piece(path, CollectiveLine, checked, run, (begin, end)) if begin < end else []
+    return each_piece(path, CollectiveLine, checked, run, (begin, end), checks=True) if begin < end else []
 
 
 def _lines_of(file: BinaryIO, first: int, last: int) -> tuple[int, int]:
