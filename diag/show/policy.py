@@ -21,6 +21,12 @@ class Page(Topic, name="page"):
     most_json_rows = threshold(30, "rows", "chosen", "kernels, and modules of one source")
     most_json_collectives = threshold(100, "rows")
     most_json_path_rows = threshold(200, "rows")
+    least_json_culprit_share = threshold(
+        0.01,
+        "fraction",
+        "chosen",
+        "of a step of a long run that is not kept in detail: a culprit that costs less is left out",
+    )
     most_snapshot_rows = threshold(6, "rows")
     most_snapshots_named = threshold(4, "snapshots")
     most_notebook_findings = threshold(8, "findings")

@@ -20,6 +20,7 @@ from diag.rundir.policy import BLOCKS
 from diag.rundir.step_lines import CollectiveLines
 from diag.rundir.tables import Tables
 from diag.show.json import to_dict
+from diag.show.policy import PAGE
 from tests.copies import replace
 from tests.simulate import MS, SMALL_BLOCKS, Plan, simulate, write_run
 
@@ -60,6 +61,14 @@ def test_the_answer_is_the_same(run: Path, whole: Result, in_blocks: None) -> No
     for name in ("verdict", "critical_path", "findings", "not_found", "stage_frontier", "scheduling"):
         assert answer[name] == expected[name], name
     assert answer["verdict"]["culprit"] == {"ranks": [2], "hosts": expected["verdict"]["culprit"]["hosts"]}
+
+
+def test_a_step_without_detail_lists_the_culprits_that_cost(run: Path, whole: Result, in_blocks: None) -> None:
+    steps, expected = to_dict(open_run(run))["steps"], to_dict(whole)["steps"]
+    for step, in_full in zip(steps, expected, strict=True):
+        least_ns = 0 if step["ranks"] else PAGE.least_json_culprit_share * step["dur_ns"]
+        assert step["culprits"] == [culprit for culprit in in_full["culprits"] if culprit["ns"] >= least_ns]
+    assert sum(len(step["culprits"]) for step in steps) < sum(len(step["culprits"]) for step in expected)
 
 
 def test_a_block_in_which_no_step_counts_changes_nothing(in_blocks: None, tmp_path: Path) -> None:
