@@ -113,11 +113,14 @@ def start_detached(interpreter: str, module: str, *arguments: str, base: "Mappin
     )
 
 
-def start_training(command: "Sequence[str]", variables: "Mapping[str, str]") -> "subprocess.Popen[bytes]":
-    """Starts the user's own command, found and run as a shell would, with these variables added. OSError as Popen."""
+def start_training(
+    command: "Sequence[str]", variables: "Mapping[str, str]", **options: "Any"
+) -> "subprocess.Popen[bytes]":
+    """Starts the user's own command, found and run as a shell would, with these variables added, and options of
+    ``subprocess.Popen``. OSError as there."""
     import subprocess
 
-    return subprocess.Popen(command, env={**os.environ, **variables})
+    return subprocess.Popen(command, env={**os.environ, **variables}, **options)
 
 
 def find_program(name: str) -> str | None:

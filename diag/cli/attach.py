@@ -9,7 +9,7 @@ import typer
 
 from diag.cli.reading import no_dash
 from diag.cli.recording import SKIP, RecordingOptions, with_options
-from diag.errors import DiagError
+from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put, say
 
 if TYPE_CHECKING:
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 
 @with_options(RecordingOptions, panels=False)
 def attach(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="With --check, after `--`: what starts a Python on each node, in the training's container, as "
+            "`srun --container-image IMAGE python`; by default the Python on PATH.",
+        ),
+    ] = None,
+    *,
     out: Annotated[
         str,
         typer.Option(
@@ -50,6 +58,14 @@ def attach(
             "sends messages as the variables DIAG_NOTIFY and DIAG_ON_EVENT of the job say.",
         ),
     ] = True,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Print nothing to evaluate. Start a Python as the training will be, and say whether the recorder "
+            "would start in it: exit code 1 if not.",
+        ),
+    ] = False,
     trace_skip: Annotated[int, typer.Option(help="Steps before the first window.", min=0)] = SKIP,
     **values: Any,
 ) -> None:
@@ -62,6 +78,12 @@ def attach(
     from diag.watch.attaching import in_containers, not_recorded
 
     options = RecordingOptions(out=out, trace_skip=trace_skip, **values)
+    if check:
+        raise typer.Exit(_check(options, command))
+    if command:
+        raise DiagError(
+            "a command belongs to --check", hint="evaluate the line, then start it", exit_code=ExitCode.USAGE
+        )
     try:
         if output == "k8s":
             attaching = in_containers(
@@ -100,3 +122,29 @@ def _here(options: RecordingOptions, watch: bool) -> Attaching:
             err=True,
         )
     return Attaching(variables_of(layout.root, options.of_collectors(), packing, job, watch))
+
+
+def _check(options: RecordingOptions, command: list[str] | None) -> ExitCode:
+    from diag.collectors.layout import RunLayout
+    from diag.watch.attaching import Attaching, variables_of
+    from diag.watch.launch import refuse_unshared
+    from diag.watch.packing import place_of
+    from diag.watch.probing import check, default_command
+
+    assert options.out is not None
+    folder, packing = place_of(options.out, options.pack, options.pack_interval)
+    assert folder is not None
+    refuse_unshared(RunLayout(folder))
+    settings = options.of_collectors()
+    attaching = Attaching(variables_of(folder, settings, packing, None, False))
+    checked = check(
+        command or default_command(),
+        attaching.everything(),
+        attaching.site,
+        options.out,
+        packing.python if packing is not None else "",
+        settings.byte_budget,
+    )
+    for line in checked.lines():
+        say(line)
+    return checked.exit_code

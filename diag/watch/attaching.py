@@ -28,12 +28,13 @@ class Attaching:
     site: str = str(SITE)
 
     def as_lines(self) -> str:
-        return "".join(f"{name}={value}\n" for name, value in self._everything().items())
+        return "".join(f"{name}={value}\n" for name, value in self.everything().items())
 
     def as_json(self) -> str:
-        return f"{json.dumps(self._everything())}\n"
+        return f"{json.dumps(self.everything())}\n"
 
-    def _everything(self) -> dict[str, str]:
+    def everything(self) -> dict[str, str]:
+        """The variables, and PYTHONPATH with that of this process behind ours."""
         return {**self.variables, "PYTHONPATH": python_path()}
 
     def as_shell(self) -> str:

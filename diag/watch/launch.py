@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from diag import processes
 from diag.collectors.files import encode, replace_file
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RunLayout, is_regular
 from diag.collectors.manifest import make_manifest, update_manifest
 from diag.collectors.masking import option_of_mask
 from diag.collectors.packing import PACK_VARIABLE, Packing
@@ -166,20 +166,27 @@ def shared_run_directory(root: Path, argv: Sequence[str]) -> tuple[RunLayout, bo
     """The run directory that all attempts of a job share, new or already there; and whether something is recorded in
     it. The processes find the place of their attempt in it: see ``collectors.attempts``. DiagError where it holds a run
     of `diag run`, or cannot be made."""
-    from diag.rundir.lines import read_manifest
-
     _refuse_masks(argv)
     layout = RunLayout(root)
     try:
-        created = not layout.is_run() and make_manifest(layout, argv=list(argv), collector={_SHARED: True})
+        refuse_unshared(layout)
+        if not layout.is_run() and not make_manifest(layout, argv=list(argv), collector={_SHARED: True}):
+            refuse_unshared(layout)  # another process made it meanwhile
         layout.ranks_folder.mkdir(parents=True, exist_ok=True)
+        return layout, bool(layout.ranks())
     except OSError as error:
         raise DiagError(f"cannot make the run directory: {error.strerror}", path=root) from error
+
+
+def refuse_unshared(layout: RunLayout) -> None:
+    """DiagError for a run directory that belongs to one training."""
+    from diag.rundir.lines import read_manifest
+
+    if not layout.is_run() or is_regular(layout.attempt):
+        return
     manifest, _ = read_manifest(layout)
-    shared = manifest is not None and manifest.collector.get(_SHARED) is True
-    if not (created or shared or layout.attempt.exists()):
-        raise _taken(root)
-    return layout, bool(layout.ranks())
+    if manifest is None or manifest.collector.get(_SHARED) is not True:
+        raise _taken(layout.root)
 
 
 def _taken(root: Path) -> DiagError:

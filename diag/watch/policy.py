@@ -111,6 +111,9 @@ class Watching(Topic, name="watching", fixed=True):
     most_identities_read = threshold(
         4_096, "ranks", "chosen", "the launcher of every node reads the identities of all ranks"
     )
+    check_s = threshold(
+        120.0, "s", "chosen", "`diag attach --check` waits so long for its command, which imports torch in a container"
+    )
 
 
 WATCHING = Watching()
