@@ -16,7 +16,10 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from diag.show.json_keys import Record
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -368,87 +371,14 @@ def _fields(kind: type) -> str:
     return table(("field", "type", "default", "meaning"), rows)
 
 
-_RUN = "What was analysed: path, ranks, steps, strategy, backend, device, model, versions."
-_VERSION = "Version of the document. Fields are only ever added to a version."
-# By command: arguments that make a sample of its document, and what the keys hold.
-_DOCUMENTS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
-    "analyze": (
-        ("sample_traces/fsdp2-not-overlapped",),
-        {
-            "schema_version": _VERSION,
-            "run": _RUN,
-            "outcome": "How the run ended, where it did not end well, or that it makes no progress; else null.",
-            "state": "What the run and its ranks are doing: starting, training, stuck, ended; null for traces alone.",
-            "out_of_memory": "The ranks that ran out of device memory: size, line of code, step, and the source.",
-            "verdict": "What bounds the run.",
-            "changes": "When the step time changed, by how much and because of what, as `diag history` shows.",
-            "critical_path": "The mean counted step (`step_ns`) and its parts, which add up to it.",
-            "steps": "Every step, with each rank's parts in nanoseconds. The parts of a rank add up to its step.",
-            "scheduling": "What the CPU scheduler gave to each rank: means of the counted steps, in nanoseconds.",
-            "memory": "The peak of device memory, or of resident memory on a CPU, and that of each rank.",
-            "memory_over_time": "Curves of device memory from traces; empty where none holds `[memory]` events.",
-            "findings": "The finding that the verdict rests on, then the others, most expensive first.",
-            "not_found": "What was looked for and not found.",
-            "stage_frontier": "Account by phases ([phase frontiers](../concepts/critical-path.md#phase-frontiers)).",
-            "advice": "At most three changes with their predicted gains.",
-            "not_advised": "Changes that were considered, and why they are not advised.",
-            "replay_error": "Error of the unchanged replay, as a fraction of the step; null without a replay.",
-            "coverage": "What the answer rests on: ranks used and missing, gaps, clocks, what could not be looked for.",
-            "breakdowns": "The tables of `--table`; not in `verdict.json`.",
-        },
-    ),
-    "analyze SEVERAL": (
-        ("sample_traces/fsdp2-not-overlapped", "sample_traces/fsdp2-slow-wire"),
-        {
-            "schema_version": _VERSION,
-            "jobs": "Each job of a [folder with several](../guides/traces.md#one-job-a-folder). `run`, `verdict` and "
-            "`coverage` are those of one run; `error` says why a job could not be analysed, and they are null then.",
-            "skipped": "The files that are in no job, each with the reason.",
-        },
-    ),
-    "compare": (
-        ("sample_traces/fsdp2-not-overlapped", "sample_traces/fsdp2-slow-wire"),
-        {
-            "schema_version": _VERSION,
-            "before": _RUN,
-            "after": "The same of the second run.",
-            "comparison": "The difference of the step and of its parts, with intervals.",
-            "verdicts": "The verdicts of both runs.",
-        },
-    ),
-    "check": (
-        ("sample_traces/ddp-healthy", "--max-step", "10s"),
-        {
-            "schema_version": _VERSION,
-            "run": _RUN,
-            "check": "The budgets with their measured values, and the exit code.",
-            "verdict": "What bounds the run.",
-        },
-    ),
-    "triage": (
-        ("tests/hang/captured/sigkill-2-ranks",),
-        {
-            "schema_version": _VERSION,
-            "verdict": "The fault class and its confidence.",
-            "culprits": "The ranks at fault, with host, GPU and adapter where they are known.",
-            "evidence": "The lines that show it.",
-            "ruled_out": "What else was considered, and why it is not the cause.",
-            "guesses": "The next best answers, where the verdict is undetermined.",
-            "next_steps": "What to do, or what to collect.",
-            "victims": "Ranks that only waited.",
-            "stacks": "Stacks of the ranks, where they were found.",
-            "merged_stacks": "The main threads of all ranks, those in the same calls together, outliers first.",
-            "coverage": "What was read.",
-            "gaps": "What could not be read.",
-        },
-    ),
-    "plan": (
-        ("7B", "--gpus", "8", "--gpu", "H100"),
-        {
-            "schema_version": _VERSION,
-            "plan": "Memory, traffic and times by strategy. For configuration files the key is `lint`: the notices.",
-        },
-    ),
+# Arguments that make a sample of each command's document.
+_DOCUMENTS: Mapping[str, tuple[str, ...]] = {
+    "analyze": ("sample_traces/fsdp2-not-overlapped", "--table", "collectives"),
+    "analyze SEVERAL": ("sample_traces/fsdp2-not-overlapped", "sample_traces/fsdp2-slow-wire"),
+    "compare": ("sample_traces/fsdp2-not-overlapped", "sample_traces/fsdp2-slow-wire"),
+    "check": ("sample_traces/ddp-healthy", "--max-step", "10s"),
+    "triage": ("tests/hang/captured/skip-collective-4-ranks",),
+    "plan": ("llama-3-8b", "--gpus", "8", "--gpu", "H100"),
 }
 
 
@@ -458,6 +388,7 @@ def json_documents() -> str:
 
     from diag.model.breakdown import Breakdowns
     from diag.model.steps import Advice, Evidence, Parts
+    from diag.show.json_keys import documents, records, undescribed
 
     parts = [
         "# JSON\n",
@@ -466,16 +397,20 @@ def json_documents() -> str:
         "document of `diag analyze` and a digest of it, `sha256`. An error is "
         '`{"schema_version": 1, "error": {"message", "hint", "path", "exit_code"}}`.\n',
     ]
-    for command, (arguments, meanings) in _DOCUMENTS.items():
-        tables = ["--table", "collectives"] if command == "analyze" else []
-        document = _printed(command.split()[0], *arguments, *tables)
-        if wrong := set(document) ^ set(meanings):
-            raise UndocumentedError(f"docs/generate.py: keys of diag {command} --json differ in {', '.join(wrong)}")
-        parts.append(f"## diag {command}\n")
-        for key, meaning in meanings.items():
-            parts.append(f"**{key}**: {meaning}\n")
-            if rows := list(_keys_of(document[key])):
-                parts.append(table(("key", "type"), rows))
+    if set(_DOCUMENTS) != set(documents()):
+        raise UndocumentedError("docs/generate.py: not every document of diag/show/json_keys.toml has a sample")
+    types: dict[str, dict[str, str]] = {}
+    for command, arguments in _DOCUMENTS.items():
+        document = _printed(command.split()[0], *arguments)
+        if wrong := sorted(
+            {*undescribed(document, documents()[command]), *(set(documents()[command]) - set(document))}
+        ):
+            raise UndocumentedError(f"diag/show/json_keys.toml: keys of diag {command} --json: {', '.join(wrong)}")
+        _note_types(document, f"diag {command}", documents()[command], types)
+        parts += [f"## diag {command}\n", _key_table(documents()[command], types[f"diag {command}"])]
+    parts.append("## Records\n")
+    for name, record in records().items():
+        parts += [f"### {name}\n", _key_table(record, types.get(name, {}))]
     _, components = msgspec.json.schema_components([Parts, Evidence, Advice, Breakdowns])
     evidence = components["Evidence"]
     evidence["properties"] = {"table": {"type": "string"}, **evidence["properties"]}  # the frame of its query
@@ -501,17 +436,37 @@ def _printed(command: str, *arguments: str) -> dict[str, Any]:
     return document
 
 
-def _keys_of(value: object) -> Iterator[tuple[str, str]]:
-    if isinstance(value, list) and value:
-        value = value[0]
-    if isinstance(value, dict):
-        for key, inside in value.items():
-            yield code(key), _TYPES.get(type(inside), "object")
+def _note_types(value: object, name: str, record: Record, types: dict[str, dict[str, str]]) -> None:
+    """Notes the type of each key of a record, and of the records inside. A key that is null has its other type."""
+    from diag.show.json_keys import records
+
+    for item in value if isinstance(value, list) else [value]:
+        if not isinstance(item, dict):
+            continue
+        of_record = types.setdefault(name, {})
+        for key, inside in item.items():
+            if inside is not None or key not in of_record:
+                of_record[key] = _TYPES[type(inside)]
+            if record[key].record:
+                _note_types(inside, record[key].record, records()[record[key].record], types)
+
+
+def _key_table(record: Record, types: Mapping[str, str]) -> str:
+    rows = [
+        (
+            code(name),
+            types.get(name, ""),
+            f"[{key.record}](#{key.record})" if key.record else "",
+            plain(key.meaning),
+        )
+        for name, key in record.items()
+    ]
+    return table(("key", "type in samples", "record", "meaning"), rows)
 
 
 _TYPES = {
     str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object",
-    type(None): "null in the sample",
+    type(None): "null",
 }  # fmt: skip
 
 # -- thresholds --------------------------------------------------------------------------------------------------------

@@ -17,12 +17,14 @@ from diag.errors import DiagError, ExitCode
 from diag.words.terminal import console, say
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from importlib.resources.abc import Traversable
 
 _FOLDERS = ("guides", "concepts")
 _EXIT_CODES = "exit-codes"
 _POLICY = "policy"
+_JSON = "json"
+_GLOSSARY = "glossary"
 
 
 def pages(folder: str) -> Mapping[str, Traversable]:
@@ -32,14 +34,17 @@ def pages(folder: str) -> Mapping[str, Traversable]:
 
 
 def _pages() -> Mapping[str, Traversable]:
-    return {name: page for folder in _FOLDERS for name, page in pages(folder).items()}
+    found = {name: page for folder in _FOLDERS for name, page in pages(folder).items()}
+    return {**found, _GLOSSARY: files("diag").joinpath(f"{_GLOSSARY}.md")}
 
 
 def topics(begun: str = "") -> list[str]:
     """Every topic that begins with ``begun``; also used for shell completion."""
     from diag.cli.main import COMMANDS
 
-    return [name for name in dict.fromkeys((*COMMANDS, *_pages(), _EXIT_CODES, _POLICY)) if name.startswith(begun)]
+    return [
+        name for name in dict.fromkeys((*COMMANDS, *_pages(), _EXIT_CODES, _JSON, _POLICY)) if name.startswith(begun)
+    ]
 
 
 def show_help(
@@ -47,13 +52,17 @@ def show_help(
     topic: Annotated[
         str | None,
         typer.Argument(
-            help="A command, a guide, a concept, exit-codes, policy, or the id of a finding or a hang class.",
+            help="A command, a guide, a concept, glossary, json, exit-codes, policy, or the id of a finding or a hang "
+            "class.",
             autocompletion=topics,
             show_default=False,
         ),
     ] = None,
     of: Annotated[
-        str | None, typer.Argument(help="Only the thresholds of this topic, after policy.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="After policy: only the thresholds of this topic; after json: only this command.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Explain a command, a guide (such as traces) or a concept (such as verdict). Without a topic, list them."""
@@ -62,7 +71,7 @@ def show_help(
     if topic is None:
         _list_topics()
         return
-    if of is not None and topic != _POLICY:
+    if of is not None and topic not in (_POLICY, _JSON):
         raise DiagError(f"{topic} has no topics of its own", hint=f"diag help {topic}", exit_code=ExitCode.USAGE)
     begun = topics(topic)
     topic = begun[0] if len(begun) == 1 else topic
@@ -78,6 +87,8 @@ def show_help(
             say(f"{int(code)}  {code.name:16}{code.meaning}")
     if topic == _POLICY:
         _show_policy(of)
+    if topic == _JSON:
+        _show_json(of)
     if topic in COMMANDS:
         _show_command(context, topic)
     if topic in _pages():
@@ -93,7 +104,10 @@ def _list_topics() -> None:
         say(f"\n{folder.capitalize()}:")
         for name, page in pages(folder).items():
             say(f"  {name:18}{page.read_text('utf-8').partition(chr(10))[0].removeprefix('# ')}")
-    say(f"\nAlso: {_EXIT_CODES}, {_POLICY} (thresholds), and the id of any finding or hang class (such as slow-link)")
+    say(
+        f"\nAlso: {_GLOSSARY}, {_JSON} (keys of --json), {_EXIT_CODES}, {_POLICY} (thresholds), and the id of any "
+        "finding or hang class (such as slow-link)"
+    )
 
 
 def _meaning(id: str) -> str:
@@ -112,12 +126,7 @@ def _show_policy(name: str | None) -> None:
     from diag.policy import rows, topics
 
     every = topics()
-    if name is not None and name not in every:
-        close = get_close_matches(name, every, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}? " if close else ""
-        raise DiagError(
-            f"there is no topic {name}", hint=f"{hint}`diag help policy` lists them", exit_code=ExitCode.USAGE
-        )
+    _must_be_one_of(name, every, _POLICY)
     for topic in [every[name]] if name is not None else every.values():
         fixed = " (fixed)" if topic.fixed else ""
         say(f"[{topic.name}]{fixed}  {topic.meaning}")
@@ -126,6 +135,28 @@ def _show_policy(name: str | None) -> None:
         say("")
     if name is None:
         say("A file for --policy has a table for each topic. The values of topics that are fixed cannot be overridden.")
+
+
+def _show_json(name: str | None) -> None:
+    """Prints what the keys of one command's ``--json`` mean, or of every command's."""
+    from diag.show.json_keys import documents, lines
+
+    _must_be_one_of(name, documents(), _JSON)
+    for command in [name] if name is not None else documents():
+        say(f"diag {command} --json")
+        for line in lines(command):
+            say(f"  {line}")
+        say("")
+    say("Times are in nanoseconds, sizes in bytes, shares and confidences from 0 to 1.")
+
+
+def _must_be_one_of(name: str | None, every: Collection[str], topic: str) -> None:
+    if name is not None and name not in every:
+        close = get_close_matches(name, every, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        raise DiagError(
+            f"there is no topic {name}", hint=f"{hint}`diag help {topic}` lists them", exit_code=ExitCode.USAGE
+        )
 
 
 def _show_command(context: typer.Context, name: str) -> None:
