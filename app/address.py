@@ -312,10 +312,11 @@ def choose(
     within: str = "",
     format_func: Callable[[str], str] = str,
     help: str | None = None,
+    slider: bool = False,
 ) -> str:
-    """The option that is chosen in the list or in the address. An address with an unknown option is corrected. If
-    ``within`` differs from last time, the choice is reset: a rank is not the same rank in another run. A choice made
-    on another page is kept, unless it is that page's default.
+    """The option that is chosen in the list (or on a slider) or in the address. An address with an unknown option is
+    corrected. If ``within`` differs from last time, the choice is reset: a rank is not the same rank in another run. A
+    choice made on another page is kept, unless it is that page's default.
 
     Not ``bind="query-params"``: it leaves the default out of the address, and the default changes with the run.
     """
@@ -331,9 +332,14 @@ def choose(
         fallback = shown if shown in options and (requested == shown or not was_default) else default
         current = st.session_state.get(param)
         st.session_state[param] = current if current in options else fallback
-    chosen = st.selectbox(
-        label, options, key=param, format_func=lambda option: visible(str(format_func(option))), help=help
-    )
+
+    def shown_as(option: str) -> str:
+        return visible(str(format_func(option)))
+
+    if slider:
+        chosen: str = st.select_slider(label, options, key=param, format_func=shown_as, help=help)
+    else:
+        chosen = st.selectbox(label, options, key=param, format_func=shown_as, help=help)
     st.session_state[last] = chosen, within, chosen == default
     st.query_params[param] = chosen
     return chosen

@@ -129,18 +129,32 @@ def beyond_others(result: Result) -> tuple[dict[int, float], str]:
 
 
 def _predicted(view: RunView, first: Advice | None) -> Data | None:
-    """The step with the first advice, as its bar: low, likely and high."""
+    """The step with the first advice, or without the fault if nothing is advised: low, likely, high."""
     step_ns = numbers_of(view.result).get(STEP_TIME)
-    if first is None or step_ns is None:
+    if step_ns is None:
         return None
-    low, likely, high = (max(0.0, step_ns - ns) for ns in reversed(first.predicted_gain_ns))
+    if first is not None:
+        low, likely, high = (max(0.0, step_ns - ns) for ns in reversed(first.predicted_gain_ns))
+        label, what = "after advice 1", f"with the first advice: {visible(first.change)}"
+    else:
+        supposed = view.result.without_fault
+        if supposed.nothing or (prospect := view.result.what_if.suppose(supposed)).refused:
+            return None
+        low, likely, high = map(float, prospect.new_step_ns)
+        label, what = "without the fault", "without the fault (What if)"
     return {
         "ms": [low / MS, likely / MS, high / MS],
         "text": f"{number(likely / MS)} ms",
-        "label": "after advice 1",
-        "about": f"The step, predicted with the first advice: {visible(first.change)}.\n"
-        f"{duration(likely)}, between {duration(low)} and {duration(high)}; it is {duration(step_ns)} now.",
+        "label": label,
+        "about": f"The step, predicted {what}.\n"
+        f"{duration(likely)}, {within_words(low, high)}; it is {duration(step_ns)} now.",
     }
+
+
+def within_words(low_ns: float, high_ns: float) -> str:
+    """The interval of a predicted step in words. It may reach down to nothing where a fault takes nearly all of it."""
+    between = f"between {duration(low_ns)} and {duration(high_ns)}"
+    return between if low_ns > 0 else f"at most {duration(high_ns)}"
 
 
 def advice_rows(view: RunView, advised: Sequence[Advice], changes: Sequence[Change], theme: Theme) -> Data:

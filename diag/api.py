@@ -56,6 +56,8 @@ from diag.rundir.runs import newest_change as newest_change
 from diag.rundir.runs import record_bytes as record_bytes
 from diag.rundir.runs import split_job as split_job
 from diag.rundir.runs import state_of as state_of
+from diag.rundir.state_words import where_words as where_words
+from diag.rundir.states import RankState as RankState
 from diag.rundir.states import Standstill as Standstill
 from diag.rundir.states import State as State
 from diag.rundir.tables import Tables as Tables
@@ -78,9 +80,10 @@ if TYPE_CHECKING:  # imported at run time where first needed: all of it takes a 
 
     from diag.diagnoses.compare import Comparison, RankDifference
     from diag.model.breakdown import Breakdowns, CostCurve, Measure
-    from diag.replay.advice import WhatIf
+    from diag.replay.advice import WhatIf as WhatIf
     from diag.replay.predict import Baseline
     from diag.replay.program import Refusal
+    from diag.replay.suppose import Supposition as Supposition
     from diag.tables.loading import LoadingTable
     from diag.tables.memory import MemoryTable
     from diag.tables.memory_curves import MemoryCurve
@@ -173,6 +176,13 @@ class Result(Struct, frozen=True, dict=True):
         from diag.replay.advice import what_if
 
         return what_if(self.baseline, self.attribution, self.tables, self.examination)
+
+    @property
+    def without_fault(self) -> Supposition:
+        """What the verdict is about, taken away, for ``what_if.suppose``."""
+        from diag.replay.suppose import without_fault
+
+        return without_fault(self.verdict)
 
     @cached_property
     def cost_curves(self) -> tuple[CostCurve, ...]:

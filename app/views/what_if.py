@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import plotly.graph_objects as go
 import streamlit as st
+from msgspec.structs import replace
 
 from diag.app.address import choose
 from diag.app.figures import (
@@ -14,15 +18,26 @@ from diag.app.figures import (
     rows_height,
 )
 from diag.app.markup import label, plain
+from diag.app.picture import within_words
 from diag.app.policy import DASHBOARD
-from diag.app.run_view import RunView
+from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import METRIC_PX, beyond_summaries, bullets, draw, head, nothing, show_code, without_steps
+from diag.diagnoses.compare import reasons_against
+from diag.errors import DiagError
 from diag.model.breakdown import KnobChange, Prospect
 from diag.model.steps import Knob, Risk
+from diag.show.page import STEP_TIME, numbers_of
+from diag.tune.history import Round, is_tuned, load
 from diag.words.formatting import duration, number, share, size
+from diag.words.wording import sentence
+
+if TYPE_CHECKING:
+    from diag.api import Supposition, WhatIf
 
 AS_IT_IS = "as-it-is"
+_PARTS = (0, 25, 50, 75, 100)  # percent that is taken away
+_SPEEDS = (0.25, 0.5, 1, 2, 4, 8)  # of the network, times
 _RISK = {
     Risk.MEMORY: "memory",
     Risk.NUMERICS: "numerical results",
@@ -30,10 +45,11 @@ _RISK = {
 }
 
 
-def show(view: RunView) -> None:
+def show(view: RunView, baseline: RunView | None = None, root: Path | None = None) -> None:
+    """``baseline``: whose measured step is drawn beside a supposition; ``root``: a folder that may hold a tuning."""
     if without_steps("What if", view) or beyond_summaries("What if", view):
         return
-    head("What if", view, "Step time with other settings, predicted by replaying the recorded steps")
+    head("What if", view, "Step time without a fault or with other settings, predicted by replaying the recorded steps")
     with st.spinner("Replaying the steps…", show_time=True):
         offered = view.result.what_if
     if offered.refused:
@@ -43,12 +59,20 @@ def show(view: RunView) -> None:
             "`diag run` records them.",
         )
         return
+    _supposed(view, baseline)
+    st.subheader("Other settings", anchor="settings")
     if not offered.changes:
         nothing(
             "No setting is proposed for this run: no known setting fixes the findings, or they cost less than 5% of "
             "the step. The overview shows the findings and what to do."
         )
         return
+    _settings(view, offered, _tried(root) if root is not None else ())
+
+
+@st.fragment
+def _settings(view: RunView, offered: WhatIf, tried: Sequence[Round]) -> None:
+    """Draws the settings to choose and what they gain; a choice draws only this part of the page again."""
     chosen = _choose(view, offered.changes)
     with st.spinner("Replaying the steps with the chosen settings…", show_time=True):
         together = offered.predict([change.id for change in chosen])
@@ -61,8 +85,13 @@ def show(view: RunView) -> None:
         st.warning(plain(f"Not predicted: {together.refused}."), icon=":material/block:")
     name = TOGETHER if rows else chosen[0].change
     st.subheader("Step time", anchor="step-time")
+    measured = [
+        Measured(f"measured: {done.change}", done.baseline_ns - done.gain_ns.likely)
+        for done in tried
+        if done.gain_ns is not None and done.advice in [change.id for change in chosen]
+    ]
     draw(
-        steps([*rows, (name, together)], theme_of(st.context.theme.type)),
+        steps([*rows, (name, together)], theme_of(st.context.theme.type), measured),
         "prospects",
         "Milliseconds a step as measured and as predicted with the chosen settings",
     )
@@ -72,6 +101,103 @@ def show(view: RunView) -> None:
             st.markdown(plain(f"{change.change}, alone: not predicted, {prospect.refused}."))
     if not together.refused:
         _how(together)
+
+
+def _tried(root: Path) -> tuple[Round, ...]:
+    """The changes that `diag tune` has tried in the dashboard's folder."""
+    with suppress(DiagError):
+        if is_tuned(root) and (history := load(root)) is not None:
+            return history.rounds
+    return ()
+
+
+# -- suppositions ------------------------------------------------------------------------------------------------------
+
+
+@st.fragment
+def _supposed(view: RunView, baseline: RunView | None) -> None:
+    """Draws the sliders, and the step as it would be; a slider draws only this part of the page again."""
+    st.subheader("Without a fault, on another network", anchor="suppose")
+    usual = view.result.without_fault
+    supposed = _sliders(view, usual)
+    with st.spinner("Replaying the steps…", show_time=True):
+        prospect = view.result.what_if.suppose(supposed)
+    if supposed.nothing:
+        st.markdown("Nothing is changed: move a slider.")
+        return
+    if prospect.refused:
+        st.warning(plain(f"Not predicted: {prospect.refused}."), icon=":material/block:")
+        return
+    low, likely, high = prospect.new_step_ns
+    less = "less" if prospect.gain_ns[1] >= 0 else "more"
+    st.markdown(
+        plain(
+            f"The step would take {duration(likely)}, {within_words(low, high)}: "
+            f"{share(abs(prospect.gain_share))} {less} than {duration(prospect.step_ns)}."
+        )
+    )
+    measured = []
+    if baseline is not None and (step_ns := numbers_of(baseline.result).get(STEP_TIME)) is not None:
+        measured.append(Measured(f"measured: {baseline.page.title}", step_ns))
+    draw(
+        steps([(SUPPOSED, prospect)], theme_of(st.context.theme.type), measured),
+        "supposed",
+        "Milliseconds a step as measured and as supposed",
+    )
+    if baseline is not None and (reasons := reasons_against(baseline.result.tables, view.result.tables)):
+        st.caption(plain(f"The baseline is not the same work: {'; '.join(reasons)}."))
+    elif baseline is None:
+        st.caption("A baseline, such as a later run without the fault, is drawn beside the prediction.")
+    st.caption(plain(" ".join(f"{sentence(assumed)}." for assumed in prospect.assumptions)))
+
+
+def _sliders(view: RunView, usual: Supposition) -> Supposition:
+    """Draws a slider for each thing that the run has; ``usual``: what they are set to at first."""
+    within = view.run["path"]
+    parts = [str(part) for part in _PARTS]
+
+    def part_of(label: str, param: str, at_first: float, help: str) -> float:
+        with next(columns):
+            chosen = choose(
+                label, parts, param=param, default=f"{round(100 * at_first)}", within=within, help=help, slider=True,
+                format_func=lambda percent: f"{percent}%",
+            )  # fmt: skip
+        return int(chosen) / 100
+
+    rank, work, loading, data = None, 0.0, 0.0, 0.0
+    waits, several = Part.DATA in view.parts, len(view.ranks) > 1
+    columns = iter(st.columns(1 + waits + several * (2 + waits)))
+    if several:
+        with next(columns):
+            ranks = [str(each) for each in view.ranks]
+            first = usual.rank if usual.rank in view.ranks else view.page.rank
+            rank = int(choose("Rank", ranks, param="of", default=str(first), within=within))
+        work = part_of(
+            "Works like the others", "work", usual.work,
+            "How much of what the rank works longer than the median of the others is taken away.",
+        )  # fmt: skip
+    if several and waits:
+        loading = part_of(
+            "Loads like the others", "loading", usual.loading,
+            "How much of what the rank waits longer for data than the median of the others is taken away.",
+        )  # fmt: skip
+    if waits:
+        data = part_of(
+            "No rank waits for data", "data", usual.data, "How much of every rank's waiting for data is taken away."
+        )  # fmt: skip
+    with next(columns):
+        speeds = [f"{speed:g}" for speed in _SPEEDS]
+        network = float(
+            choose(
+                "Network", speeds, param="network", default="1", within=within, slider=True,
+                format_func=lambda times: "as it is" if times == "1" else f"{times}x as fast",
+                help="How fast every byte moves; latencies stay as they are.",
+            )
+        )  # fmt: skip
+    return replace(usual, rank=rank, work=work, loading=loading, data=data, network=network)
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
 
 
 def _choose(view: RunView, changes: tuple[KnobChange, ...]) -> list[KnobChange]:
@@ -186,20 +312,30 @@ def _how(prospect: Prospect) -> None:
 
 MEASURED = "as measured"
 TOGETHER = "all together"
+SUPPOSED = "as supposed"
 
 
-def steps(prospects: Sequence[tuple[str, Prospect]], theme: Theme) -> go.Figure:
+class Measured(NamedTuple):
+    """The step of another run in which a change was made."""
+
+    name: str
+    step_ns: float
+
+
+def steps(prospects: Sequence[tuple[str, Prospect]], theme: Theme, others: Sequence[Measured] = ()) -> go.Figure:
     """A bar per prospect in milliseconds per step, with the interval in which a measurement is expected. The first bar
-    is the measured step. Refused prospects are left out."""
+    is the measured step, the last ones what was measured with changes. Refused prospects are left out."""
     drawn = [(name, prospect) for name, prospect in prospects if not prospect.refused]
     measured = prospects[0][1].step_ns
-    names = [MEASURED, *(label(name, 40) for name, _ in drawn)]
-    likely = [measured, *(p.new_step_ns[1] for _, p in drawn)]
-    low = [measured, *(p.new_step_ns[0] for _, p in drawn)]
-    high = [measured, *(p.new_step_ns[2] for _, p in drawn)]
+    tried = [other.step_ns for other in others]
+    names = [MEASURED, *(label(name, 40) for name, _ in drawn), *(label(other.name, 40) for other in others)]
+    likely = [measured, *(p.new_step_ns[1] for _, p in drawn), *tried]
+    low = [measured, *(p.new_step_ns[0] for _, p in drawn), *tried]
+    high = [measured, *(p.new_step_ns[2] for _, p in drawn), *tried]
     colours = [theme.faint, *(theme.series[4] for _ in drawn)]
     if drawn:
         colours[-1] = theme.series[0]
+    colours += [theme.faint] * len(others)
     figure = go.Figure(
         go.Bar(
             x=[ns / MS for ns in likely],

@@ -26,6 +26,7 @@ from .knobs import KNOBS
 from .mutations import in_turn
 from .predict import Baseline, baseline, gain
 from .program import Refusal
+from .suppose import Supposition
 
 
 def recommend(
@@ -188,6 +189,26 @@ class WhatIf(Struct, frozen=True, eq=False):
         if key not in self._known:
             self._known[key] = self._predicted(key)
         return self._known[key]
+
+    def suppose(self, supposed: Supposition) -> Prospect:
+        """The prospect of a supposition. Its command is "": it is no setting."""
+        base, case = self._base, self._case
+        if base is None or case is None:
+            return Prospect((), 0, (0, 0, 0), 0.0, None, None, refused=self.refused)
+        step_ns = round(case.step_ns)
+        if supposed.nothing:
+            return Prospect((), step_ns, (0, 0, 0), base.error, 0, headroom(case.tables))
+        predicted = gain(base, supposed.mutation)
+        return Prospect(
+            (),
+            step_ns,
+            predicted.expected_ns_per_step,
+            base.error,
+            0,
+            headroom(case.tables),
+            refused=predicted.refused or "",
+            assumptions=predicted.assumptions,
+        )
 
     def _predicted(self, chosen: frozenset[str]) -> Prospect:
         nothing = Prospect(tuple(c for c in self.changes if c.id in chosen), 0, (0, 0, 0), 0.0, None, None)

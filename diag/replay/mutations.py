@@ -65,9 +65,9 @@ def in_turn(*mutations: Mutation) -> Mutation:
 _RANK_WORK = frozenset({Kind.COMPUTE, Kind.IDLE})
 
 
-def without_straggler(ranks: Collection[int], kinds: Collection[Kind] = _RANK_WORK) -> Mutation:
-    """Removes the time that these ranks spend beyond the median of the others between two collectives, on average over
-    the steps."""
+def without_straggler(ranks: Collection[int], kinds: Collection[Kind] = _RANK_WORK, part: float = 1.0) -> Mutation:
+    """Removes the time, or a part of it, that these ranks spend beyond the median of the others between two
+    collectives, on average over the steps."""
 
     def mutate(program: Program, _costs: Costs, _level: Level) -> Mutated | Refusal:
         peers = [rank for rank in program.ranks if rank not in ranks]
@@ -75,12 +75,33 @@ def without_straggler(ranks: Collection[int], kinds: Collection[Kind] = _RANK_WO
             return Refusal("there is no other rank to compare with")
         slots = _Slots(program)
         others = _medians(np.stack([slots.spent(peer, kinds) for peer in peers]))
-        left = {rank: _left(slots.spent(rank, kinds), others, slots.width) for rank in ranks}
+        left = {rank: 1 - part * (1 - _left(slots.spent(rank, kinds), others, slots.width)) for rank in ranks}
 
         def change(number: int, line: Line, rank: int) -> Line:
             return _scaled(line, kinds, left[rank][slots.of(number, rank)]) if rank in left else line
 
-        return Mutated(over_lines(program, change), ("the rank becomes as fast as the others' median",), certain=True)
+        return Mutated(over_lines(program, change), (_like_others(kinds, part),), certain=True)
+
+    return mutate
+
+
+def _like_others(kinds: Collection[Kind], part: float) -> str:
+    if part < 1:
+        return f"{part:.0%} of what the rank takes longer than the others' median goes away"
+    if Kind.DATA in kinds:
+        return "the rank's loader becomes as fast as the others' median"
+    return "the rank becomes as fast as the others' median"
+
+
+def without_data_wait(part: float = 1.0) -> Mutation:
+    """Every rank waits for data by this part shorter."""
+
+    def mutate(program: Program, _costs: Costs, _level: Level) -> Mutated | Refusal:
+        def change(_number: int, line: Line, _rank: int) -> Line:
+            return _scaled(line, (Kind.DATA,), 1 - part)
+
+        left = "no rank waits for data" if part == 1 else f"every rank waits for data {part:.0%} less"
+        return Mutated(over_lines(program, change), (left,), certain=True)
 
     return mutate
 

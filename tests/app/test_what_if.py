@@ -10,6 +10,8 @@ from streamlit.testing.v1 import AppTest
 from diag.api import open_run
 from diag.app.markup import plain
 from diag.app.views.what_if import AS_IT_IS
+from diag.model.breakdown import Prospect
+from diag.replay.suppose import Supposition, without_fault
 from diag.words.formatting import duration, share
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
@@ -31,7 +33,7 @@ def test_it_opens_on_the_best_advice(run: Path, monkeypatch: pytest.MonkeyPatch)
     result = open_run(run)
     best = result.advice[0]
     test = shown("what-if", run, monkeypatch)
-    chosen = {box.key: box.value for box in test.selectbox if box.value != AS_IT_IS}
+    chosen = {box.key: box.value for box in test.selectbox if box.value != AS_IT_IS and box.key != "of"}
     assert chosen == {best.knob.replace(" ", "-"): best.id}
     prospect = result.what_if.predict([best.id])
     told = metrics(test)
@@ -59,7 +61,8 @@ def test_a_link_opens_the_same_choice(run: Path, monkeypatch: pytest.MonkeyPatch
 def test_nothing_chosen(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test = shown("what-if", run, monkeypatch)
     for box in test.selectbox:
-        box.select(AS_IT_IS)
+        if box.key != "of":
+            box.select(AS_IT_IS)
     test.run()
     assert not test.exception
     assert "Nothing is changed" in text(test)
@@ -83,6 +86,37 @@ def test_the_samples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     test = shown("what-if", SAMPLES / name, monkeypatch)
     result = open_run(SAMPLES / name)
     assert [code.value for code in test.code][:1] == [result.advice[0].command]
+
+
+@pytest.fixture
+def slow_loader(tmp_path: Path) -> Path:
+    """Two ranks, twelve steps of 105 ms; rank 1 waits 40 ms for data where rank 0 waits 1 ms."""
+    return write_run(tmp_path / "slow", slow_data_ms={1: 40})
+
+
+def would_take(prospect: Prospect) -> str:
+    return plain(f"The step would take {duration(prospect.new_step_ns[1])}").replace("\u00a0", " ")
+
+
+def test_one_slow_loader_is_taken_away_at_first(slow_loader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown("what-if", slow_loader, monkeypatch)
+    supposed = without_fault(open_run(slow_loader).verdict)
+    assert supposed == Supposition(1, loading=1.0)
+    prospect = open_run(slow_loader).what_if.suppose(supposed)
+    assert prospect.new_step_ns[1] == pytest.approx(66 * MS, rel=0.02)
+    assert would_take(prospect) in text(test)
+
+
+def test_sliders_are_in_the_address(slow_loader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown("what-if", slow_loader, monkeypatch, loading="0", network="2")
+    assert {slider.key: slider.value for slider in test.select_slider} == {
+        "work": "0", "loading": "0", "data": "0", "network": "2",
+    }  # fmt: skip
+    faster = open_run(slow_loader).what_if.suppose(Supposition(1, network=2))
+    assert would_take(faster) in text(test)
+    test.select_slider(key="network").set_value("1").run()
+    assert "Nothing is changed: move a slider." in text(test)
+    assert test.query_params["network"] in ("1", ["1"])
 
 
 def _on_a_full_device() -> None:

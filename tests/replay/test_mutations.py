@@ -34,12 +34,17 @@ def slow_rank(step: int, rank: int) -> int:
     return 50 * MS * (rank == 1)
 
 
+def half(step: int, rank: int) -> int:
+    return slow_rank(step, rank) // 2
+
+
 def now_and_then(step: int, rank: int) -> int:
     return 150 * MS * (rank == 1 and step % 3 == 0)
 
 
 CASES: dict[str, tuple[Fsdp, Mutation, Fsdp]] = {
     "straggler removed": (Fsdp(slow=slow_rank), without_straggler([1]), Fsdp(seed=1)),
+    "half of a straggler removed": (Fsdp(slow=slow_rank), without_straggler([1], part=0.5), Fsdp(slow=half, seed=1)),
     "straggler of some steps removed": (Fsdp(slow=now_and_then), without_straggler([1]), Fsdp(seed=1)),
     "straggler of four removed": (
         Fsdp(ranks=4, slow=slow_rank, jitter=0.1),
