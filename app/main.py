@@ -131,8 +131,11 @@ def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit
             st.info("The training has recorded no whole step yet; this page shows the first one when it is there.")
             live.show_standstill(state.path)
             return
-        show_error(error, _REFUSED)
-        _guarded(lambda _: _triaged(state.path), at)
+        READY.wait()
+        if _triaged(state.path):
+            st.caption(plain(f"There is nothing else to show: {error.message}."))
+        else:
+            show_error(error, _REFUSED)
         live.until_changed(state.path)
         return
     before.empty()
@@ -141,12 +144,13 @@ def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit
     draw(view, at)
 
 
-def _triaged(run: Path) -> None:
-    """Draws the answer of the hang triage for a run that cannot be analysed, if it left anything for it."""
+def _triaged(run: Path) -> bool:
+    """Draws the answer of the hang triage for a run that cannot be analysed; whether that names a cause."""
     from diag.app.views import hang
 
     with suppress(DiagError):
-        hang.show_answer(run)
+        return hang.show_answer(run)
+    return False
 
 
 def _baseline(root: Path, run: Path | None) -> RunView | None:

@@ -83,7 +83,7 @@ class Dashboard(Topic, name="dashboard", fixed=True):
     most_groups_with_a_fault = threshold(
         64, "groups", "chosen", "rows; the second: of groups that show a fault or hold a culprit"
     )
-    most_operations_of_row = threshold(2, "operations", "chosen", "names of operations in the label of a row")
+    most_matrix_rows = threshold(64, "rows", "chosen", "of ranks that are at the same calls")
     most_kernel_rows = threshold(200, "rows")
     most_kernel_bars = threshold(15, "bars")
     kernel_name_chars = threshold(46, "characters", "chosen", "characters of a name at an axis")

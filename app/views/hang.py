@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 import tempfile
 import time
@@ -12,33 +11,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import plotly.graph_objects as go
 import streamlit as st
 
-from diag.api import split_job, state_of
+from diag.api import split_job, state_of, where_words
 from diag.app.address import choose, choose_path, show_link
-from diag.app.figures import finish
-from diag.app.markup import label, plain, prose
+from diag.app.hang_matrix import matrix_of
+from diag.app.markup import plain, prose
 from diag.app.policy import DASHBOARD
-from diag.app.run_view import Part
-from diag.app.theme import Theme, theme_of
-from diag.app.views.common import bullets, draw, show_code, show_error, show_table
+from diag.app.theme import theme_of
+from diag.app.views.common import bullets, component, show_code, show_error, show_table
 from diag.ended.model import Source
 from diag.errors import DiagError
 from diag.hang.api import (
-    At,
     GroupPlaces,
     Investigation,
-    Place,
     by_reason,
     guess_words,
     investigate,
     newest_write,
     places_of,
 )
-from diag.hang.model import Stack
+from diag.hang.model import Triage
 from diag.hang.ras.live import NOT_COUNTED, Seen, Watch, recorded, recorded_ns
+from diag.show.triage import stack_tree
 from diag.words.formatting import counted, listing, share, visible
 from diag.words.table import Column, table_of
 
@@ -62,6 +57,7 @@ def show(root: Path, run: Path) -> None:
     st.caption(
         "Logs (NCCL, PyTorch, launchers, the kernel), stacks and Flight Recorder dumps: who is at fault, and why."
     )
+    _standing(run)
     left, right = st.columns([2, 4])
     with left:
         source = choose("Logs", list(_LABELS), param="logs", default=_RUN, format_func=_LABELS.__getitem__)
@@ -75,8 +71,45 @@ def show(root: Path, run: Path) -> None:
     if investigation is not None:
         _places(investigation)
         _evidence(investigation.triage.evidence)
-        _stacks(investigation.triage.stacks)
+        _stacks(investigation.triage)
         _reasons(investigation)
+
+
+# -- the state of the run, while it trains -----------------------------------------------------------------------------
+
+
+def _standing(run: Path) -> None:
+    """Draws where each rank of a run is that is stuck, or was when its records end; follows a run that trains."""
+    st.fragment(_standing_now, run_every=DASHBOARD.live_every_s if state_of(run).live else None)(run)
+
+
+def _standing_now(run: Path) -> None:
+    state = state_of(run)
+    if not state.headline:
+        return
+    st.error(plain(state.headline), icon=":material/pause:")
+    if not state.by_rank:
+        return
+    behind = {rank.rank for rank in state.behind}
+    ranks = sorted(state.by_rank, key=lambda rank: (rank.rank not in behind, rank.rank))
+    shown = ranks[: DASHBOARD.most_table_ranks]
+    show_table(
+        table_of(
+            "standing",
+            "Where each rank is",
+            {
+                Column("rank", weight=0): [
+                    f"at fault ▸ rank {rank.rank}" if rank.rank in behind else f"rank {rank.rank}" for rank in shown
+                ],
+                Column("where", label="where it is"): [where_words(rank) for rank in shown],
+                Column("waits_for", label="waits for"): [
+                    listing(rank.waits_for) if rank.waits_for else None for rank in shown
+                ],
+            },
+            left_out=len(ranks) - len(shown),
+            noun="rank",
+        )
+    )
 
 
 def investigated(path: Path) -> Investigation:
@@ -84,14 +117,16 @@ def investigated(path: Path) -> Investigation:
     return _of_path(str(path), newest_write(str(path)))
 
 
-def show_answer(path: Path) -> None:
-    """Draws the answer alone, with a link to the page. DiagError if there is nothing to triage."""
+def show_answer(path: Path) -> bool:
+    """Draws the answer alone, with a link to the page; whether it names a cause. DiagError if there is nothing to
+    triage."""
     triage = investigated(path)
     if triage.triage.fault_class == "healthy":
-        return
+        return False
     st.subheader("Hang triage", anchor=False)
     _answer(triage)
     show_link("hang", "Evidence and what was ruled out", icon="search")
+    return triage.triage.fault_class != "undetermined"
 
 
 # -- where the logs are ------------------------------------------------------------------------------------------------
@@ -183,8 +218,8 @@ def _places(investigation: Investigation) -> None:
         st.info(NO_GROUPS_OF_NCCL if investigation.may_use_nccl else NO_GROUPS, icon=":material/info:")
         return
     shown, left_out = drawn_groups(groups, culprits)
-    st.markdown(plain(" ".join(("Groups by ranks, with the number of each rank's last call.", *left_out))))
-    draw(places(shown, culprits, theme_of(st.context.theme.type)), "places", "State of every rank in every group")
+    st.markdown(plain(" ".join(("Ranks by groups, with the number of each rank's last call.", *left_out))))
+    component("matrix")(key="matrix", data=matrix_of(shown, culprits, theme_of(st.context.theme.type)))
 
 
 def drawn_groups(groups: Sequence[GroupPlaces], culprits: Sequence[int]) -> tuple[list[GroupPlaces], tuple[str, ...]]:
@@ -231,11 +266,17 @@ def _evidence(evidence: Sequence[Source]) -> None:
     )
 
 
-def _stacks(stacks: Sequence[Stack]) -> None:
-    if not stacks:
+def _stacks(triage: Triage) -> None:
+    """Draws the stacks of all ranks as one tree, or of the culprit and a typical victim where no more are known."""
+    ranks = {rank for stack in triage.merged_stacks for rank in stack.ranks}
+    if not ranks and not triage.stacks:
         return
     st.subheader("Stacks", anchor="stacks")
-    for column, stack in zip(st.columns(min(2, len(stacks))), stacks[:2], strict=False):
+    if len(ranks) > 1:
+        st.markdown(f"{counted(len(ranks), 'rank')}, those that differ from most first; the outermost call first.")
+        show_code("\n".join(row.plain for row in stack_tree(triage.merged_stacks)), None)
+        return
+    for column, stack in zip(st.columns(min(2, max(1, len(triage.stacks)))), triage.stacks[:2], strict=False):
         with column:
             st.markdown(f"**Rank {stack.rank}**, {plain(stack.what)}")
             show_code(
@@ -352,138 +393,3 @@ def _report(seen: Seen, age: float | None) -> None:
     if seen.lines:
         with st.expander("Raw report"):
             show_code("\n".join(seen.lines), None)
-
-
-# -- figures -----------------------------------------------------------------------------------------------------------
-
-
-_CELLS_PX, _CHAR_PX = 640, 6.5  # width of all cells on a window of 1,440 pixels, and of a digit in them
-_ROW, _LEAST, _LEGEND = 34, 150, 32  # pixels
-_GAP = 2
-_STATES = tuple(At)
-
-
-def colours(theme: Theme) -> dict[At, str]:
-    """The colour of each position in a group; grey for the expected one."""
-    part = theme.part
-    return {
-        At.HERE: part[Part.IDLE],
-        At.BEHIND: part[Part.TRANSFER],
-        At.UNFINISHED: part[Part.WAITING],
-        At.NEVER_BEGAN: part[Part.TRANSFER],
-        At.INITIALISING: part[Part.WAITING],
-        At.ENDED: part[Part.COPY],
-        At.UNKNOWN: theme.grid,
-    }
-
-
-def places(groups: Sequence[GroupPlaces], culprits: Sequence[int], theme: Theme) -> go.Figure:
-    """A heat map of groups by ranks. The last operations stand once per row, their numbers in the cells if there is
-    room; of a rank that is behind, else by how many calls."""
-    shown = groups
-    columns = sorted({_column(place) for group in shown for place in group.members})
-    at = {column: i for i, column in enumerate(columns)}
-    names = [_name(column, culprits, theme) for column in columns]
-    state = np.full((len(shown), len(columns)), np.nan)
-    text = [["" for _ in columns] for _ in shown]
-    hover = [["" for _ in columns] for _ in shown]
-    for row, group in enumerate(shown):
-        for place in group.members:
-            i = at[_column(place)]
-            state[row, i] = _STATES.index(place.at)
-            text[row][i] = _number(place, group, math.floor(_CELLS_PX / len(columns) / _CHAR_PX))
-            hover[row][i] = _hover_text(group, place)
-    shades = colours(theme)
-    scale = [shades[state] for state in _STATES]
-    figure = go.Figure(
-        go.Heatmap(
-            z=state,
-            x=names,
-            y=list(range(len(shown))),
-            text=text,
-            texttemplate="%{text}",
-            textfont={"size": 10},
-            customdata=hover,
-            hovertemplate="%{customdata}<extra></extra>",
-            hoverongaps=False,
-            zmin=-0.5,
-            zmax=len(scale) - 0.5,
-            colorscale=[(edge / len(scale), colour) for i, colour in enumerate(scale) for edge in (i, i + 1)],
-            showscale=False,
-            xgap=_GAP,
-            ygap=_GAP,
-        )
-    )
-    seen = {place.at for group in shown for place in group.members}
-    for status in (at for at in _STATES if at in seen):
-        figure.add_scatter(
-            x=[None],
-            y=[None],
-            mode="markers",
-            name=status.value,
-            marker={
-                "symbol": "square",
-                "size": 11,
-                "color": shades[status],
-                "line": {"width": 1, "color": theme.faint},
-            },
-            hoverinfo="skip",
-        )
-    for column in columns:
-        if column in [(0, rank) for rank in culprits]:
-            i = at[column]
-            figure.add_shape(
-                type="rect", x0=i - 0.5, x1=i + 0.5, y0=-0.5, y1=len(shown) - 0.5, line={"color": theme.ink, "width": 2}
-            )
-    return finish(
-        figure,
-        theme,
-        max(_LEAST, 90 + _ROW * len(shown)) + _LEGEND,
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom"},
-        margin={"l": 8, "r": 16, "t": 8, "b": _LEGEND},
-        xaxis={"type": "category", "title": None, "showgrid": False, "side": "top", "nticks": 32, "tickangle": 0},
-        # Numbers, as two groups may have one name.
-        yaxis={
-            "autorange": "reversed", "title": None, "showgrid": False, "zeroline": False,
-            "tickvals": list(range(len(shown))), "ticktext": [_row_name(group) for group in shown],
-        },
-    )  # fmt: skip
-
-
-def _number(place: Place, group: GroupPlaces, most_chars: int) -> str:
-    """The number of the member's last call, if it has that many characters; else by how many calls it is behind."""
-    if len(place.at_call) <= most_chars:
-        return place.at_call
-    most = max((other.number for other in group.members if other.number is not None), default=None)
-    behind = f"-{most - place.number}" if most is not None and place.number is not None and place.number < most else ""
-    return behind if len(behind) <= most_chars else ""
-
-
-def _row_name(group: GroupPlaces) -> str:
-    """The group's title, and under it the operations that its ranks called last."""
-    ops = list(dict.fromkeys(place.op for place in group.members if place.op))
-    more = (
-        f" and {len(ops) - DASHBOARD.most_operations_of_row} more"
-        if len(ops) > DASHBOARD.most_operations_of_row
-        else ""
-    )
-    called = f"<br>{label(', '.join(ops[: DASHBOARD.most_operations_of_row]), 40)}{more}" if ops else ""
-    return f"{label(group.title, 40)}{called}"
-
-
-def _column(place: Place) -> tuple[int, int]:
-    """A sort key: ranks in order, then members whose rank is not known."""
-    return (0, place.rank) if place.rank is not None else (1, place.group_rank)
-
-
-def _name(column: tuple[int, int], culprits: Sequence[int], theme: Theme) -> str:
-    unknown, number = column
-    if unknown:
-        return f"member {number}"
-    return f'<b><span style="color:{theme.ink}">▾ {number}</span></b>' if number in culprits else str(number)
-
-
-def _hover_text(group: GroupPlaces, place: Place) -> str:
-    member = f"rank {place.rank}" if place.rank is not None else f"member {place.group_rank}"
-    call = f"<br>last call: {label(place.last)}{', not finished' if place.waits else ''}" if place.last else ""
-    return f"{label(group.title)}<br>{member}: {place.at.value}{call}"

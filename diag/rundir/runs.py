@@ -21,7 +21,7 @@ from diag.model.steps import Bottleneck, Severity, Verdict
 
 from .job_ranks import job_ranks
 from .lines import Culprit, last_steps, read_answer, read_manifest
-from .state_words import headline_of
+from .state_words import behind_ranks, headline_of
 from .states import LIVE, Judged, RankState, Standstill, State, judge
 
 # Not written by the collectors, or every second: no reason to analyse again.
@@ -72,6 +72,11 @@ class RunState(Struct, frozen=True):
     def headline(self) -> str:
         """Of a run that is stuck, or was when its records end; else ""."""
         return headline_of(self.judged)
+
+    @property
+    def behind(self) -> list[RankState]:
+        """The ranks that the others of a stuck run wait for, as far as it is known."""
+        return behind_ranks(self.judged)
 
     @property
     def judged(self) -> Judged:

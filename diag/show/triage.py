@@ -82,7 +82,7 @@ def print_triage(triage: Triage, console: Console | None = None) -> None:
     _section(console, "Evidence", [_line(console, evidence) for evidence in triage.evidence])
     ranks = {rank for stack in triage.merged_stacks for rank in stack.ranks}
     if len(ranks) > 1:
-        _section(console, f"Stacks of {counted(len(ranks), 'rank')}, outliers first", _tree(triage.merged_stacks))
+        _section(console, f"Stacks of {counted(len(ranks), 'rank')}, outliers first", stack_tree(triage.merged_stacks))
     for stack in triage.stacks if len(ranks) < 2 else ():
         _section(console, f"Stack of rank {stack.rank} ({stack.what})", _frames(stack))
     _section(console, "Next best guess", [Text(visible(guess_words(guess))) for guess in triage.guesses])
@@ -136,7 +136,7 @@ def _frames(stack: Stack) -> list[Text]:
     return [*rows, Text(f"… and {more} more", style="dim")] if more > 0 else rows
 
 
-def _tree(merged: Sequence[MergedStack]) -> list[Text]:
+def stack_tree(merged: Sequence[MergedStack]) -> list[Text]:
     """All stacks as one tree, the outermost call first, with the ranks at its leaves. Calls that all share with the one
     before are in one line."""
     return _branch([(stack.frames[::-1], stack.ranks) for stack in merged], "", 0)

@@ -10,9 +10,11 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
+from diag.api import state_of
+from diag.app.hang_matrix import colours, matrix_of
 from diag.app.markup import plain
-from diag.app.theme import DARK, LIGHT
-from diag.app.views.hang import drawn_groups, places
+from diag.app.theme import DARK, LIGHT, Theme
+from diag.app.views.hang import drawn_groups
 from diag.hang.api import At, GroupPlaces, Place, investigate, places_of
 from diag.hang.ras import live
 from diag.words.formatting import spaced
@@ -24,6 +26,7 @@ from tests.hang.ras.reports import text as ras_text
 from tests.hang.ras.server import listening, silent, speaks
 from tests.hang.rundir.test_well import manifest, run_of
 from tests.patience import PATIENCE_S
+from tests.test_standstill import NOW, training
 
 ROOT = Path(__file__).parents[1] / "hang" / "captured"
 
@@ -112,13 +115,14 @@ def test_markup_in_a_log_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "<script>" not in text(test)
 
 
-@pytest.mark.parametrize("theme", [LIGHT, DARK])
-def test_the_rank_that_is_behind_stands_out(tmp_path: Path, theme: object) -> None:
+def test_every_member_of_a_group_is_in_the_matrix(tmp_path: Path) -> None:
     found = investigate([str(written(tmp_path, "missing_rank", 3))])
     groups = places_of(found.logs, found.dumps)
     assert groups
-    figure = places(groups, [c.rank for c in found.triage.culprits if c.rank is not None], theme)
-    assert figure.data[0].z.shape[0] == len(groups)
+    culprits = [c.rank for c in found.triage.culprits if c.rank is not None]
+    matrix = matrix_of(groups, culprits, LIGHT)
+    assert len(matrix["columns"]) == len(groups)
+    assert [row["fault"] for row in matrix["rows"]][: len(culprits)] == [True] * len(culprits)
     for group in groups:
         assert len(group.members) == group.size
 
@@ -154,12 +158,44 @@ def test_a_call_that_only_its_peers_finished_is_a_place_of_its_own(tmp_path: Pat
     assert [place.at for place in only.members] == [At.HERE, At.UNFINISHED]
 
 
-def test_numbers_that_do_not_fit_are_not_written_over_each_other() -> None:
-    few, many = group("few", *[At.HERE] * 16), group("many", *[At.HERE] * 60)
-    for groups, texts in (([few], {"#42806"}), ([many], {""})):
-        heat = places(groups, [], LIGHT).data[0]
-        assert set(heat.text[0]) == texts
-    assert "all_reduce" in places([few], [], LIGHT).layout.yaxis.ticktext[0]
+def test_ranks_at_the_same_calls_are_one_row_and_the_one_at_fault_is_first() -> None:
+    world = group("world", *[At.HERE if rank != 14 else At.BEHIND for rank in range(16)])
+    rows = matrix_of([world, group("pair", At.HERE, At.HERE, first=2)], [14], LIGHT)["rows"]
+    assert [(spaced(row["name"]), row["fault"]) for row in rows] == [
+        ("rank 14", True), ("ranks 0-1, 4-13, 15", False), ("ranks 2-3", False),
+    ]  # fmt: skip
+    assert rows[0]["cells"] == [
+        [list(At).index(At.BEHIND), "#42806", "behind the others\nlast call: all_reduce #42806"],
+        None,
+    ]
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_places_have_no_colour_of_a_part_of_the_step(theme: Theme) -> None:
+    assert not set(colours(theme).values()) & set(theme.part.values())
+
+
+def test_an_operation_that_differs_is_in_the_cells() -> None:
+    members = tuple(
+        Place(i, i, At.HERE, f"{op} #3", 3, op=op, at_call="#3") for i, op in enumerate(("gather", "reduce"))
+    )
+    matrix = matrix_of([GroupPlaces("world", 2, members, from_dumps=True)], [], LIGHT)
+    assert matrix["columns"][0]["op"] == ""
+    assert [row["cells"][0][1] for row in matrix["rows"]] == ["gather #3", "reduce #3"]
+
+
+def test_a_run_that_is_stuck_says_where_each_rank_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training(tmp_path / "run", {0: (1, 40, "backward"), 1: (42, 0, "forward")})
+    monkeypatch.setattr("diag.app.views.hang.state_of", lambda run: state_of(run, NOW))
+    test = shown(tmp_path, tmp_path / "run", monkeypatch)
+    assert plain(state_of(tmp_path / "run", NOW).headline) in [error.value for error in test.error]
+    rows = test.table[0].value.astype(str).to_numpy().tolist()
+    assert [spaced(plain_of(row[0])) for row in rows] == ["at fault ▸ rank 1", "rank 0"]
+    assert "is silent for 42 s" in spaced(plain_of(rows[0][1]))
+
+
+def plain_of(cell: str) -> str:
+    return cell.replace("\\", "")
 
 
 def test_groups_of_a_captured_hang(tmp_path: Path) -> None:

@@ -1,0 +1,49 @@
+// Ranks by groups of a hang: a table, those at fault first. Names come from logs: they are set as textContent, never HTML.
+
+const make = (name, className, text) => {
+  const made = document.createElement(name);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+};
+
+export default function ({ data, parentElement }) {
+  const old = parentElement.querySelector(".matrix");
+  const root = make("div", "matrix");
+  for (const [name, colour] of Object.entries(data.colours)) root.style.setProperty(`--${name}`, colour);
+  const legend = root.appendChild(make("div", "legend"));
+  for (const at of data.seen) {
+    const [words, colour] = data.states[at];
+    const entry = legend.appendChild(make("span", "entry"));
+    entry.appendChild(make("i")).style.background = colour;
+    entry.append(words);
+  }
+  const scroll = root.appendChild(make("div", "scroll"));
+  scroll.tabIndex = 0; // wider than a window: scrolled by keyboard
+  const table = scroll.appendChild(make("table"));
+  const head = table.appendChild(make("thead")).appendChild(make("tr"));
+  head.append(make("th", "corner", "ranks"));
+  for (const column of data.columns) {
+    const cell = head.appendChild(make("th"));
+    cell.scope = "col";
+    cell.title = column.about;
+    cell.append(make("div", "title", column.title), make("div", "op", column.op));
+  }
+  const body = table.appendChild(make("tbody"));
+  for (const row of data.rows) {
+    const line = body.appendChild(make("tr", row.fault ? "fault" : ""));
+    const name = line.appendChild(make("th", "name", row.fault ? `at fault ▸ ${row.name}` : row.name));
+    name.scope = "row";
+    for (const cell of row.cells) {
+      const node = line.appendChild(make("td"));
+      if (!cell) continue;
+      const [at, text, about] = cell, [, colour, ink] = data.states[at];
+      node.textContent = text || "·";
+      node.title = about;
+      node.style.background = colour;
+      node.style.color = ink;
+    }
+  }
+  if (data.more) root.append(make("p", "more", data.more));
+  if (old) old.replaceWith(root); else parentElement.append(root);
+}

@@ -1,0 +1,52 @@
+"""The page of a hang, as a person sees it: the rank at fault first in the matrix, all stacks as one tree, the lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+from playwright.sync_api import Browser, expect
+
+from diag.collectors.layout import RunLayout
+from tests.app.served import dashboard
+from tests.browser.chromium import visit
+from tests.hang.flight.boards import dump
+from tests.test_standstill import LAST_END_NS, training
+
+CALLS = dict.fromkeys(range(4), "0:all_reduce 0:all_reduce?") | {2: "0:all_reduce"}
+S = 10**9
+
+
+def test_the_rank_at_fault_is_the_first_row(browser: Browser, tmp_path: Path) -> None:
+    for rank, calls in CALLS.items():
+        (tmp_path / f"_dump_{rank}").write_text(json.dumps(dump(rank, {"0": (0, 1, 2, 3)}, calls)))
+    with dashboard(tmp_path) as served, visit(browser) as found:
+        found.open(served.at(), until="Ranks in each group")
+        rows = found.page.get_by_role("rowheader")
+        expect(rows.first).to_have_text("at fault ▸ rank 2")
+        expect(rows).to_have_count(2)
+        assert found.complaints == []
+
+
+def beats(run: Path, after_s: dict[int, float], age_s: dict[int, float]) -> None:
+    """The last heartbeats: how long after the last step they were, and how long ago they came."""
+    for rank, after in after_s.items():
+        file = RunLayout(run).rank(rank).heartbeat
+        written = time.time_ns() - round(age_s[rank] * S)
+        beat = json.loads(file.read_text()) | {"unix_ns": written, "monotonic_ns": LAST_END_NS + round(after * S)}
+        file.write_text(json.dumps(beat))
+        os.utime(file, ns=(written, written))
+
+
+def test_a_run_that_gets_stuck_says_so_on_the_open_page(browser: Browser, tmp_path: Path) -> None:
+    run, later = tmp_path / "run", -3600  # it goes on, however long the page takes to appear
+    training(run, {0: (1, 0.1, "backward"), 1: (1, 0.1, "forward")})
+    beats(run, {0: 0.1, 1: 0.1}, {0: later, 1: later})
+    with dashboard(run) as served, visit(browser) as found:
+        found.open(served.at("hang"), until="Hang triage")
+        beats(run, {0: 600, 1: 0}, {0: 0, 1: 600})
+        expect(found.page.get_by_text("at fault ▸ rank 1").first).to_be_visible()
+        expect(found.page.get_by_text("is silent for").first).to_be_visible()
+        assert found.complaints == []
