@@ -22,7 +22,6 @@ from diag.diagnoses.durations import collectives_account, notes_on
 from diag.diagnoses.verdict import agreeing, bottlenecks_of, classes_of, faults_first, judge
 from diag.errors import DiagError, ExitCode
 from diag.model import Gap
-from diag.model.asked import StepsAsked, steps_asked
 from diag.model.history import History as History
 from diag.model.query import Query
 from diag.model.steps import (
@@ -39,6 +38,7 @@ from diag.model.steps import (
     StepAccount,
     Verdict,
 )
+from diag.rundir.asked import StepsAsked, steps_asked
 from diag.rundir.durations import with_ranks
 from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector
 from diag.rundir.job_ranks import of_its_job
@@ -269,7 +269,8 @@ class Result(Struct, frozen=True, dict=True):
         attempt's. Read on first access."""
         from diag.history import history_of
 
-        return history_of(self.tables, self.attribution, self.examination.shares)
+        judged = self.state.judged if self.state is not None else None
+        return history_of(self.tables, self.attribution, self.examination.shares, judged)
 
     # -- data frames, whose columns diag.tables.frames.COLUMNS documents ---------------------------------------------
 
@@ -367,6 +368,16 @@ class Result(Struct, frozen=True, dict=True):
     def changes(self) -> pl.DataFrame:
         """When the step time changed, and because of what."""
         return of_history.changes(self.history)
+
+    @cached_property
+    def incidents(self) -> pl.DataFrame:
+        """What cost this attempt time: slow stretches, stalls, and a run that is stuck."""
+        return of_history.incidents(self.history)
+
+    @cached_property
+    def goodput(self) -> pl.DataFrame:
+        """Where the wall time of this attempt went."""
+        return of_history.goodput(self.history)
 
     @cached_property
     def findings(self) -> pl.DataFrame:

@@ -20,15 +20,17 @@ from diag.account.frontier import (
     telling_ranks,
 )
 from diag.account.policy import STEPS
-from diag.api import History, Job, Jobs, Reading, Result, analyze, open_job, open_run
+from diag.api import Job, Jobs, Reading, Result, analyze, open_job, open_run
 from diag.collectors.layout import RunLayout
 from diag.diagnoses import examine_summary
 from diag.diagnoses.verdict import agreeing, judge
 from diag.errors import DiagError, readable
+from diag.history.life import life_of
 from diag.history.steps import only_of
 from diag.model import Gap
-from diag.model.asked import steps_asked
+from diag.model.history import Life
 from diag.model.steps import Coverage, Recommendation
+from diag.rundir.asked import steps_asked
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.local import local_path, local_paths
 from diag.rundir.policy import RUN_READING
@@ -223,8 +225,8 @@ def _first_ranks(path: Path) -> Tables:
     return Tables(path, job.manifest, None, ranks, ())
 
 
-def open_history(*paths: Path | str, progress: Callable[[int, int, str], None] | None = None) -> tuple[History, ...]:
-    """The history of a run, and of the training after each of its restarts. DiagError if nothing was recorded."""
+def open_history(*paths: Path | str, progress: Callable[[int, int, str], None] | None = None) -> Life:
+    """The life of a run, with the training after each of its restarts. DiagError if nothing was recorded."""
     paths = tuple(local_paths(paths))
     reading = Reading(progress=progress)
     attempts = [open_by_size(*paths, reading=reading).history]
@@ -233,7 +235,7 @@ def open_history(*paths: Path | str, progress: Callable[[int, int, str], None] |
             with suppress(DiagError):  # it may have ended before its first step
                 number = int(restart.root.name.rpartition("-")[2])
                 attempts.append(replace(open_by_size(restart.root, reading=reading).history, number=number))
-    return tuple(attempts)
+    return life_of(attempts)
 
 
 def open_each(jobs: Jobs, reading: Reading | None = None) -> Iterator[tuple[Job, Result | DiagError]]:

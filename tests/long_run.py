@@ -44,31 +44,38 @@ class LongRun:
         if rank == 0:
             update_manifest(layout, run_id="long", world_size=world, backend="gloo", strategy="fsdp2", device="cpu")
 
-    def train(self, steps: int, longer_ns: int = 0, waited_ns: int = 0) -> None:
+    def train(self, steps: int, longer_ns: int = 0, waited_ns: int = 0, saved_ns: int = 0) -> None:
         """``longer_ns``: each step takes longer by so much, in its forward; ``waited_ns`` of it the rank waits for
-        others, in the last collective of its backward."""
+        others, in the last collective of its backward. ``saved_ns``: and then it saves a checkpoint."""
         for _ in range(steps):
-            self._one(longer_ns, waited_ns)
+            self._one(longer_ns, waited_ns, saved_ns)
 
     def close(self) -> None:
         self._lines.close(TimerRecords([], {}, 0))
         self._streams.close()
 
+    @property
+    def end_ns(self) -> int:
+        """Of the last step, on the rank's clock."""
+        return self._end_ns
+
     def pause(self, ns: int) -> None:
         """Time that passes between two steps."""
         self._end_ns += ns
 
-    def _one(self, longer_ns: int, waited_ns: int) -> None:
+    def _one(self, longer_ns: int, waited_ns: int, saved_ns: int) -> None:
         step, took_ns = self._step, self._step_ns
         self._step += 1
         begin = self._end_ns
-        self._end_ns = begin + took_ns + longer_ns
+        self._end_ns = begin + took_ns + longer_ns + saved_ns
         longer = {"forward": longer_ns - waited_ns, "backward": waited_ns}
         phases, at = [], begin
         for name, share in _PHASES:
             until = at + int(took_ns * share) + longer.get(name, 0)
             phases.append(PhaseRow(name, at, until))
             at = until
+        if saved_ns:
+            phases.append(PhaseRow("checkpoint", self._end_ns - saved_ns, self._end_ns))
         work_ns = took_ns * 9 // 10 // max(1, self._calls)
         calls = []
         for number in range(self._calls):

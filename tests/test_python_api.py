@@ -20,7 +20,16 @@ from tests import reference
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 CAPTURED = Path(__file__).parent / "hang" / "captured"
 SLOW_LOADER = SAMPLES / "fsdp2-slow-loader-rank1"
-NOT_RECORDED = {"changes", "modules", "all_to_alls", "stalls", "checkpoints", "scheduling", "summaries"}  # in it
+NOT_RECORDED = {
+    "changes",
+    "incidents",
+    "modules",
+    "all_to_alls",
+    "stalls",
+    "checkpoints",
+    "scheduling",
+    "summaries",
+}  # in it
 
 
 @pytest.fixture(scope="module")

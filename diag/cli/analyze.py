@@ -158,7 +158,7 @@ def analyze(
     # Nothing here multiplies matrices, and OpenBLAS's threads spin when numpy is loaded: 60 ms of CPU time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from diag.api import Reading, SeveralJobsError, local_paths, open_run
-    from diag.model.asked import steps_asked
+    from diag.rundir.asked import steps_asked
     from diag.show.json import fields_of, save, to_json
     from diag.show.text import Part, print_report
     from diag.summaries import open_by_size, open_summaries

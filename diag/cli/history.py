@@ -16,11 +16,15 @@ def history(
     as_json: Annotated[bool, typer.Option("--json", help="The JSON contract on standard output.")] = False,
     policy: PolicyOption = None,
 ) -> None:
-    """Show how long the steps of a run took over its life, when that changed, and because of what.
+    """Show the life of a run: where its time went, when its steps became slower and because of what, what stopped it.
 
     A change is a lasting one, of 5% or more: evaluations, checkpoints and noise are none. Its cause comes from the
     costs of all ranks before and after it. Of a long run, older steps are known as sums over several; the table says
-    which. Restarts of the training are attempts of their own.
+    which.
+
+    Goodput is the share of the wall time that became new steps. Initialisation, checkpoints, evaluation, stalls,
+    restarts and steps that were trained again are counted apart; they add up to the wall time. A stall is a step, or a
+    pause between two, of more than 5 seconds and 5 usual steps.
 
     Exit code 0: shown; 1: there is no run to show.
     """
@@ -32,8 +36,8 @@ def history(
     from .reading import reading_progress
 
     with reading_progress() as progress:
-        attempts = open_history(*paths, progress=progress)
+        life = open_history(*paths, progress=progress)
     if as_json:
-        put(to_json(attempts) + "\n")
+        put(to_json(life) + "\n")
     else:
-        print_history(attempts)
+        print_history(life)

@@ -21,12 +21,15 @@ from diag.model.history import Change, History, Stretch
 from diag.model.steps import Attribution
 from diag.rundir.columns import Floats
 from diag.rundir.series import Series, on_its_clock
-from diag.rundir.tables import Tables
+from diag.rundir.states import LIVE, Judged
+from diag.rundir.tables import RankTables, Tables
 
 from .blame import Sides, blame_of
 from .changes import change_points, level
+from .losses import Job as JobOf
+from .losses import goodput_of, is_stuck, slow_stretches, spent, stalls, standstill
 from .policy import HISTORY
-from .steps import kept_steps
+from .steps import Kept, kept_steps
 
 # Fields of ``diag.model.steps.Parts``, each with the columns of a summary that add up to it.
 _COMPUTE = tuple(phase for phase in PHASES if phase not in (DATA, H2D, CHECKPOINT))
@@ -40,8 +43,8 @@ _PARTS = {
 }
 
 
-def history_of(tables: Tables, attribution: Attribution, shares: Shares) -> History:
-    """The history of an analysed run: of one attempt of its job, without its restarts."""
+def history_of(tables: Tables, attribution: Attribution, shares: Shares, judged: Judged | None = None) -> History:
+    """The history of an analysed run: of one attempt of its job, without its restarts. ``judged``: its state."""
     kept = kept_steps(tables) if RunLayout(tables.root).is_run() else None
     known = kept.known if kept is not None else _of_account(attribution)
     to_unix_ns = kept.to_unix_ns if kept is not None else None
@@ -50,13 +53,53 @@ def history_of(tables: Tables, attribution: Attribution, shares: Shares) -> Hist
         for series, size, until in (kept.looked_at if kept is not None else ((known, 1, None),))
         for change in _changes_in(series, size, until, tables, shares, to_unix_ns)
     ]
-    return History(
+    history = History(
         path=str(tables.root),
         ranks=tables.world_size or len(tables.ranks),
         rank=kept.rank if kept is not None else None,
         stretches=_stretches(known, kept is not None and tables.ranks[kept.rank].on_device, to_unix_ns),
         changes=_with_ends(sorted(changes, key=lambda change: change.step), int(known.last[-1]) if len(known) else 0),
+        on_device=tables.on_device,
     )
+    return history if kept is None else _with_losses(history, kept, tables, shares, judged)
+
+
+def _with_losses(history: History, kept: Kept, tables: Tables, shares: Shares, judged: Judged | None) -> History:
+    """With what the time went into, and what cost some of it."""
+    known, of_rank, only = kept.known, tables.ranks[kept.rank], tables.only
+    first_ns, last_ns = int(known.begin_ns[0]), int(known.end_ns[-1])
+    begins = [ns for ns in (_started_ns(tables, of_rank, kept.to_unix_ns), first_ns) if ns is not None]
+    ends = [of.heartbeat.unix_ns - kept.to_unix_ns for of in tables.ranks.values() if of.heartbeat is not None]
+    begin_ns = first_ns if only is not None and only.first > only.begin else min(begins)
+    end_ns = max([last_ns, *ends]) if only is None else last_ns
+    stuck = is_stuck(judged) and only is None
+    of = spent(known)
+    job = JobOf(history.ranks, {rank: each.host for rank, each in tables.ranks.items() if each.host}, kept.to_unix_ns)
+    incidents = [*slow_stretches(history.changes, known, job), *stalls(known, of, shares, job)]
+    if stuck and (stood := standstill(judged, int(known.last[-1]), last_ns, end_ns, job)) is not None:
+        incidents.append(stood)
+    saving = known.parts.get(CHECKPOINT, np.zeros(len(known)))
+    saved = [int(step) for step in known.last[np.nan_to_num(saving) > 0][-1:].tolist()]
+    saved += [each.step for each in of_rank.checkpoints if not each.failed]
+    return replace(
+        history,
+        goodput=goodput_of(known, of, begin_ns, end_ns, stuck),
+        incidents=tuple(sorted(incidents, key=lambda incident: incident.first)),
+        begin_unix_ns=begin_ns + kept.to_unix_ns,
+        end_unix_ns=end_ns + kept.to_unix_ns,
+        saved=max(saved, default=None),
+        ended=judged.state.value if judged is not None and judged.state not in LIVE else "",
+    )
+
+
+def _started_ns(tables: Tables, of_rank: RankTables, to_unix_ns: int) -> int | None:
+    """When the run was started, on the rank's clock: by its launcher, else by the rank's process. None where that was
+    after its first step."""
+    created = tables.manifest.created_unix_ns if tables.manifest is not None else 0
+    known = [created - to_unix_ns] if created > 0 else []
+    if of_rank.identity is not None:
+        known.append(of_rank.identity.monotonic_ns)
+    return min(known, default=None)
 
 
 def _of_account(attribution: Attribution) -> Series:
@@ -66,7 +109,7 @@ def _of_account(attribution: Attribution) -> Series:
     dur_ns = np.array([step.dur_ns for step in steps], dtype=np.float64)
     ends = np.cumsum(dur_ns).astype(np.int64)
     ones, none = np.ones_like(numbers), np.zeros(len(steps), dtype=np.bool_)
-    return Series(numbers, numbers, ones, ends - dur_ns.astype(np.int64), ends, dur_ns, dur_ns, {}, none)
+    return Series(numbers, numbers, ones, ends - dur_ns.astype(np.int64), ends, dur_ns, dur_ns, {}, none, none)
 
 
 # -- changes -----------------------------------------------------------------------------------------------------------

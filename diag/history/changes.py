@@ -125,9 +125,18 @@ def _proven(
             if lack > max(1.0, weakest[0]):
                 weakest = lack, at
         if weakest[1] < 0:
-            return sorted(set(placed))
+            edges = [0, *sorted(set(placed)), len(values)]
+            return [_exact(values, *around, least) for around in zip(edges, edges[1:], edges[2:], strict=False)]
         found = [place for at, place in enumerate(found) if at != weakest[1]]
     return []
+
+
+def _exact(values: Floats, first: int, place: int, last: int, least: int) -> int:
+    """The place from which on values are nearer to the level after it than to the one before."""
+    before, after = np.median(values[first:place]), np.median(values[place:last])
+    nearer = np.clip(2 * (values[first:last] - before) / ((after - before) or 1.0) - 1, -1.0, 1.0)
+    sums = np.cumsum(nearer)[least - 1 : last - first - least]
+    return first + least + int(sums.argmin()) if len(sums) else place
 
 
 def _stretches(count: int, least: int) -> Iterator[tuple[int, int]]:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from diag.account.trace_ranges import host_windows
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import RankRecord
-from diag.model.asked import KnownSteps, StepsAsked
+from diag.rundir.asked import KnownSteps, StepsAsked
 from diag.rundir.curves import sums_before
 from diag.rundir.identity import clock_of
 from diag.rundir.policy import JOBS

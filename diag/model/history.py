@@ -59,9 +59,71 @@ class Change(Struct, frozen=True):
         return self.after_ns / self.before_ns - 1 if self.before_ns else 0.0
 
 
+class Incident(Struct, frozen=True):
+    """Something that cost time, from ``first`` to ``last`` step. ``kind``: "slow", "stalled" (one step, or the time
+    before it), "stuck" (until the attempt ended) or "restart". ``lost_ns``: time that it cost the training;
+    ``lost_hours``: that of all ranks. ``cause``, ``ranks`` and ``hosts``: as of ``Change``. ``goes_on``: it has not
+    ended. ``attempt``: in which it was; a restart is in the one that it began."""
+
+    kind: str
+    first: int
+    last: int
+    begin_unix_ns: int | None
+    end_unix_ns: int | None
+    lost_ns: int
+    lost_hours: float
+    cause: str = ""
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    goes_on: bool = False
+    attempt: int = 0
+
+
+class Goodput(Struct, frozen=True):
+    """Where the time of a training went, in nanoseconds of the wall clock, by the clock of one rank. All but
+    ``wall_ns`` add up to it. ``other``: between steps and after the last one, and steps that a profiler made longer.
+    ``notes``: what is counted by an assumption."""
+
+    wall_ns: int
+    new_steps: int = 0
+    repeated_steps: int = 0
+    initialisation: int = 0
+    checkpoints: int = 0
+    evaluation: int = 0
+    stalls: int = 0
+    restarts: int = 0
+    other: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__struct_fields__ if name not in ("wall_ns", "notes")}
+
+    @property
+    def share(self) -> float:
+        """The fraction of the wall time that became new steps."""
+        return self.new_steps / self.wall_ns if self.wall_ns else 0.0
+
+
+class Restart(Struct, frozen=True):
+    """Attempt ``number`` began again. ``down_ns``: from the last step of the attempt before to its first step.
+    ``resumed_at``: the first step that it trained, by the numbers of the attempt before; ``repeated``: how many of its
+    steps had been trained before, in ``repeated_ns``. ``basis``: where that is known from. ``ended``: how the attempt
+    before ended."""
+
+    number: int
+    unix_ns: int
+    down_ns: int
+    resumed_at: int
+    repeated: int
+    repeated_ns: int
+    basis: str
+    ended: str = ""
+
+
 class History(Struct, frozen=True):
-    """Of one attempt of a run: ``number`` 0, or that of the launcher's restart. ``rank``: whose steps the stretches
-    are of; None without any. ``now``: the last change, if the run is still at its level."""
+    """Of one attempt of a run. ``number``: 0, or that of the restart. ``rank``: whose steps the stretches are of; None
+    without any."""
 
     path: str
     ranks: int
@@ -69,6 +131,13 @@ class History(Struct, frozen=True):
     stretches: tuple[Stretch, ...]
     changes: tuple[Change, ...]
     number: int = 0
+    goodput: Goodput | None = None  # None without a clock
+    incidents: tuple[Incident, ...] = ()
+    on_device: bool = False
+    begin_unix_ns: int | None = None  # when it was started
+    end_unix_ns: int | None = None  # its last sign
+    saved: int | None = None  # the last step with a checkpoint
+    ended: str = ""  # how, in a word; "" while it trains
 
     @property
     def now(self) -> Change | None:
@@ -84,3 +153,12 @@ class History(Struct, frozen=True):
             else:
                 found.append((stretch.steps, stretch.first, stretch.last))
         return tuple(found)
+
+
+class Life(Struct, frozen=True):
+    """Of a job: all of its attempts. ``incidents`` are in order of time, with the restarts."""
+
+    attempts: tuple[History, ...]
+    goodput: Goodput | None
+    incidents: tuple[Incident, ...]
+    restarts: tuple[Restart, ...]

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from diag.collectors.layout import RankLayout
-from diag.collectors.records import DEVICE, EVALUATION, STEP, RankRecord, SummaryLine
+from diag.collectors.records import DEVICE, EVALUATION, STEP, WINDOW_NONE, RankRecord, SummaryLine
 
 from .columns import Bools, Floats, Ints, Places, Steps
 from .curves import StepsSum
@@ -21,7 +21,7 @@ class Series(Struct, frozen=True, eq=False):
     """A row is a step, or several of them that were summed up: ``steps`` from ``first`` to ``last``. Times are
     nanoseconds, moments on the rank's own clock. ``step_ns`` and the columns of ``parts``, which are those of a summary
     (``diag.collectors.records.SummaryLine``), are means a step; NaN where they were not recorded. ``evaluating``: an
-    evaluation ran in it, as far as it is known."""
+    evaluation ran in it; ``profiled``: in a profiler window, or next to one; as far as it is known."""
 
     first: Ints
     last: Ints
@@ -32,6 +32,7 @@ class Series(Struct, frozen=True, eq=False):
     longest_ns: Floats
     parts: Mapping[str, Floats]
     evaluating: Bools
+    profiled: Bools
 
     def __len__(self) -> int:
         return len(self.first)
@@ -93,7 +94,7 @@ def of_sums(lines: Sequence[StepsSum]) -> Series:
     return Series(
         whole("first"), whole("last"), counts, whole("begin_ns"), whole("end_ns"), mean_ns(STEP),
         NS_PER_US * whole("longest_us").astype(np.float64), {name: mean_ns(name) for name in names},
-        np.zeros(len(lines), dtype=np.bool_),
+        np.zeros(len(lines), dtype=np.bool_), np.zeros(len(lines), dtype=np.bool_),
     )  # fmt: skip
 
 
@@ -106,16 +107,18 @@ def _of_summary(line: SummaryColumns) -> Series:
     begin_ns = line.begin_us * NS_PER_US
     columns = {name: NS_PER_US * line.cells[at].astype(np.float64) for at, name in enumerate(line.names)}
     step_ns = columns.pop(STEP, np.zeros(len(numbers)))
-    marked = np.isin(numbers, line.record.marked.get(EVALUATION, []))
+    marked = line.record.marked
+    evaluating = np.isin(numbers, marked.get(EVALUATION, []))
+    profiled = np.isin(numbers, [step for name, steps in marked.items() if name != EVALUATION for step in steps])
     end_ns, ones = begin_ns + step_ns.astype(np.int64), np.ones_like(numbers)
-    return Series(numbers, numbers, ones, begin_ns, end_ns, step_ns, step_ns, columns, marked)
+    return Series(numbers, numbers, ones, begin_ns, end_ns, step_ns, step_ns, columns, evaluating, profiled)
 
 
 def _of_records(steps: Steps) -> Series:
     dur_ns = (steps.end_ns - steps.begin_ns).astype(np.float64)
     ones = np.ones(len(steps), dtype=np.int64)
-    marked = steps.with_phase(EVALUATION)
-    return Series(steps.step, steps.step, ones, steps.begin_ns, steps.end_ns, dur_ns, dur_ns, {}, marked)
+    evaluating, profiled = steps.with_phase(EVALUATION), ~steps.in_window(WINDOW_NONE)
+    return Series(steps.step, steps.step, ones, steps.begin_ns, steps.end_ns, dur_ns, dur_ns, {}, evaluating, profiled)
 
 
 def on_its_clock(series: Series, on_device: bool) -> Mapping[str, Floats]:

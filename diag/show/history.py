@@ -13,14 +13,16 @@ from rich.markup import escape
 
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.history.condense import condensed
-from diag.model.history import Change, History
+from diag.history.losses import RESTART, SLOW, STALLED, STUCK
+from diag.model.history import Change, Goodput, History, Incident, Life
 from diag.show.policy import PAGE
 from diag.show.table import print_table
 from diag.words.formatting import counted, elapsed, masked, moment, spaced, visible
-from diag.words.history import change_words
+from diag.words.history import change_words, cost_words, goodput_words, incident_words, restart_words
 from diag.words.places import shown
 from diag.words.table import MS, TEXT, TEXT_RIGHT, Column, Table, table_of
 from diag.words.terminal import report_console
+from diag.words.wording import sentence
 
 STEP_TIME, CHANGES = "Step time", "Changes"
 NO_CHANGE = "The step time did not change."
@@ -32,26 +34,50 @@ _SHOWN_PARTS = {
 }
 
 
-def print_history(attempts: Sequence[History], console: Console | None = None) -> None:
-    """Prints the history of each attempt of a job."""
+def print_history(life: Life, console: Console | None = None) -> None:
+    """Prints where the time of a job went, and of each attempt its changes, incidents and steps."""
     console = console or report_console()
-    for number, history in enumerate(attempts):
+    restarts = {restart.number: restart for restart in life.restarts}
+    for number, history in enumerate(life.attempts):
         if number:
             console.print()
         _say(console, " · ".join(_facts(history)), "dim")
+        console.print()
+        if not number and life.goodput is not None:
+            _say(console, goodput_words(life.goodput), "bold")
         if not history.stretches:
             continue
-        console.print()
-        if not history.changes:
-            _say(console, NO_CHANGE)
-        for change in history.changes[-PAGE.most_changes :]:
-            style = "yellow" if change.slower else "green"
-            words = change_words(change, goes_on=change is history.now)
-            console.print(f"[{style}]●[/] {escape(spaced(words))}")
-        if (more := len(history.changes) - PAGE.most_changes) > 0:
-            _say(console, f"{counted(more, 'earlier change')}: --json lists all.", "dim")
+        own = [incident for incident in life.incidents if incident.attempt == history.number]
+        for incident in own:
+            if incident.kind == RESTART:
+                _point(console, restart_words(restarts[history.number], incident, history.on_device), "yellow")
+        _print_changes(console, history, own)
+        lost = sorted((each for each in own if each.kind in (STALLED, STUCK)), key=lambda each: -each.lost_ns)
+        for incident in sorted(lost[: PAGE.most_incidents], key=lambda each: each.first):
+            style = "yellow" if incident.kind == STALLED else "red"
+            _point(console, incident_words(incident, history.on_device), style)
+        if more := lost[PAGE.most_incidents :]:
+            _say(console, f"{counted(len(more), 'shorter stall')}: --json lists all.", "dim")
         console.print()
         print_table(console, step_table(history))
+    for note in life.goodput.notes if life.goodput is not None else ():
+        console.print(f"[yellow]![/] {escape(spaced(sentence(note)))}.")
+
+
+def _print_changes(console: Console, history: History, incidents: Sequence[Incident]) -> None:
+    if not history.changes:
+        _say(console, NO_CHANGE)
+    costs = {incident.first: incident for incident in incidents if incident.kind == SLOW}
+    for change in history.changes[-PAGE.most_changes :]:
+        words = change_words(change, goes_on=change is history.now)
+        words += cost_words(costs[change.step], history.on_device) if change.step in costs else ""
+        _point(console, words, "yellow" if change.slower else "green")
+    if (more := len(history.changes) - PAGE.most_changes) > 0:
+        _say(console, f"{counted(more, 'earlier change')}: --json lists all.", "dim")
+
+
+def _point(console: Console, text: str, style: str) -> None:
+    console.print(f"[{style}]●[/] {escape(visible(spaced(text)))}")
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
@@ -111,9 +137,36 @@ def _sums(history: History, first: int, last: int) -> str:
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
-def to_json(attempts: Sequence[History]) -> str:
+def to_json(life: Life) -> str:
     """The document of ``diag history --json``."""
-    return json.dumps({"schema_version": SCHEMA_VERSION, "attempts": list(map(history_to_dict, attempts))}, indent=1)
+    return json.dumps({"schema_version": SCHEMA_VERSION, **life_to_dict(life)}, indent=1)
+
+
+def life_to_dict(life: Life) -> dict[str, Any]:
+    """Plain containers, as the contract names them."""
+    return {
+        "goodput": goodput_to_dict(life.goodput),
+        "incidents": [incident_to_dict(incident) for incident in life.incidents],
+        "restarts": [to_builtins(restart) for restart in life.restarts],
+        "attempts": [history_to_dict(attempt) for attempt in life.attempts],
+    }
+
+
+def goodput_to_dict(goodput: Goodput | None) -> dict[str, Any] | None:
+    """``parts_ns`` add up to ``wall_ns``."""
+    if goodput is None:
+        return None
+    return {
+        "share": round(goodput.share, 4),
+        "wall_ns": goodput.wall_ns,
+        "parts_ns": goodput.parts,
+        "notes": list(goodput.notes),
+    }
+
+
+def incident_to_dict(incident: Incident) -> dict[str, Any]:
+    """An incident as the contract names it."""
+    return {**to_builtins(incident), "lost_hours": round(incident.lost_hours, 4), "cause": incident.cause or None}
 
 
 def history_to_dict(history: History, most: int | None = None) -> dict[str, Any]:
@@ -123,6 +176,10 @@ def history_to_dict(history: History, most: int | None = None) -> dict[str, Any]
         "path": masked(shown(history.path)),
         "number": history.number,
         "ranks": history.ranks,
+        "begin_unix_ns": history.begin_unix_ns,
+        "end_unix_ns": history.end_unix_ns,
+        "ended": history.ended or None,
+        "goodput": goodput_to_dict(history.goodput),
         "changes": [change_to_dict(change) for change in history.changes],
         "rank": history.rank,
         "resolutions": [

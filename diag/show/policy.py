@@ -38,6 +38,7 @@ class Page(Topic, name="page"):
     history_rows = threshold(8, "rows", "chosen", "of the step time over a run, about")
     most_json_stretches = threshold(500, "rows", "chosen", "of the step time over a run, about")
     most_changes = threshold(8, "changes", "chosen", "of the step time, the newest")
+    most_incidents = threshold(5, "incidents", "chosen", "of an attempt: those that cost most")
     most_ranks = threshold(16, "ranks")
     most_ranks_in_full = threshold(4, "ranks", "chosen", "an answer has a line for each")
     ranks_that_matter = threshold(

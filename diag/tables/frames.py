@@ -248,6 +248,29 @@ _FRAMES: dict[str, tuple[Column, ...]] = {
         Column("hosts", TEXT, "Their hosts."),
         Column("basis", TEXT, "What the cause rests on."),
     ),
+    "incidents": (
+        Column("kind", TEXT, "slow, stalled (one step, or a pause before it) or stuck (until the end)."),
+        Column("first", INDEX, "The first step of it."),
+        Column("last", INDEX, "The last step of it."),
+        Column("begin_unix_ns", CLOCK, "When it began, Unix time."),
+        Column("end_unix_ns", CLOCK, "When it ended, or the last record was made."),
+        Column("goes_on", FLAG, "Whether it lasts until the last record."),
+        Column("lost_ns", MS, "Time that it cost the training, against the steps before it."),
+        Column("lost_hours", NUMBER, "Hours that it cost all ranks together."),
+        Column("cause", TEXT, "As in changes."),
+        Column("ranks", INDICES, "Ranks at fault; empty if it is no rank in particular, or not known."),
+        Column("hosts", TEXT, "Their hosts."),
+    ),
+    "goodput": (
+        Column(
+            "part",
+            TEXT,
+            "new_steps, repeated_steps, initialisation, checkpoints, evaluation, stalls, restarts or other. They add "
+            "up to the wall time.",
+        ),
+        Column("ns", MS, "Its duration."),
+        Column("share", SHARE, "As a fraction of the wall time."),
+    ),
     "facts": (
         Column("key", TEXT, "What is known of the run, such as trainer.prefetch or versions.torch."),
         Column("value", TEXT, "Its value."),

@@ -43,3 +43,25 @@ def changes(history: History) -> pl.DataFrame:
             for change in history.changes
         ),
     )
+
+
+def incidents(history: History) -> pl.DataFrame:
+    """A row for each incident, in order."""
+    return frame(
+        "incidents",
+        (
+            {**asdict(incident), "ranks": list(incident.ranks), "hosts": ", ".join(incident.hosts)}
+            for incident in history.incidents
+        ),
+    )
+
+
+def goodput(history: History) -> pl.DataFrame:
+    """A row for each part of the wall time; none without a clock."""
+    goodput = history.goodput
+    parts = goodput.parts if goodput is not None else {}
+    wall_ns = goodput.wall_ns if goodput is not None else 0
+    return frame(
+        "goodput",
+        ({"part": name, "ns": ns, "share": ns / wall_ns if wall_ns else 0.0} for name, ns in parts.items()),
+    )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from diag.model.history import Change, History
+from diag.model.history import Change, Goodput, History, Incident, Restart
 
 from . import sentences
-from .formatting import duration, listing, moment, share
+from .formatting import NBSP, counted, duration, listing, moment, number, share
 
 
 def since(history: History) -> str:
@@ -23,10 +23,9 @@ def change_words(change: Change, *, goes_on: bool) -> str:
     if not goes_on:
         since = sentences.IN_STEPS(first=f"{change.step:,}", last=f"{change.last:,}")
     template = sentences.SLOWER_SINCE if change.slower else sentences.FASTER_SINCE
-    when = f" ({moment(change.unix_ns)})" if change.unix_ns and moment(change.unix_ns) else ""
     return template(
         since=since,
-        moment=when,
+        moment=_when(change.unix_ns),
         by=share(abs(change.by)),
         after=duration(change.after_ns),
         before=duration(change.before_ns),
@@ -49,3 +48,83 @@ def on_hosts(hosts: tuple[str, ...], most: int = 4) -> str:
         return ""
     more = f" and {len(hosts) - most} more" if len(hosts) > most else ""
     return f" on {', '.join(hosts[:most])}{more}"
+
+
+# -- what it cost ------------------------------------------------------------------------------------------------------
+
+_PARTS = {
+    "repeated_steps": "steps trained again",
+    "initialisation": "initialisation",
+    "checkpoints": "checkpoints",
+    "evaluation": "evaluation",
+    "stalls": "stalls",
+    "restarts": "restarts",
+    "other": "other",
+}
+
+
+def goodput_words(goodput: Goodput) -> str:
+    """The share of the wall time that became new steps, and where the rest went, the most first."""
+    parts = goodput.parts
+    worth = goodput.wall_ns / 1000
+    rest = sorted(((parts[name], words) for name, words in _PARTS.items() if parts[name] > worth), reverse=True)
+    return sentences.GOODPUT(
+        share=share(goodput.share),
+        wall=long_time(goodput.wall_ns),
+        new=long_time(goodput.new_steps),
+        rest="".join(f", {long_time(ns)} {words}" for ns, words in rest),
+    )
+
+
+def cost_words(incident: Incident, on_device: bool) -> str:
+    """What a slow stretch cost."""
+    return sentences.IT_COST(lost=long_time(incident.lost_ns), hours=hours(incident, on_device))
+
+
+def incident_words(incident: Incident, on_device: bool) -> str:
+    """A stall, or a run that is stuck: a sentence."""
+    stuck = incident.kind == "stuck"
+    why = f" ({incident.cause})" if incident.cause else ""
+    if incident.ranks:
+        why = sentences.STALLED_BECAUSE_OF(ranks=listing(incident.ranks), hosts=on_hosts(incident.hosts))
+    return (sentences.STUCK if stuck else sentences.STALLED)(
+        step=f"{incident.first - stuck:,}",
+        moment=_when(incident.begin_unix_ns),
+        lost=long_time(incident.lost_ns),
+        why=why,
+        hours=hours(incident, on_device),
+    )
+
+
+def restart_words(restart: Restart, incident: Incident, on_device: bool) -> str:
+    """When the training began again, and what that lost."""
+    repeated = sentences.REPEATED_NOTHING()
+    if restart.repeated:
+        repeated = sentences.REPEATED(steps=counted(restart.repeated, "step"), time=long_time(restart.repeated_ns))
+    return sentences.RESTARTED(
+        number=restart.number,
+        moment=_when(restart.unix_ns),
+        ended=f", after it {restart.ended}" if restart.ended else "",
+        down=long_time(restart.down_ns),
+        repeated=repeated,
+        hours=hours(incident, on_device),
+    )
+
+
+def hours(incident: Incident, on_device: bool) -> str:
+    """The time of all ranks: ``3.4 GPU hours``."""
+    return f"{number(incident.lost_hours)}{NBSP}{'GPU' if on_device else 'rank'} hours"
+
+
+def long_time(ns: float) -> str:
+    """``2 h 5 min``: two units, of which the second is left out where it is 0; below two minutes ``12.3 s``."""
+    if ns < 120e9:
+        return duration(ns)
+    minutes = round(ns / 60e9)
+    parts = [(minutes // 1440, "d"), (minutes // 60 % 24, "h"), (minutes % 60, "min")]
+    first = next(at for at, (count, _) in enumerate(parts) if count)
+    return " ".join(f"{count}{NBSP}{unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def _when(unix_ns: int | None) -> str:
+    return f" ({moment(unix_ns)})" if unix_ns and moment(unix_ns) else ""

@@ -77,6 +77,14 @@ NO_MORE_BECAUSE_OF_RANKS = Sentence(", without the delay by {ranks}{hosts} ({cau
 BECAUSE_OF = Sentence(", because of {cause} on all ranks")
 NO_MORE_BECAUSE_OF = Sentence(", because of less {cause}")
 UNKNOWN_WHY = Sentence("; the cause is not known")
+IT_COST = Sentence(" It cost {lost}, {hours}.")
+GOODPUT = Sentence("Goodput {share}: of {wall}, {new} became new steps{rest}.")
+STALLED = Sentence("Step {step}{moment}: stalled for {lost}{why} ({hours}).")
+STUCK = Sentence("After step {step}{moment}: stuck for {lost}{why} ({hours}).")
+STALLED_BECAUSE_OF = Sentence(", the others waited for {ranks}{hosts}")
+RESTARTED = Sentence("Restart {number}{moment}{ended}: {down} without a step; {repeated} ({hours}).")
+REPEATED = Sentence("{steps} trained again, {time}")
+REPEATED_NOTHING = Sentence("no step trained again")
 
 # -- two accounts of a run ---------------------------------------------------------------------------------------------
 

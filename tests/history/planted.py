@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from diag.collectors.layout import RunLayout
+from diag.collectors.manifest import update_manifest
 from tests.long_run import LongRun, S
 
 BEGIN_NS = 1_764_000_000 * S
@@ -38,12 +40,30 @@ class Training:
                 of_rank.train(1, extra + slow_ms * MS, waited)
         return self
 
+    def save(self, ms: int) -> Training:
+        """A step with a checkpoint."""
+        for of_rank in self._ranks:
+            of_rank.train(1, saved_ns=ms * MS)
+        return self
+
+    def stall(self, ms: int, rank: int) -> Training:
+        """A step in which one rank computes longer."""
+        for number, of_rank in enumerate(self._ranks):
+            of_rank.train(1, ms * MS, 0 if number == rank else ms * MS)
+        return self
+
+    @property
+    def end_ns(self) -> int:
+        return self._ranks[0].end_ns
+
     def pause(self, ms: int) -> Training:
         """Time in which no step runs."""
         for of_rank in self._ranks:
             of_rank.pause(ms * MS)
         return self
 
-    def close(self) -> None:
+    def close(self, exit_code: int | None = None) -> None:
+        if exit_code is not None:
+            update_manifest(RunLayout(self._ranks[0].folder), exit_code=exit_code)
         for of_rank in self._ranks:
             of_rank.close()

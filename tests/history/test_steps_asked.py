@@ -10,7 +10,7 @@ import pytest
 
 import diag
 from diag.errors import DiagError
-from diag.model.asked import KnownSteps, steps_asked
+from diag.rundir.asked import KnownSteps, steps_asked
 from diag.summaries import open_by_size
 from tests.command import diag as diag_command
 from tests.history.planted import BEGIN_NS, Training

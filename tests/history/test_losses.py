@@ -1,0 +1,167 @@
+"""Where the time of a job went, and what cost some of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import diag
+from diag.api import open_run
+from diag.history.losses import goodput_of, spent
+from diag.model.history import Life
+from diag.rundir.series import Series, of_sums
+from diag.summaries import open_history
+from tests.command import diag as diag_command
+from tests.history.planted import BEGIN_NS, MS, Training
+
+S = 10**9
+
+
+def adds_up(life: Life) -> bool:
+    goodput = life.goodput
+    assert goodput is not None
+    return sum(goodput.parts.values()) == goodput.wall_ns and all(ns >= 0 for ns in goodput.parts.values())
+
+
+@pytest.fixture(scope="module")
+def restarted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """100 steps, a checkpoint in step 100, 30 steps; it fails. A minute later it goes on with step 101."""
+    run = tmp_path_factory.mktemp("restarted") / "R"
+    first = Training(run)
+    first.train(100).save(500).train(30).close(exit_code=1)
+    again = Training(run / "restart-1", begin_ns=first.end_ns + 60 * S, first_step=101)
+    again.train(100).close(exit_code=0)
+    return run
+
+
+def test_a_restart_has_its_pause_and_its_repeated_steps(restarted: Path) -> None:
+    life = open_history(restarted)
+    (restart,) = life.restarts
+    assert (restart.number, restart.resumed_at, restart.repeated) == (1, 101, 30)
+    assert restart.down_ns == pytest.approx(60 * S, abs=10_000)
+    assert restart.repeated_ns == pytest.approx(30 * 203e6, rel=0.05)
+    assert restart.ended == "failed"
+    (incident,) = life.incidents
+    assert (incident.kind, incident.attempt) == ("restart", 1)
+    assert incident.lost_ns == restart.down_ns + restart.repeated_ns
+    assert incident.lost_hours == pytest.approx(4 * incident.lost_ns / 3.6e12)
+    goodput = life.goodput
+    assert goodput is not None
+    assert adds_up(life)
+    assert goodput.restarts == pytest.approx(60 * S, abs=10_000)
+    assert goodput.repeated_steps == restart.repeated_ns
+    assert goodput.checkpoints == pytest.approx(500 * MS, rel=0.01)
+    assert goodput.new_steps == pytest.approx(201 * 203e6, rel=0.05)
+
+
+def test_the_command_says_what_a_restart_lost(restarted: Path) -> None:
+    printed = " ".join(diag_command("history", restarted).stdout.split())
+    assert "Restart 1" in printed
+    assert "after it failed: 60.0 s without a step; 30 steps trained again" in printed
+    assert "Goodput" in printed
+    document = json.loads(diag_command("history", restarted, "--json").stdout)
+    parts = document["goodput"]["parts_ns"]
+    assert sum(parts.values()) == document["goodput"]["wall_ns"]
+    assert [attempt["number"] for attempt in document["attempts"]] == [0, 1]
+
+
+def test_steps_that_count_anew_go_on_after_the_last_checkpoint(tmp_path: Path) -> None:
+    run = tmp_path / "R"
+    first = Training(run, ranks=2)
+    first.train(60).save(300).train(20).close(exit_code=1)
+    again = Training(run / "restart-1", ranks=2, begin_ns=first.end_ns + 10 * S)
+    again.train(50).close(exit_code=0)
+    life = open_history(run)
+    (restart,) = life.restarts
+    assert (restart.resumed_at, restart.repeated, restart.basis) == (61, 20, "the last checkpoint before it")
+    assert adds_up(life)
+    assert any("is taken to begin with step 61" in note for note in life.goodput.notes)  # type: ignore[union-attr]
+
+
+def test_without_a_checkpoint_all_is_trained_again(tmp_path: Path) -> None:
+    run = tmp_path / "R"
+    first = Training(run, ranks=2)
+    first.train(40).close(exit_code=1)
+    Training(run / "restart-1", ranks=2, begin_ns=first.end_ns + 10 * S).train(60).close(exit_code=0)
+    (restart,) = open_history(run).restarts
+    assert (restart.resumed_at, restart.repeated) == (0, 40)
+
+
+def test_a_slow_stretch_is_an_incident_with_its_rank_and_cost(tmp_path: Path) -> None:
+    Training(tmp_path / "R").train(150).train(80, [2], 100).train(150).close()
+    history = diag.open_run(tmp_path / "R").history
+    (incident,) = history.incidents
+    assert incident.kind == "slow"
+    assert (incident.ranks, incident.hosts) == ((2,), ("node1",))
+    assert abs(incident.first - 150) <= 2
+    assert abs(incident.last - 229) <= 2
+    assert not incident.goes_on
+    assert incident.lost_ns == pytest.approx(80 * 100 * MS, rel=0.05)
+    assert incident.lost_hours == pytest.approx(4 * incident.lost_ns / 3.6e12)
+    assert incident.begin_unix_ns is not None
+    assert incident.begin_unix_ns - BEGIN_NS == pytest.approx(150 * 203e6, rel=0.05)
+
+
+def test_a_step_that_stands_still_is_one_too(tmp_path: Path) -> None:
+    Training(tmp_path / "R").train(80).stall(20_000, rank=1).train(40).pause(9_000).train(40).close()
+    history = open_run(tmp_path / "R").history
+    stalled, paused = history.incidents
+    assert (stalled.kind, stalled.first, stalled.ranks) == ("stalled", 80, (1,))
+    assert stalled.lost_ns == pytest.approx(20 * S, rel=0.02)
+    assert (paused.kind, paused.first, paused.cause) == ("stalled", 121, "between steps")
+    assert paused.lost_ns == pytest.approx(9 * S, abs=10_000)
+    assert history.goodput is not None
+    assert history.goodput.stalls == pytest.approx(stalled.lost_ns + paused.lost_ns, abs=10)
+    assert "stalled for 20.0 s, the others waited for rank 1" in diag_command("history", tmp_path / "R").stdout
+
+
+def test_a_healthy_run_has_no_incident(tmp_path: Path) -> None:
+    Training(tmp_path / "R").train(100).save(3_000).train(100).close(exit_code=0)
+    life = open_history(tmp_path / "R")
+    assert life.incidents == ()
+    assert adds_up(life)
+    assert life.goodput is not None
+    assert life.goodput.share > 0.9
+
+
+@pytest.mark.parametrize("sample", sorted(path.name for path in Path("sample_traces").glob("*/")))
+def test_the_sample_runs_have_no_incident(sample: str) -> None:
+    life = open_history(Path("sample_traces") / sample)
+    assert life.incidents == ()
+    assert life.goodput is None or adds_up(life)
+
+
+ROW = st.tuples(st.integers(0, 10**10), st.integers(1, 10**11), st.integers(0, 10**11), st.booleans(), st.booleans())
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(ROW, min_size=1, max_size=30), st.integers(0, 10**12), st.integers(0, 10**12), st.booleans())
+def test_the_parts_of_any_steps_add_up_to_the_wall_time(
+    rows: list[tuple[int, int, int, bool, bool]], before: int, after: int, stuck: bool
+) -> None:
+    series = made(rows)
+    begin, end = int(series.begin_ns[0]) - before, int(series.end_ns[-1]) + after
+    goodput = goodput_of(series, spent(series), begin, end, stuck)
+    assert goodput.wall_ns == end - begin
+    assert sum(goodput.parts.values()) == goodput.wall_ns
+    assert all(ns >= -len(rows) for ns in goodput.parts.values())  # rounded
+
+
+def made(rows: list[tuple[int, int, int, bool, bool]]) -> Series:
+    """(gap before the step, its duration, its checkpoint, whether it evaluates, whether a profiler runs)"""
+    import numpy as np
+
+    gaps, durations, saved = (np.array([row[at] for row in rows], dtype=np.int64) for at in range(3))
+    ends = np.cumsum(gaps + durations)
+    empty, numbers = of_sums(()), np.arange(len(rows), dtype=np.int64)
+    flags = [np.array([row[at] for row in rows], dtype=np.bool_) for at in (3, 4)]
+    times = durations.astype(np.float64)
+    assert len(empty) == 0
+    return Series(
+        numbers, numbers, np.ones_like(numbers), ends - durations, ends, times, times,
+        {"checkpoint": np.minimum(saved, durations).astype(np.float64)}, *flags,
+    )  # fmt: skip
