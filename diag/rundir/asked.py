@@ -13,7 +13,6 @@ from diag.errors import DiagError, ExitCode
 _SECONDS = {"s": 1, "min": 60, "m": 60, "h": 3_600, "d": 86_400}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(s|min|m|h|d)")
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
-_MOST_DIGITS = 18
 _HINT = "--steps 100:200, 100: or :200; --since 81200, 2h, 14:03 or 2026-11-24T14:03 (UTC)"
 
 
@@ -105,7 +104,7 @@ def steps_asked(steps: str | None = None, since: str | None = None) -> StepsAske
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    return text.isascii() and text.isdecimal() and len(text) <= 18
 
 
 def _since(since: str, text: str) -> dict[str, int]:

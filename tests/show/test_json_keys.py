@@ -20,6 +20,7 @@ _SAMPLES = _ROOT / "sample_traces"
         ("analyze", ("analyze", _SAMPLES / "fsdp2-not-overlapped", "--table", "collectives")),
         ("analyze", ("analyze", _SAMPLES / "ddp-straggler-rank0")),
         ("analyze SEVERAL", ("analyze", _SAMPLES / "fsdp2-slow-wire", _SAMPLES / "ddp-healthy")),
+        ("history", ("history", _SAMPLES / "fsdp2-not-overlapped")),
         ("compare", ("compare", _SAMPLES / "fsdp2-not-overlapped", _SAMPLES / "fsdp2-slow-wire")),
         ("check", ("check", _SAMPLES / "ddp-healthy", "--max-step", "1ms", "--max-data-wait", "50%")),
         ("triage", ("triage", _ROOT / "tests/hang/captured/skip-collective-4-ranks")),
