@@ -47,7 +47,7 @@ def shares_of_steps(
     # A step without a path, as in summaries, has no activity that is known.
     spent[:, Kind.COMPUTE, Detail.NONE] += np.array([step.dur_ns for step in steps]) - spent.sum(axis=(1, 2))
     spent[:, Kind.IDLE, STARTUP_DETAILS] = 0.0
-    unexplained = np.array([step.unexplained_ns for step in steps], dtype=np.float64)
+    unexplained = _unexplained(steps)
     tails = _tails(steps, collectives, noise)
     for (rank, of), tail_ns in tails.items():
         spent[:, Kind.COMM, of] -= tail_ns
@@ -73,6 +73,13 @@ def shares_of_steps(
     _late_ranks(table, steps)
     numbers = tuple(step.step for step in steps)
     return Shares(numbers, dur_ns, tuple(table.rows()), ranks, on_device, noise)
+
+
+def _unexplained(steps: Sequence[StepAccount]) -> Series:
+    """Waiting without a recorded reason: the reason lies outside of the steps, and so of the path."""
+    blames, owner = blames_of_steps(steps)
+    unknown = blames.detail == Detail.UNKNOWN
+    return np.bincount(owner[unknown], weights=blames.ns[unknown], minlength=len(steps)).astype(np.float64)
 
 
 def _waiting(steps: Sequence[StepAccount]) -> dict[tuple[int, Kind, Detail], Series]:
@@ -124,9 +131,12 @@ def _tails(
     """By rank and detail: communication on the path that only this rank had. Noise is not a part of every tail: a
     longer one is due to the link as a whole."""
     met = {collective.key: collective for collective in collectives}
+    met = {key: each for key, each in met.items() if max(each.tail_ns, default=0) > noise.tail_ns}
     tails: dict[tuple[int, Detail], Series] = {}
-    for at, step in enumerate(steps) if met else ():
+    for at, step in enumerate(steps):
         path = step.path
+        if met.keys().isdisjoint(path.keys):
+            continue
         for piece in np.flatnonzero((path.kind == Kind.COMM) & (path.collective >= 0)).tolist():
             rank = int(path.rank[piece])
             collective = met.get(path.keys[path.collective[piece]])

@@ -495,11 +495,6 @@ class StepAccount(Struct, frozen=True):
         """The fraction of all blames that was lost: ranks that are late together are waited for at the same time."""
         return self.once_ns / self.waited_ns if self.once_ns else 1.0
 
-    @property
-    def unexplained_ns(self) -> int:
-        """Waiting without a recorded reason: the reason lies outside of the steps, and so of the path."""
-        return int(self.blames.ns[self.blames.detail == Detail.UNKNOWN].sum())
-
     def on_path(self, *kinds: Kind) -> int:
         return sum(self.path.total(kind) for kind in kinds)
 

@@ -20,7 +20,7 @@ from diag.account.records import open_spans
 from diag.collectors.records import RECV, SEND
 from diag.model.axes import PIPELINE, Axes
 from diag.model.breakdown import CollectiveStat, CollectiveTable, ExposedCall
-from diag.model.steps import Attribution, CollectiveCall, Kind, MatchedCollective, RankStep, Segments
+from diag.model.steps import Attribution, CollectiveCall, Kind, MatchedCollective, RankStep, Segments, by_causes
 from diag.rundir.columns import Bools, Ints, is_named
 from diag.tables.policy import BANDWIDTH
 from diag.traces.kineto_names import P2P_OPS
@@ -110,7 +110,8 @@ def collective_table(
     return CollectiveTable(
         rows=tuple(sorted(stats, key=lambda s: (-s.exposed_ns, -s.duration_mean_ns * s.count, s.group, s.op))),
         rank_steps=len(counted),
-        rest_exposed_ns=sum(s.segments.total(Kind.COMM) for s in counted) - sum(s.exposed_ns for s in stats),
+        rest_exposed_ns=int(by_causes([s.segments for s in counted])[:, Kind.COMM].sum())
+        - sum(s.exposed_ns for s in stats),
         rest_hidden_ns=sum(s.overlapped_comm_ns for s in counted) - sum(s.hidden_ns for s in stats),
         all_to_alls=all_to_all_table(attribution, steps),
         longest=_longest(parts, matches, attribution),

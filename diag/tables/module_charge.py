@@ -13,7 +13,7 @@ from msgspec import Struct
 from diag.account.critical_path import label_of, labels_of
 from diag.account.intervals import Window
 from diag.account.trace_ranges import host_windows
-from diag.model.steps import Detail, Kind, RankStep, StepAccount
+from diag.model.steps import Detail, Kind, Pieces, RankStep, StepAccount
 from diag.rundir.columns import places_from
 from diag.rundir.tables import RankTables
 from diag.tables.policy import EFFICIENCY
@@ -53,19 +53,16 @@ class Stretches(Struct, frozen=True, eq=False):
 
 
 def on_paths(accounts: Iterable[StepAccount]) -> Stretches:
-    return _stretches(
-        (account.step, path.rank, path.start_ns, path.end_ns, path.kind, path.detail)
-        for account in accounts
-        for path in (account.path,)
-    )
+    listed = list(accounts)
+    ranks = np.concatenate([np.zeros(0, dtype=np.int64), *(account.path.rank for account in listed)])
+    return _stretches(Pieces.of([account.path for account in listed]), [account.step for account in listed], ranks)
 
 
 def of_rank_steps(steps: Iterable[RankStep]) -> Stretches:
-    return _stretches(
-        (step.step, np.full(len(cut.kind), step.rank), cut.start_ns, cut.end_ns, cut.kind, cut.detail)
-        for step in steps
-        for cut in (step.segments,)
-    )
+    listed = list(steps)
+    pieces = Pieces.of([step.segments for step in listed])
+    ranks = np.array([step.rank for step in listed], dtype=np.int64)[pieces.of_step]
+    return _stretches(pieces, [step.step for step in listed], ranks)
 
 
 def charge(trace: Trace, windows: Sequence[tuple[Window, RankStep]], stretches: Stretches) -> pl.DataFrame:
@@ -119,16 +116,11 @@ def accounted(
     return [(window, step) for window, step in pairs if step is not None and step.source == "trace"]
 
 
-def _stretches(
-    parts: Iterable[tuple[int, Times, Times, Times, npt.NDArray[np.integer], npt.NDArray[np.integer]]],
-) -> Stretches:
-    columns: list[list[Times]] = [[np.zeros(0, dtype=np.int64)] for _ in range(5)]
-    for step, rank, start, end, kind, detail in parts:
-        labels: Times = labels_of(kind, detail).astype(np.int64)
-        values_of = (np.full(len(start), step), rank.astype(np.int64), start, end, labels)
-        for column, values in zip(columns, values_of, strict=True):
-            column.append(values.astype(np.int64, copy=False))
-    return Stretches(*(np.concatenate(column) for column in columns))
+def _stretches(pieces: Pieces, steps: Sequence[int], ranks: Times) -> Stretches:
+    """``steps``: of the pieces' steps; ``ranks``: of each piece."""
+    every, numbers = pieces.every, np.array(steps, dtype=np.int64)[pieces.of_step]
+    labels: Times = labels_of(every.kind, every.detail).astype(np.int64)
+    return Stretches(numbers, ranks, every.start_ns, every.end_ns, labels)
 
 
 def _by_track(tracks: ModuleTracks, labels: Times) -> list[tuple[Track, Times]]:
