@@ -114,6 +114,20 @@ def test_pieces_and_calls_are_kept_for_some_steps(run: Path, whole: Result, in_b
     assert list(kept.collectives) == [met for met in whole.attribution.collectives if met.step in kept.detailed]
 
 
+def test_collectives_are_kept_for_the_same_steps(
+    run: Path, whole: Result, in_blocks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIAG_CACHE", str(tmp_path))
+    for _ in ("read", "as they were kept"):
+        result = open_run(run)
+        detailed = result.attribution.detailed
+        assert detailed is not None
+        for rank, of_rank in result.tables.ranks.items():
+            recorded = whole.tables.ranks[rank].rows
+            assert list(of_rank.rows) == list(recorded.take(np.isin(recorded.step, list(detailed))))
+            assert of_rank.groups == whole.tables.ranks[rank].groups
+
+
 def test_a_file_out_of_order_is_read_as_a_whole(run: Path, whole: Result, in_blocks: None, tmp_path: Path) -> None:
     shuffled = write_run(simulate(_plan()), tmp_path / "run")
     file = shuffled.ranks()[1].collectives
