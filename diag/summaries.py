@@ -28,7 +28,7 @@ from diag.errors import DiagError, readable
 from diag.history.life import life_of
 from diag.history.steps import only_of
 from diag.model import Gap
-from diag.model.history import Life
+from diag.model.history import History, Life
 from diag.model.steps import Coverage, Recommendation
 from diag.rundir.asked import steps_asked
 from diag.rundir.job_ranks import job_ranks
@@ -229,13 +229,28 @@ def open_history(*paths: Path | str, progress: Callable[[int, int, str], None] |
     """The life of a run, with the training after each of its restarts. DiagError if nothing was recorded."""
     paths = tuple(local_paths(paths))
     reading = Reading(progress=progress)
-    attempts = [open_by_size(*paths, reading=reading).history]
+    attempts = [_history(open_by_size(*paths, reading=reading))]
     if len(paths) == 1 and (layout := RunLayout(Path(paths[0]))).is_run():
         for restart in layout.restarts():
             with suppress(DiagError):  # it may have ended before its first step
                 number = int(restart.root.name.rpartition("-")[2])
-                attempts.append(replace(open_by_size(restart.root, reading=reading).history, number=number))
+                attempts.append(replace(_history(open_by_size(restart.root, reading=reading)), number=number))
     return life_of(attempts)
+
+
+def _history(result: Result) -> History:
+    return replace(result.history, culprit_hosts=result.verdict.culprit_hosts)
+
+
+def open_histories(
+    jobs: Jobs, progress: Callable[[int, int, str], None] | None = None
+) -> Iterator[tuple[Job, Life | DiagError]]:
+    """Each job with its life, one after the other, or with the error if it cannot be read."""
+    for job in jobs.jobs:
+        try:
+            yield job, open_history(*job.paths, progress=progress)
+        except DiagError as error:
+            yield job, error
 
 
 def open_each(jobs: Jobs, reading: Reading | None = None) -> Iterator[tuple[Job, Result | DiagError]]:

@@ -376,6 +376,7 @@ _DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "analyze": ("sample_traces/fsdp2-not-overlapped", "--table", "collectives"),
     "analyze SEVERAL": ("sample_traces/fsdp2-not-overlapped", "sample_traces/fsdp2-slow-wire"),
     "history": ("sample_traces/fsdp2-not-overlapped",),
+    "history SEVERAL": ("sample_traces/fsdp2-not-overlapped", "sample_traces/fsdp2-slow-wire"),
     "compare": ("sample_traces/fsdp2-not-overlapped", "sample_traces/fsdp2-slow-wire"),
     "check": ("sample_traces/ddp-healthy", "--max-step", "10s"),
     "triage": ("tests/hang/captured/skip-collective-4-ranks",),

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from diag.cli.reading import PathsArgument, PolicyOption, override_thresholds
+from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put
 
 
@@ -26,17 +27,28 @@ def history(
     restarts and steps that were trained again are counted apart; they add up to the wall time. A stall is a step, or a
     pause between two, of more than 5 seconds and 5 usual steps.
 
+    Of a folder of runs, each has its goodput and its last change, and hosts that were at fault in several are listed.
+
     Exit code 0: shown; 1: there is no run to show.
     """
     override_thresholds(policy)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
-    from diag.show.history import print_history, to_json
-    from diag.summaries import open_history
+    from diag.api import SeveralJobsError
+    from diag.show.history import print_histories, print_history, several_to_json, to_json
+    from diag.summaries import open_histories, open_history
 
     from .reading import reading_progress
 
     with reading_progress() as progress:
-        life = open_history(*paths, progress=progress)
+        try:
+            life = open_history(*paths, progress=progress)
+        except SeveralJobsError as error:
+            several = [(job.name, outcome) for job, outcome in open_histories(error.jobs, progress)]
+        else:
+            several = []
+    if several:
+        put(several_to_json(several) + "\n") if as_json else print_histories(several)
+        raise typer.Exit(ExitCode.ERROR if all(isinstance(each, DiagError) for _, each in several) else ExitCode.OK)
     if as_json:
         put(to_json(life) + "\n")
     else:

@@ -60,6 +60,7 @@ def history_of(tables: Tables, attribution: Attribution, shares: Shares, judged:
         stretches=_stretches(known, kept is not None and tables.ranks[kept.rank].on_device, to_unix_ns),
         changes=_with_ends(sorted(changes, key=lambda change: change.step), int(known.last[-1]) if len(known) else 0),
         on_device=tables.on_device,
+        hosts=tuple(dict.fromkeys(of.host for of in tables.ranks.values() if of.host)),
     )
     return history if kept is None else _with_losses(history, kept, tables, shares, judged)
 

@@ -11,6 +11,7 @@ class History(Topic, name="history"):
     least_steps = threshold(20, "steps", "chosen", "of a new level of the step time, and of the one before it")
     least_sums = threshold(4, "sums", "chosen", "the same, where only sums over several steps are known")
     least_noise = threshold(0.01, "fraction", "chosen", "of the step time: sums that differ by less are alike")
+    several_runs = threshold(2, "runs", "chosen", "in which a host was at fault")
     least_change = threshold(0.05, "fraction", "chosen", "of the step time: as a finding that is worth a warning")
     compared_steps = threshold(
         400, "steps", "chosen", "at most, on each side of a change, whose costs are compared to find its cause"

@@ -138,6 +138,8 @@ class History(Struct, frozen=True):
     end_unix_ns: int | None = None  # its last sign
     saved: int | None = None  # the last step with a checkpoint
     ended: str = ""  # how, in a word; "" while it trains
+    hosts: tuple[str, ...] = ()  # all of them
+    culprit_hosts: tuple[str, ...] = ()  # by the verdict of the attempt
 
     @property
     def now(self) -> Change | None:
@@ -162,3 +164,13 @@ class Life(Struct, frozen=True):
     goodput: Goodput | None
     incidents: tuple[Incident, ...]
     restarts: tuple[Restart, ...]
+
+
+class FaultyHost(Struct, frozen=True):
+    """A host that was at fault in several runs: ``runs``, of the ``took_part`` with other hosts in which it was.
+    ``lost_hours``: of all ranks, in incidents because of its ranks."""
+
+    host: str
+    runs: tuple[str, ...]
+    took_part: int
+    lost_hours: float

@@ -12,13 +12,23 @@ from rich.console import Console
 from rich.markup import escape
 
 from diag.collectors.layout import SCHEMA_VERSION
+from diag.errors import DiagError
 from diag.history.condense import condensed
+from diag.history.hosts import faulty_hosts
 from diag.history.losses import RESTART, SLOW, STALLED, STUCK
 from diag.model.history import Change, Goodput, History, Incident, Life
 from diag.show.policy import PAGE
 from diag.show.table import print_table
 from diag.words.formatting import counted, elapsed, masked, moment, spaced, visible
-from diag.words.history import change_words, cost_words, goodput_words, incident_words, restart_words
+from diag.words.history import (
+    change_words,
+    cost_words,
+    goodput_words,
+    host_words,
+    incident_words,
+    restart_words,
+    since,
+)
 from diag.words.places import shown
 from diag.words.table import MS, TEXT, TEXT_RIGHT, Column, Table, table_of
 from diag.words.terminal import report_console
@@ -26,6 +36,7 @@ from diag.words.wording import sentence
 
 STEP_TIME, CHANGES = "Step time", "Changes"
 NO_CHANGE = "The step time did not change."
+NO_HOST = "No host was at fault in several of them."
 _SHOWN_PARTS = {
     "compute_ns": "compute",
     "exposed_comm_ns": "exposed comm.",
@@ -132,6 +143,47 @@ def _sums(history: History, first: int, last: int) -> str:
     """The resolution of the steps between: the coarsest of them."""
     inside = [stretch.steps for stretch in history.stretches if first <= stretch.first <= last]
     return f"sums over {max(inside, default=0):,}"
+
+
+# -- several runs ------------------------------------------------------------------------------------------------------
+
+
+def print_histories(several: Sequence[tuple[str, Life | DiagError]], console: Console | None = None) -> None:
+    """Prints the life of each run in a few lines, and the hosts that were at fault in several of them."""
+    console = console or report_console()
+    lives = {name: life for name, life in several if isinstance(life, Life)}
+    for name, life in several:
+        console.print(f"[bold]{escape(visible(name))}[/]")
+        if isinstance(life, DiagError):
+            _say(console, f"  not read: {visible(life.message)}", "yellow")
+            continue
+        if life.goodput is not None:
+            _say(console, f"  {goodput_words(life.goodput)}")
+        for attempt in life.attempts[-1:]:
+            _say(console, f"  {visible(since(attempt)) or NO_CHANGE}")
+    console.print()
+    found = faulty_hosts(lives)
+    if not found:
+        _say(console, NO_HOST)
+    on_device = any(attempt.on_device for life in lives.values() for attempt in life.attempts)
+    for host in found:
+        _point(console, host_words(host, on_device), "yellow")
+
+
+def several_to_json(several: Sequence[tuple[str, Life | DiagError]]) -> str:
+    """The document of ``diag history FOLDER --json``."""
+    lives = {name: life for name, life in several if isinstance(life, Life)}
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "runs": [
+            {"name": name, "error": life.message}
+            if isinstance(life, DiagError)
+            else {"name": name, "error": None, **life_to_dict(life)}
+            for name, life in several
+        ],
+        "hosts": [to_builtins(host) for host in faulty_hosts(lives)],
+    }
+    return json.dumps(content, indent=1)
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from diag.model.history import Change, Goodput, History, Incident, Restart
+from diag.model.history import Change, FaultyHost, Goodput, History, Incident, Restart
 
 from . import sentences
-from .formatting import NBSP, counted, duration, listing, moment, number, share
+from .formatting import NBSP, counted, duration, listing, moment, number, share, visible
 
 
 def since(history: History) -> str:
@@ -111,9 +111,24 @@ def restart_words(restart: Restart, incident: Incident, on_device: bool) -> str:
     )
 
 
+def host_words(host: FaultyHost, on_device: bool) -> str:
+    """In how many runs a host was at fault, and what that cost: a sentence."""
+    more = f" and {len(host.runs) - 4} more" if len(host.runs) > 4 else ""
+    return sentences.HOST_AT_FAULT(
+        host=visible(host.host),
+        runs=f"{len(host.runs)} of {counted(host.took_part, 'run')}",
+        names=visible(", ".join(host.runs[:4])) + more,
+        hours=_hours(host.lost_hours, on_device),
+    )
+
+
 def hours(incident: Incident, on_device: bool) -> str:
     """The time of all ranks: ``3.4 GPU hours``."""
-    return f"{number(incident.lost_hours)}{NBSP}{'GPU' if on_device else 'rank'} hours"
+    return _hours(incident.lost_hours, on_device)
+
+
+def _hours(lost: float, on_device: bool) -> str:
+    return f"{number(lost)}{NBSP}{'GPU' if on_device else 'rank'} hours"
 
 
 def long_time(ns: float) -> str:

@@ -83,6 +83,7 @@ STALLED = Sentence("Step {step}{moment}: stalled for {lost}{why} ({hours}).")
 STUCK = Sentence("After step {step}{moment}: stuck for {lost}{why} ({hours}).")
 STALLED_BECAUSE_OF = Sentence(", the others waited for {ranks}{hosts}")
 RESTARTED = Sentence("Restart {number}{moment}{ended}: {down} without a step; {repeated} ({hours}).")
+HOST_AT_FAULT = Sentence("{host} was at fault in {runs} ({names}): {hours} in incidents because of it.")
 REPEATED = Sentence("{steps} trained again, {time}")
 REPEATED_NOTHING = Sentence("no step trained again")
 

@@ -14,6 +14,7 @@ from diag.api import open_run
 from diag.history.losses import goodput_of, spent
 from diag.model.history import Life
 from diag.rundir.series import Series, of_sums
+from diag.show.json_keys import documents, undescribed
 from diag.summaries import open_history
 from tests.command import diag as diag_command
 from tests.history.planted import BEGIN_NS, MS, Training
@@ -165,3 +166,15 @@ def made(rows: list[tuple[int, int, int, bool, bool]]) -> Series:
         numbers, numbers, np.ones_like(numbers), ends - durations, ends, times, times,
         {"checkpoint": np.minimum(saved, durations).astype(np.float64)}, *flags,
     )  # fmt: skip
+
+
+def test_a_host_that_is_at_fault_again_and_again_is_named(tmp_path: Path) -> None:
+    for name, slow in (("monday", [3]), ("tuesday", [2]), ("wednesday", [])):
+        Training(tmp_path / name, begin_ns=BEGIN_NS).train(80).train(60, slow, 80 if slow else 0).close(exit_code=0)
+    printed = " ".join(diag_command("history", tmp_path).stdout.split())
+    assert "node1 was at fault in 2 of 3 runs (monday, tuesday)" in printed
+    assert "node0 was at fault" not in printed
+    document = json.loads(diag_command("history", tmp_path, "--json").stdout)
+    assert [(host["host"], host["runs"]) for host in document["hosts"]] == [("node1", ["monday", "tuesday"])]
+    assert [run["name"] for run in document["runs"]] == ["monday", "tuesday", "wednesday"]
+    assert list(undescribed(document, documents()["history SEVERAL"])) == []
