@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 from diag.collectors.calls import RecordedCall
 from diag.collectors.files import Complaints, encode, replace_file
@@ -17,7 +18,8 @@ _PHASES = (("data", 0.02), ("forward", 0.31), ("backward", 0.58), ("optimizer", 
 
 
 class LongRun:
-    """``calls``: collectives in a step, half of them all-gathers and half reduce-scatters."""
+    """``calls``: collectives in a step, half of them all-gathers and half reduce-scatters. ``chance``: durations vary
+    as measured ones do; without it they are all alike."""
 
     def __init__(
         self,
@@ -30,7 +32,9 @@ class LongRun:
         first_step: int = 0,
         begin_ns: int = S,
         host: str = "node-a",
+        chance: Random | None = None,
     ) -> None:
+        self._varied = chance.randrange if chance is not None else lambda _most: 0
         self.folder, self._calls, self._step_ns, self._world = folder, calls, step_ns, world
         layout = RunLayout(folder)
         files, self.complaints = layout.rank(rank), Complaints(rank)
@@ -64,14 +68,15 @@ class LongRun:
         self._end_ns += ns
 
     def _one(self, longer_ns: int, waited_ns: int, saved_ns: int) -> None:
-        step, took_ns = self._step, self._step_ns
+        varied = self._varied
+        step, took_ns = self._step, self._step_ns + varied(1 + self._step_ns // 50)
         self._step += 1
         begin = self._end_ns
         self._end_ns = begin + took_ns + longer_ns + saved_ns
         longer = {"forward": longer_ns - waited_ns, "backward": waited_ns}
         phases, at = [], begin
         for name, share in _PHASES:
-            until = at + int(took_ns * share) + longer.get(name, 0)
+            until = at + int(took_ns * share) + longer.get(name, 0) - varied(1 + took_ns // 500)
             phases.append(PhaseRow(name, at, until))
             at = until
         if saved_ns:
@@ -80,18 +85,18 @@ class LongRun:
         calls = []
         for number in range(self._calls):
             op = "all_gather" if number < self._calls // 2 else "reduce_scatter"
-            start = begin + took_ns // 20 + number * work_ns
+            start = begin + took_ns // 20 + number * work_ns + varied(1 + work_ns // 8)
             if number >= self._calls // 2:
                 start += longer["forward"]
-            end = start + work_ns // 2 + (waited_ns if number == self._calls - 1 else 0)
+            end = start + work_ns // 2 + varied(1 + work_ns // 4) + (waited_ns if number == self._calls - 1 else 0)
             call = RecordedCall(
                 step, "0", step * self._calls + number, op, 436_207_616, "bfloat16", start, False,
-                end_ns=end, wait_start_ns=start + work_ns // 4, wait_end_ns=end,
+                end_ns=end, wait_start_ns=start + work_ns // 4 + varied(1 + work_ns // 8), wait_end_ns=end,
             )  # fmt: skip
             calls.append(call)
         record = StepRecord(
             step, begin, self._end_ns, phases, tokens=8_192, loss=2.0 + 8.0 / (1 + step / 1000),
-            memory=MemoryRecord(60_000_000_000), on_cpu_ns=took_ns // 2, queued_ns=12_345_678,
+            memory=MemoryRecord(60_000_000_000), on_cpu_ns=took_ns // 2, queued_ns=12_345_678 + varied(10**6),
             cpu={name: (int(took_ns * share) // 2, 1_234_567) for name, share in _PHASES},
         )  # fmt: skip
         groups = {"0": list(range(self._world))} if not self._named else {}

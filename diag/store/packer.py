@@ -281,13 +281,17 @@ def runs(pid: int) -> bool:
         return True
 
 
+ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
 class _Stop:
     """Set by SIGTERM: the run is over."""
 
     def __init__(self) -> None:
         self.asked = False
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in ENDS:
             signal.signal(number, self._ask)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)  # the launcher may have sent one already
 
     def _ask(self, *_: object) -> None:
         self.asked = True

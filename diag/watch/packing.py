@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 from diag import processes
 from diag.collectors.packing import MODULE, PACK_VARIABLE, Packing, make_private, node_folder
 from diag.errors import DiagError, ExitCode
+from diag.store.packer import ENDS as PACKER_ENDS
 from diag.store.policy import SEGMENTS
 from diag.store.stores import is_remote, require_client
 from diag.words.formatting import masked
@@ -59,10 +61,8 @@ def packed(folder: Path, packing: Packing | None, say: Callable[[str], object]) 
         yield
     finally:
         if not keeper.stop():
-            say(
-                f"the last records are not stored yet. A process goes on trying for "
-                f"{SEGMENTS.patience_s / 60:.0f} minutes; they are in {folder}"
-            )
+            goes_on = f" A process goes on trying for {SEGMENTS.patience_s / 60:.0f} minutes." if keeper.runs else ""
+            say(f"the last records are not stored yet; they are in {folder}.{goes_on}")
 
 
 class _Packer:
@@ -81,7 +81,7 @@ class _Packer:
 
     def _begin(self) -> None:
         # A session of its own: Ctrl-C in the terminal ends the training, whose last records are stored after that.
-        with suppress(OSError):
+        with suppress(OSError), held_back(PACKER_ENDS):
             self._process = processes.start(
                 self._command,
                 self._variables,
@@ -100,19 +100,38 @@ class _Packer:
                 self._begin()
 
     def stop(self) -> bool:
-        """Whether everything is stored."""
+        """Whether everything is stored. One that is killed meanwhile is started again."""
         self._stopped.set()
         self._thread.join()
-        if self._process is None or self._process.poll() is not None:
-            self._begin()  # it was killed a moment ago
-        if self._process is None:
-            return False
-        with suppress(OSError):
-            self._process.send_signal(signal.SIGTERM)
-        try:
-            return self._process.wait(SEGMENTS.wait_s) == 0
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            return False
+        deadline_s = time.monotonic() + SEGMENTS.wait_s
+        while True:
+            if self._process is None or self._process.poll() is not None:
+                self._begin()
+            if self._process is None:
+                return False
+            with suppress(OSError):
+                self._process.send_signal(signal.SIGTERM)
+            try:
+                code = self._process.wait(max(0.0, deadline_s - time.monotonic()))
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                return False
+            if code >= 0:
+                return code == 0
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+
+@contextmanager
+def held_back(signals: Iterable[signal.Signals]) -> Iterator[None]:
+    """A context in which a process may be started that gets these signals only once it lets them through: until then it
+    could not answer them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _print_lines(process: subprocess.Popen[Any]) -> None:

@@ -1,4 +1,5 @@
 """Ranks are killed (SIGKILL) at a random moment: the steps that they recorded are true, and the rest is a stated gap.
+So it is where each rank is a node of its own with a packer, and packers and whole nodes are killed too.
 
 What a kill does to the training and to the launcher is tested in tests/attach/test_kills.py.
 """
@@ -8,9 +9,11 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -20,9 +23,14 @@ import torch.distributed as dist
 
 from diag.api import Result, open_run
 from diag.collectors.layout import RunLayout
+from diag.collectors.packing import MODULE, PACK_VARIABLE, Packing
 from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError
+from diag.rundir.local import copies_folder, local_path
+from diag.store.packer import ENDS
+from diag.watch.packing import held_back
+from diag.words.places import shown
 from tests.command import diag
 from tests.forked import fork_server
 from tests.matrix import matrix
@@ -31,6 +39,7 @@ from tests.ports import rendezvous
 
 KILLS = 50
 RANKS = (0, 1)
+INTERVAL_S = 0.3  # of the packers
 LONGEST_S = 1.5  # from the first step to the kill; a rank holds back lines of up to two seconds
 
 
@@ -56,13 +65,13 @@ def train(rank: int, rendezvous: str, run_dir: str, truth: str, seed: int) -> No
 
 
 @contextmanager
-def training(folder: Path, seed: int) -> Iterator[list[BaseProcess]]:
+def training(folder: Path, seed: int, packed: bool = False) -> Iterator[list[BaseProcess]]:
+    """``packed``: each rank writes into a folder of its own, as on a node."""
     where = rendezvous(folder / "run")
+    runs = [folder / (f"node-{rank}" if packed else "run") for rank in RANKS]
     ranks = [
-        fork_server().Process(
-            target=train, args=(rank, where, str(folder / "run"), str(folder / f"truth_{rank}"), seed)
-        )
-        for rank in RANKS
+        fork_server().Process(target=train, args=(rank, where, str(run), str(folder / f"truth_{rank}"), seed))
+        for rank, run in zip(RANKS, runs, strict=True)
     ]
     for process in ranks:
         process.start()
@@ -80,22 +89,60 @@ def steps_in(folder: Path, rank: int) -> list[int]:
     return list(map(int, path.read_text().split())) if path.exists() else []
 
 
-def kill_some(folder: Path, seed: int) -> None:
-    """Trains, and kills one rank or both at a moment that the seed chooses; the survivor fails or is killed later."""
+class Packer:
+    """Of a rank's node. The test stands for its launcher, which starts another one if it is killed."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._command = [sys.executable, "-m", MODULE, str(folder / f"node-{rank}"), str(os.getpid())]
+        packing = Packing(f"file://{folder}/out", INTERVAL_S)
+        self._variables = {**os.environ, PACK_VARIABLE: packing.to_json()}
+        self.start()
+
+    def start(self) -> None:
+        with held_back(ENDS):
+            self._process = subprocess.Popen(self._command, env=self._variables)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> None:
+        self._process.terminate()
+        assert self._process.wait(PATIENCE_S) == 0
+
+
+def kill_some(folder: Path, seed: int, packed: bool = False) -> None:
+    """Trains, and kills one rank or both at a moment that the seed chooses; the survivor fails or is killed later. If
+    packed, some of the packers as well: those of the victims, so that these nodes are lost, or of the others."""
     chance = random.Random(seed)
     victims = chance.choice([(0,), (1,), RANKS])
-    with training(folder, seed) as ranks:
+    with training(folder, seed, packed) as ranks, ExitStack() as stack:
+        packers = [Packer(folder, rank) for rank in RANKS] if packed else []
+        for packer in packers:
+            stack.callback(packer.kill)
         deadline = time.monotonic() + PATIENCE_S
         while not all(steps_in(folder, rank) for rank in RANKS):
             assert time.monotonic() < deadline
             assert all(process.is_alive() for process in ranks)
             time.sleep(0.005)
         time.sleep(chance.uniform(0, LONGEST_S))
+        lost = chance.choice([(), (), victims]) if packed else ()
         for rank in victims:
             assert ranks[rank].pid is not None
             os.kill(ranks[rank].pid, signal.SIGKILL)
+            if rank in lost:
+                packers[rank].kill()
+        for rank, packer in enumerate(packers):
+            if rank not in lost and chance.random() < 0.5:
+                packer.kill()
+                packer.start()
         for process in ranks:
             process.join(10)
+            process.kill()
+            process.join()
+        for rank, packer in enumerate(packers):
+            if rank not in lost:
+                packer.end()
 
 
 def opened(run: Path) -> Result | None:
@@ -110,9 +157,28 @@ def opened(run: Path) -> Result | None:
 @pytest.mark.parametrize("seed", matrix(range(KILLS), range(3)))
 def test_recorded_steps_are_true_and_the_rest_is_a_gap(tmp_path: Path, seed: int) -> None:
     kill_some(tmp_path, seed)
-    result = opened(tmp_path / "run")
+    check(tmp_path, tmp_path / "run")
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_so_it_is_at_the_store_of_nodes_packers_and_ranks_that_are_killed(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIAG_CACHE", str(tmp_path / "cache"))
+    copies_folder.cache_clear()
+    kill_some(tmp_path, seed, packed=True)
+    stored = local_path(f"file://{tmp_path}/out")
+    if stored.is_dir():
+        check(tmp_path, stored)
+    else:  # the nodes were lost before their first interval ended
+        assert not list(tmp_path.rglob("*.seg"))
+
+
+def check(tmp_path: Path, run: Path) -> None:
+    result = opened(run)
     if result is None:
-        assert not any(RunLayout(tmp_path / "run").rank(rank).steps.exists() for rank in RANKS)
+        assert not any(RunLayout(run).rank(rank).steps.exists() for rank in RANKS)
         return
     recorded = {rank: [record.step for record in own.steps] for rank, own in result.tables.ranks.items()}
     for rank, steps in recorded.items():
@@ -128,7 +194,7 @@ def test_recorded_steps_are_true_and_the_rest_is_a_gap(tmp_path: Path, seed: int
         beat = result.tables.ranks[rank].heartbeat
         known = max(len(every) - 1, beat.steps if beat is not None else 0)
         if rank in result.attribution.ranks:
-            assert (str(RunLayout(tmp_path / "run").rank(rank).steps) in incomplete) == (known > len(steps)), rank
+            assert (shown(str(RunLayout(run).rank(rank).steps)) in incomplete) == (known > len(steps)), rank
         if beat is not None and len(steps) < len(steps_in(tmp_path, rank)) - 1:
             assert incomplete or any("steps of the last seconds may be missing" in n for n in result.coverage.notes)
 

@@ -18,6 +18,7 @@ from diag.collectors.packing import Keeper, Packing
 from diag.rundir.local import copies_folder, local_path
 from diag.rundir.runs import state_of
 from diag.rundir.states import State
+from diag.watch.packing import packed
 from tests.command import diag_process
 from tests.patience import PATIENCE_S
 
@@ -90,3 +91,15 @@ def test_a_rank_starts_the_packer_and_another_one_when_it_is_killed(tmp_path: Pa
         training.wait()
         for pid in packers_of(folder):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_a_training_that_ends_while_its_packer_starts_is_stored(tmp_path: Path) -> None:
+    rank = RunLayout(tmp_path / "node").rank(0)
+    rank.folder.mkdir(parents=True)
+    rank.log.write_text("the last line")
+    said: list[object] = []
+    address = f"file://{tmp_path}/out"
+    with packed(tmp_path / "node", Packing(address), said.append):
+        pass
+    assert not said
+    assert RunLayout(local_path(address)).rank(0).log.read_text() == "the last line"
