@@ -1,17 +1,21 @@
 """What the always-on collectors cost: steps with them against steps without, in turn, in one run of two gloo ranks.
 
-    python tests/bench/overhead.py [--strategy fsdp2] [--preset tiny] [--rounds 15] [--steps 6]
+    python -m tests.bench.overhead [--strategy fsdp2] [--preset tiny] [--rounds 15] [--steps 6]
 
 Each round trains some steps with the collectors on (profiler windows off) and as many without, in an order that
 alternates, on models that start equal. Prints the median over the rounds of the ratio of the rounds' median step times,
 with its 95 % bootstrap interval, the same for CPU time, and for comparison the ratio of two halves that both run
-without: the noise of this machine. Goal: 1.01 or less.
+without: the noise of this machine. Goal: 1.01 or less. In a fourth mode the collectors are on and a packer stores what
+they write every second, thirty times as often as by default; in the others it is stopped.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,6 +27,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
+from diag.collectors.packing import MODULE, PACK_VARIABLE, Packing
 from diag.collectors.records import PHASES
 from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
@@ -35,7 +40,8 @@ from tests.bench._paired import paired_ratio
 from tests.ports import rendezvous
 
 RANKS = 2
-MODES = ("with", "without", "without again")
+MODES = ("with", "without", "without again", "packed")
+RECORDED = ("with", "packed")
 
 
 def trainer_of(options: TrainerOptions, batches: Batches, watched: Collector | None) -> Trainer:
@@ -69,34 +75,46 @@ def rank_main(rank: int, rendezvous: str, options: TrainerOptions, rounds: int, 
     sampler = ShardedSampler(len(corpus), shape.batch_size, rank, RANKS, options.seed)
     loader = build_loader(corpus, sampler, num_workers=1, prefetch_factor=2, pin_memory=False)
     batches = Batches(loader, sampler)
-    collector = Collector(Path(folder), CollectorSettings(trace=False))
-    trainers = {mode: trainer_of(options, batches, collector if mode == "with" else None) for mode in MODES}
+    collector = Collector(Path(folder) / "run", CollectorSettings(trace=False))
+    trainers = {mode: trainer_of(options, batches, collector if mode in RECORDED else None) for mode in MODES}
     for trainer in trainers.values():
         trainer.collector, kept = NullCollector(), trainer.collector
         steps_of(trainer, 0, 4)  # warm-up
         trainer.collector = kept
     measured: dict[str, list[tuple[float, float]]] = {mode: [] for mode in MODES}
+    packer = start_packer(folder) if rank == 0 else None
     for turn in range(rounds):
-        order = MODES[turn % 3 :] + MODES[: turn % 3]
-        for mode in order:
+        first = turn % len(MODES)
+        for mode in MODES[first:] + MODES[:first]:
+            if packer is not None:
+                packer.send_signal(signal.SIGCONT if mode == "packed" else signal.SIGSTOP)
             dist.barrier()
-            if mode == "with":
-                with Collector(Path(folder), CollectorSettings(trace=False)) as collector:
+            if mode in RECORDED:
+                with Collector(Path(folder) / "run", CollectorSettings(trace=False)) as collector:
                     trainers[mode].collector = collector
                     measured[mode].append(steps_of(trainers[mode], turn * steps, steps))
             else:
                 measured[mode].append(steps_of(trainers[mode], turn * steps, steps))
     batches.close()
-    if rank == 0:
+    if packer is not None:
+        packer.kill()
+        packer.wait()
         report(options, measured, rounds * steps)
     dist.barrier()
     dist.destroy_process_group()
 
 
+def start_packer(folder: str) -> subprocess.Popen[bytes]:
+    packing = Packing(f"file://{folder}/out", 1.0)
+    command = [sys.executable, "-m", MODULE, f"{folder}/run", str(os.getpid())]
+    return subprocess.Popen(command, env={**os.environ, PACK_VARIABLE: packing.to_json()})
+
+
 def report(options: TrainerOptions, measured: dict[str, list[tuple[float, float]]], steps: int) -> None:
     base = 1000 * median(wall for wall, _ in measured["without"])
     print(f"{options.strategy}, {options.preset}, {RANKS} ranks, {steps} steps a mode, {base:.1f} ms a step without")
-    for name, mode in (("with / without", "with"), ("without / without (noise)", "without again")):
+    pairs = (("with / without", "with"), ("with, packed / without", "packed"), ("noise", "without again"))
+    for name, mode in pairs:
         for what, column in (("step time", 0), ("CPU time", 1)):
             ones, others = ([round_[column] for round_ in measured[key]] for key in (mode, "without"))
             print(f"  {name}, {what}: {paired_ratio(ones, others)}")
