@@ -132,7 +132,7 @@ def culprit_words(culprits: Sequence[Culprit]) -> str:
     hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
     if ranks and len(ranks) == len(culprits):
         return spaced(listing(ranks)) + (f" on {host_list(hosts)}" if hosts else "")
-    if hosts:
+    if hosts and not (ranks and any(culprit.peer for culprit in culprits)):
         return f"host{'s' if len(hosts) > 1 else ''} {host_list(hosts)}"
     return ", ".join(dict.fromkeys(_one(c) for c in culprits if _one(c)))
 

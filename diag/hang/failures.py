@@ -12,6 +12,7 @@ from diag.hang.classes import CLASSES
 from diag.hang.classes.processes import SAYS
 from diag.hang.job import JobLogs
 from diag.hang.model import MOST_RANKS, Line, Role, absent_of, grouped
+from diag.hang.numbering import Member, Numbering
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.text.prefixes import at_ns
 
@@ -393,6 +394,8 @@ def _members(job: JobLogs, group: str, ranks: set[int], reports: Iterable[Timeou
     """The global ranks of a group: all for the default group, else those of the only communicator that has these ranks.
     None where the size is not known: the highest rank that was seen need not be the last."""
     world = job.logs.world_size
+    if group == _UNKNOWN and any(r.rank != r.group_rank for r in reports if None not in (r.rank, r.group_rank)):
+        return None  # a part of the job
     if is_world(group) or group == _UNKNOWN:
         size = world or _by_ratio(reports) or 0
         alone = is_world(group) or len(job.communicators) <= 1
@@ -409,6 +412,21 @@ def _groups_of_ranks(job: JobLogs) -> dict[int, set[tuple[int, ...]]]:
     sizes = (communicator for communicator in job.communicators if communicator.size != job.logs.world_size)
     everyone = {members for communicator in sizes if (members := job.global_ranks(communicator)) is not None}
     return grouped((rank, members) for members in everyone for rank in members)
+
+
+# -- The store: who sets the ids of communicators ----------------------------------------------------------------------
+
+_UNPRINTED = -1  # a number in a group that a line does not print
+
+
+def writers_of_ids(job: JobLogs) -> list[int]:
+    """The ranks that set the ids of the communicators that others wait for, as far as lines show them. A line has their
+    number in the group."""
+    hits = [hit for hit in job.named("store-get") if "writer" in hit.groups]
+    readers = [Member(int(hit.groups.get("reader", _UNPRINTED)), job.rank_of(hit.line)) for hit in hits]
+    numbering = Numbering(reader for reader in readers if reader.number != _UNPRINTED)
+    ranks = {numbering.likely(int(hit.groups["writer"]), reader) for hit, reader in zip(hits, readers, strict=True)}
+    return sorted(rank for rank in ranks if rank is not None)
 
 
 # -- Progress: whether a process or the whole job continued after a line that looks alarming ---------------------------

@@ -179,6 +179,7 @@ CLASSES = (
         patterns={
             "store-get": cascade(
                 ("store->get(",),
+                r"(?:\[(?P<reader>\d+)\] is setting up NCCL communicator and )?"
                 r"(?:retr(?:ie|ei)ving ncclUniqueId from \[(?P<writer>\d+)\].*)?store->get\('(?P<key>[^']*)'\) got "
                 r"error",
                 "torch 1.9+; ProcessGroupNCCL.cpp",

@@ -12,10 +12,21 @@ from dataclasses import replace
 
 from diag.ended.model import Clue
 from diag.hang.classes.base import Hit
-from diag.hang.failures import TIMED_OUT, ended_well, failed, groups_of, is_world, rank_in, timeouts_of, went_on
+from diag.hang.failures import (
+    TIMED_OUT,
+    ended_well,
+    failed,
+    groups_of,
+    is_world,
+    rank_in,
+    timeouts_of,
+    went_on,
+    writers_of_ids,
+)
 from diag.hang.failures import group_of as group_of_line
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import MOST_RANKS, Communicator, Line, absent_of
+from diag.hang.numbering import Member, Numbering, member_culprit
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, ranks_in, time_of
 from diag.hang.rules.processes import victims_of
@@ -48,7 +59,7 @@ def _late_at_the_store(job: JobLogs) -> list[Clue]:
     late = []
     ids = [hit for hit in job.named("store-get") if TIMED_OUT.search(hit.line.text)]
     if ids:
-        writers = sorted({int(hit.groups["writer"]) for hit in ids if "writer" in hit.groups})
+        writers = job.once(writers_of_ids)
         victims = {rank for hit in ids if (rank := job.rank_of(hit.line)) is not None} - set(writers)
         writer = f"rank {writers[0]}" if len(writers) == 1 else "the first rank of its group"
         note = (
@@ -286,11 +297,20 @@ def _barrier(job: JobLogs) -> list[Clue]:
     hits = job.named("monitored-barrier")
     if not hits:
         return []
-    ranks = sorted({rank for hit in hits for rank in ranks_in(hit.groups["ranks"])})
     victims = job.named("barrier-victim")
-    clue = clue_of("missing_rank", hits, [job.of_rank(rank) for rank in ranks], hits[0].sentence, victims[:2])
-    waiting = {int(hit.groups["rank"]) for hit in victims} - set(ranks)
-    return [replace(clue, confidence=HANG_RULES.absent_in_report, victims=tuple(sorted(waiting | ({0} - set(ranks)))))]
+    zeros = [Member(0, job.rank_of(hit.line)) for hit in hits]
+    came = [Member(int(hit.groups["rank"]), job.rank_of(hit.line)) for hit in victims]
+    numbering = Numbering([*zeros, *came])
+    ranks = {
+        number: numbering.likely(number, zero)
+        for hit, zero in zip(hits, zeros, strict=True)
+        for number in ranks_in(hit.groups["ranks"])
+    }
+    culprits = [member_culprit(job, number, ranks[number]) for number in sorted(ranks)]
+    waiting = {numbering.likely(member.number, member) for member in (*zeros, *came)}
+    waited = tuple(sorted(rank for rank in waiting - set(ranks.values()) if rank is not None))
+    clue = clue_of("missing_rank", hits, culprits, hits[0].sentence, victims[:2])
+    return [replace(clue, confidence=HANG_RULES.absent_in_report, victims=waited)]
 
 
 def _watchdogs(job: JobLogs) -> list[Clue]:

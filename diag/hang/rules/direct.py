@@ -12,6 +12,7 @@ from diag.hang.classes.base import Hit
 from diag.hang.failures import speaker_of
 from diag.hang.job import JobLogs, bus_number, culprit_of, distinct
 from diag.hang.model import Line, Role
+from diag.hang.numbering import Member, Numbering, member_culprit
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE
 
 _TWO_ENDS = re.compile(r"completed with error|[Cc]onnection|\bpeer\b|(?i:\b(?:recv|send)\b)")
@@ -155,25 +156,37 @@ def _duplicate_gpu(job: JobLogs) -> list[Clue]:
     hits = job.named("duplicate-gpu")
     if not hits:
         return []
+    # NCCL prints the number of the reporting process first.
+    printers = [Member(int(hit.groups["group_rank"]), job.culprit(hit.line).rank) for hit in hits]
+    numbering = Numbering(printers)
+    hosts = {printer.number: job.culprit(hit.line).host for printer, hit in zip(printers, hits, strict=True)}
     culprits, places = [], set()
-    # NCCL prints the rank of the reporting process first.
-    printed = {int(hit.groups["group_rank"]): job.culprit(hit.line).host for hit in hits}
-    for hit in hits:
-        printer = job.culprit(hit.line)
-        offset = (printer.rank or 0) - int(hit.groups["group_rank"]) if printer.rank is not None else 0
-        for name in ("group_rank", "other_group_rank"):
-            rank = int(hit.groups[name]) + offset
-            member = job.of_rank(rank)
-            if not member.host and offset == 0:
-                member = replace(member, host=printed.get(rank, ""))
+    for hit, printer in zip(hits, printers, strict=True):
+        for number in (printer.number, int(hit.groups["other_group_rank"])):
+            rank = (numbering.likely if printer.rank is None else numbering.proven)(number, printer)
+            if rank is None and number in hosts and any(other.rank is not None for other in printers):
+                continue  # it prints a line of its own, which shows its rank
+            member = member_culprit(job, number, rank)
+            if not member.host and not numbering.differs and rank is not None:
+                member = replace(member, host=hosts.get(number, ""))
             places.add(member.host)
-            member = member if member.host else Culprit(rank, printer.host)
+            if not member.host and rank is not None:
+                member = replace(member, host=job.culprit(hit.line).host)
             culprits.append(replace(member, bus_id=hit.groups.get("bus_id", "")))
     places |= {address for culprit in culprits if (address := job.address_of(culprit.rank))}
     if len(places - {""}) > 1 and len({culprit.host for culprit in culprits}) > 1:
         note = f"NCCL treats {' and '.join(sorted(places - {''}))} as one host. {hits[0].sentence}"
         return [clue_of("same_host_identity", hits, culprits, note)]
-    return [clue_of("duplicate_gpu", hits, culprits, hits[0].sentence)]
+    return [clue_of("duplicate_gpu", hits, culprits, _of_one_group(hits[0], numbering.differs))]
+
+
+def _of_one_group(hit: Hit, differs: bool) -> str:
+    """The pair of a line, with the numbers that the headline does not use where they are those of a group."""
+    if not differs:
+        return hit.sentence
+    gpu = f" ({hit.groups['bus_id']})" if "bus_id" in hit.groups else ""
+    numbers = f"{hit.groups['group_rank']} and {hit.groups['other_group_rank']}"
+    return f"Both are on one GPU{gpu}; in their process group they are ranks {numbers}."
 
 
 def _unused_parameters(job: JobLogs) -> list[Clue]:
@@ -182,10 +195,16 @@ def _unused_parameters(job: JobLogs) -> list[Clue]:
     hits = job.named("finished-reduction") or with_rank
     if not hits:
         return []
-    culprits = [job.of_rank(int(hit.groups["rank"])) for hit in with_rank]
+    culprits = [_own_rank(job, hit) for hit in with_rank]
     culprits = culprits or [culprit for hit in hits if (culprit := speaker_of(job, hit.line)).rank is not None]
     note = " ".join(dict.fromkeys(hit.sentence for hit in (hits[0], *with_rank[:3])))
     return [clue_of("ddp_unused_parameters", hits, culprits, note, with_rank, confidence=HANG_EVIDENCE.names_the_cause)]
+
+
+def _own_rank(job: JobLogs, hit: Hit) -> Culprit:
+    """The culprit for a line in which a process prints its own number in a group."""
+    rank = job.rank_of(hit.line)
+    return job.of_rank(int(hit.groups["rank"]) if rank is None else rank)
 
 
 def far_end(job: JobLogs, hit: Hit) -> Culprit:

@@ -11,8 +11,10 @@ from diag.hang.classes.base import Hit
 from diag.hang.failures import GroupTimeouts, Timeout, groups_of, speaker_of, timeouts_of
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Communicator, NcclCall
+from diag.hang.numbering import Member, Numbering, member_culprit
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, far_end, ranks_in, time_of
+from diag.words.formatting import begun
 
 # Ranks may have different numbers of elements in these.
 _UNEVEN = ("ALLTOALL", "GATHER", "SCATTER", "SEND", "RECV", "COALESCED", "UNKNOWN", "BATCH")
@@ -68,9 +70,12 @@ def _same_model(job: JobLogs) -> list[Clue]:
     hits = job.named("ddp-same-model")
     if not hits:
         return []
-    printed = [hit.groups for hit in hits if "rank" in hit.groups]
-    counts = {int(groups["rank"]): int(groups["count"]) for groups in printed}
-    peer_counts = {int(groups["other_rank"]): int(groups["other_count"]) for groups in printed}
+    printed = [hit for hit in hits if "rank" in hit.groups]
+    counts = {int(hit.groups["rank"]): int(hit.groups["count"]) for hit in printed}
+    peer_counts = {int(hit.groups["other_rank"]): int(hit.groups["other_count"]) for hit in printed}
+    printers = {int(hit.groups["rank"]): Member(int(hit.groups["rank"]), job.rank_of(hit.line)) for hit in printed}
+    numbering = Numbering(printers.values())
+    readers = {int(hit.groups["other_rank"]): printers[int(hit.groups["rank"])] for hit in printed}
     odd, clear = _vote({**counts, **peer_counts})
     elsewhere = any(count == 0 or count > HANG_RULES.most_tensors_of_one_model for count in peer_counts.values())
     name = "desync" if elsewhere else "mismatch_shape"
@@ -78,7 +83,9 @@ def _same_model(job: JobLogs) -> list[Clue]:
     note += " No model has so many: that rank is in another collective." if elsewhere else ""
     named = odd if clear or len(counts) > 1 else sorted({*counts, *peer_counts})
     sure = HANG_EVIDENCE.names_an_effect if clear else HANG_EVIDENCE.suggests
-    return [clue_of(name, hits, [job.of_rank(rank) for rank in named], note, confidence=sure)]
+    ranks = {number: numbering.likely(number, printers.get(number) or readers[number]) for number in named}
+    culprits = [member_culprit(job, number, ranks[number]) for number in named]
+    return [clue_of(name, hits, culprits, note, confidence=sure)]
 
 
 def _vote(calls: Mapping[int, Hashable]) -> tuple[list[int], bool]:
@@ -94,22 +101,35 @@ def _vote(calls: Mapping[int, Hashable]) -> tuple[list[int], bool]:
 def _detail(job: JobLogs) -> list[Clue]:
     """TORCH_DISTRIBUTED_DEBUG=DETAIL: every message names its own rank and the first rank that differs."""
     hits = job.named("detail-mismatch")
-    prints: dict[int, tuple[str, str, str, str]] = {}
-    for hit in hits:
+    printers = [Member(int(hit.groups.get("rank", 0)), job.rank_of(hit.line)) for hit in hits]
+    numbering = Numbering(printer for printer, hit in zip(printers, hits, strict=True) if "rank" in hit.groups)
+    prints: dict[int, tuple[str, str, str, str]] = {}  # by the number in the group
+    ranks: dict[int, int | None] = {}
+    for hit, printer in zip(hits, printers, strict=True):
         for prefix, rank in (("", "rank"), ("other_", "other_rank")):
             if rank not in hit.groups:
                 continue
             parts = (hit.groups.get(f"{prefix}{name}", "") for name in ("seq", "op", "shape", "dtype"))
             seq, op, shape, dtype = (part.strip() for part in parts)
-            prints.setdefault(int(hit.groups[rank]), (seq, op, shape, dtype))
+            number = int(hit.groups[rank])
+            prints.setdefault(number, (seq, op, shape, dtype))
+            if ranks.get(number) is None:
+                ranks[number] = numbering.likely(number, printer)
     if not hits:
         return []
     if len(prints) < 2:
-        known = "".join(f" Rank {rank} runs {op} number {seq}." for rank, (seq, op, _, _) in prints.items())
+        known = "".join(
+            f" {begun(_member_words(number, ranks))} runs {op} number {seq}."
+            for number, (seq, op, _, _) in prints.items()
+        )
         note = f"torch found that the ranks call different collectives.{known} The line does not show the other side."
         return [
             clue_of(
-                "mismatch_op", hits, [job.of_rank(rank) for rank in prints], note, confidence=HANG_EVIDENCE.suggests
+                "mismatch_op",
+                hits,
+                [member_culprit(job, number, ranks[number]) for number in prints],
+                note,
+                confidence=HANG_EVIDENCE.suggests,
             )
         ]
     fields = list(zip(*prints.values(), strict=True))
@@ -119,7 +139,7 @@ def _detail(job: JobLogs) -> list[Clue]:
         name, position = "mismatch_shape", 2 if len(set(fields[2])) > 1 else 3
     else:
         name, position = "desync", 0
-    odd, clear = _vote({rank: fingerprint[position] for rank, fingerprint in prints.items()})
+    odd, clear = _vote({number: fingerprint[position] for number, fingerprint in prints.items()})
     world = job.logs.world_size
     if not clear and len(prints) == 2 and world is not None and world > 2:
         # The second rank of each message is the first that differs: the culprit, if the others agree.
@@ -132,14 +152,22 @@ def _detail(job: JobLogs) -> list[Clue]:
         "mismatch_shape": ("passes [{2}] {3}", "pass [{2}] {3}"),
         "desync": ("is at number {0}", "are at number {0}"),
     }[name]
-    others = [call for rank, call in prints.items() if rank not in odd] or list(prints.values())[1:]
+    others = [call for number, call in prints.items() if number not in odd] or list(prints.values())[1:]
     note = ""
     if odd:
-        note = f"Rank {odd[0]} {singular.format(*first)}, the others {plural.format(*others[0])}."
+        one = begun(_member_words(odd[0], ranks))
+        note = f"{one} {singular.format(*first)}, the others {plural.format(*others[0])}."
     if not clear and len(odd) == 2:
-        note = f"Rank {odd[0]} {singular.format(*first)}, rank {odd[1]} {singular.format(*prints[odd[1]])}."
+        other = _member_words(odd[1], ranks)
+        note = f"{one} {singular.format(*first)}, {other} {singular.format(*prints[odd[1]])}."
     sure = HANG_EVIDENCE.names_the_cause if clear else HANG_RULES.vote_tied
-    return [clue_of(name, hits, [job.of_rank(rank) for rank in odd], note, confidence=sure)]
+    culprits = [member_culprit(job, number, ranks[number]) for number in odd]
+    return [clue_of(name, hits, culprits, note, confidence=sure)]
+
+
+def _member_words(number: int, ranks: Mapping[int, int | None]) -> str:
+    rank = ranks.get(number)
+    return f"rank {number} of its group" if rank is None else f"rank {rank}"
 
 
 def _calls(job: JobLogs) -> list[Clue]:

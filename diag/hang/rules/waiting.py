@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from diag.ended.model import Clue, Culprit, Source
 from diag.hang.classes import CLASSES
-from diag.hang.failures import STEP, TIMED_OUT, GroupTimeouts, group_of, groups_of, timeouts_of
+from diag.hang.failures import STEP, TIMED_OUT, GroupTimeouts, group_of, groups_of, timeouts_of, writers_of_ids
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Line, MergedStack, Role, Stack, is_of_recorder
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
@@ -101,7 +101,7 @@ def _at_barriers(job: JobLogs) -> list[_Wait]:
         return []
     ranks = {int(hit.groups["rank"]) for hit in hits if "rank" in hit.groups}
     ranks |= {rank for hit in hits if (rank := job.rank_of(hit.line)) is not None}
-    awaited = {int(hit.groups["writer"]) for hit in hits if "writer" in hit.groups} or {0}
+    awaited = set(job.once(writers_of_ids)) if any("writer" in hit.groups for hit in hits) else {0}
     times = [int(hit.groups["ms"]) for hit in hits if "ms" in hit.groups]
     absent = tuple(sorted(awaited - ranks))
     timeout = times[0] if times else None
