@@ -62,6 +62,11 @@ MESSAGES: Mapping[str, Message] = {
         ("Multicast memory",),
     ),
     "runtime-out-of-memory": Message((*RUNTIME_CALLS, *RUNTIME_ERRORS), CALL_FAILED + r"[^'\n]*out of memory"),
+    "xla-out-of-memory": Message(
+        ("RESOURCE_EXHAUSTED: ",),
+        r"RESOURCE_EXHAUSTED: (?:[\w ]{0,40}: )?(?:Out of memory|Error allocating device buffer)(?:[^\n]{0,80}? "
+        r"allocate (?P<size>[\d.]+ ?(?:bytes|[KMGT]i?B?)))?",
+    ),
     "torch-out-of-memory": Message(
         ("OutOfMemoryError", "CUDA out of memory", "CUDA error: out of memory", "HIP out of memory"),
         r"(?:OutOfMemoryError: )?(?:CUDA|HIP) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ "

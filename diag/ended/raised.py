@@ -19,7 +19,7 @@ _OF_THE_GROUP = (
     "Timed out waiting", "Timed out initializing process group", "wait timeout", "recvValue failed", "sendBytes failed",
     "remote process exited", "store->get", "monitoredBarrier", "Detected mismatch between collectives",
     "failed to synchronize", "Gloo connectFullMesh failed", "gloo/transport", "Horovod has been shut down",
-    "HorovodInternalError",
+    "HorovodInternalError", "DEADLINE_EXCEEDED", "heartbeat timeout", "stopped sending heartbeats",
 )  # fmt: skip
 # These messages also come from other connections of the rank: to a data server, or to its DataLoader's workers.
 _OF_ANY_CONNECTION = (

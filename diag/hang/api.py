@@ -217,7 +217,9 @@ def _investigated(
     ended = bool(runs) and all(map(is_over, runs))
     answer = reason(logs, from_dumps, [*from_runs, *findings.clues], well, state, backends, pids, ended)
     answer = _as_shown(_without_secrets(_with_snapshot(completed(answer, findings), paths)))
-    return Investigation(_with_stacks_to_take(answer, runs), logs, dumps, backends)
+    answer = _with_stacks_to_take(answer, runs)
+    answer = replace(answer, next_steps=answer.next_steps[: HANG_ANSWER.next_steps_shown])
+    return Investigation(answer, logs, dumps, backends)
 
 
 def _as_shown(answer: Triage) -> Triage:

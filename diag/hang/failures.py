@@ -121,6 +121,9 @@ def _rank_by_launcher(job: JobLogs, line: Line, host: str) -> int | None:
         ended = [b for b in here if (b.exitcode or 0) > 0 and b.local_rank == speaker.local_rank]
         raised = {b.rank for b in ended if b.rank is not None}
         ranks = stated or numbered if len(stated or numbered) == 1 else raised
+        if not ranks:
+            offsets = job.once(_offsets_of_local).get(line.path, set())
+            ranks = {offset + speaker.local_rank for offset in offsets}
         return next(iter(ranks)) if len(ranks) == 1 else None
     if line.source in ("nccl", "kernel", "launcher"):
         return None
@@ -140,6 +143,20 @@ def _ranks_of_local(job: JobLogs) -> dict[tuple[str, int], set[int]]:
     lines = ((line.path, line.speaker) for line in job.logs.lines)
     return grouped(
         ((path, s.local_rank), s.rank) for path, s in lines if s.local_rank is not None and s.rank is not None
+    )
+
+
+def _offsets_of_local(job: JobLogs) -> dict[str, set[int]]:
+    """By file, how far ranks are ahead of local ranks, from watchdogs of the whole job that print both: a launcher
+    numbers the ranks of a host in their order. Several where a file holds several hosts."""
+    numbers = (
+        (hit.line.path, group_of(hit.line)[1], hit.line.speaker.local_rank, group_of(hit.line)[0])
+        for hit in job.named("watchdog", "blocking-wait")
+    )
+    return grouped(
+        (path, rank - local)
+        for path, rank, local, group in numbers
+        if rank is not None and local is not None and (is_world(group) or group == _UNKNOWN)
     )
 
 
@@ -441,7 +458,10 @@ STEP = re.compile(
     r"|^\s*+\d++\s++\d++\s++(?:u?int\d++|float|half|double|bfloat16|f8\w++)\s++\w++\s++(?:-?\d++\s++)?\d++\.\d"
 )
 # The last step of the last epoch.
-_LAST_STEP = re.compile(r"(?i)\bepoch:? \[?(\d+)/\1\]?,? (?:iter|step|batch):? \[?(\d+)/\2\b")
+_LAST_STEP = re.compile(
+    r"(?i)\bepoch:? \[?(\d+)/\1\]?,? (?:iter|step|batch):? \[?(\d+)/\2\b|"
+    r"\biteration:? {1,20}(\d{1,12})/ {0,20}\3\b[^\n]{0,400}\bloss\b"  # Megatron-LM, training.py
+)
 # Signs that a process was ended, or ended with an error.
 _FAILED = (
     "exitcode", "rank-exitcode", "first-to-exit", "exit-told", "sigterm", "death-signal", "watchdog", "blocking-wait",

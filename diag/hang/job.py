@@ -209,7 +209,8 @@ class JobLogs:
         if process is not None:
             culprit = culprit_of(process, peer=peer)
             return culprit if culprit.host else replace(culprit, host=host)
-        return Culprit(rank=line.speaker.rank, host=host, peer=peer)
+        worker = f"worker {line.speaker.worker}" if line.speaker.worker else ""
+        return Culprit(rank=line.speaker.rank, host=host, peer=peer or worker)
 
     def rank_of(self, line: Line) -> int | None:
         return self.culprit(line).rank

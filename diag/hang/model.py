@@ -32,6 +32,7 @@ class Speaker:
     local_rank: int | None = None
     group_rank: int | None = None  # "[PG ID 0 PG GUID 0(default_pg) Rank 3]": within the process group
     device: int | None = None  # CUDA device of the calling thread: often 0 in threads that belong to another
+    worker: str = ""  # its place on several axes of parallelism, which is no rank: "PP1 TP2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,17 @@ class Communicator:
 
 
 @dataclass(frozen=True)
+class StrayCalls:
+    """Calls of a process that printed no initialisation, on one communicator. ``size``: 0 where it is not printed."""
+
+    host: str
+    pid: int | None
+    gpu: int | None
+    size: int
+    calls: tuple[NcclCall, ...]
+
+
+@dataclass(frozen=True)
 class Logs:
     """All that was read from text. ``lines``: those with an anchor of a pattern or of an identity, by file and
     number."""
@@ -116,6 +128,7 @@ class Logs:
     paths: tuple[str, ...]
     gaps: tuple[tuple[str, str], ...]  # (path, what could not be read or joined)
     deduplicated: bool = False  # Ray leaves lines out: the absence of a rank means nothing
+    stray_calls: tuple[StrayCalls, ...] = ()
 
 
 def absent_of(size: int, present: Collection[int]) -> list[int]:

@@ -16,6 +16,7 @@ class HangEvidence(Topic, name="hang-evidence"):
     rival_factor = threshold(0.8, "fraction")
     contradicted_factor = threshold(0.85, "fraction")
     supported_doubt = threshold(0.6, "fraction", "chosen", "of the doubt is left")
+    knows_little = threshold(0.3, "confidence", "chosen", "at most: the last lines say more than such an answer")
     ended_well = threshold(0.85, "confidence")
     steps_go_on = threshold(0.7, "confidence")
     steps_alone_go_on = threshold(0.5, "confidence")
@@ -206,6 +207,8 @@ class HangAnswer(Topic, name="hang-answer"):
     most_outcome_evidence = threshold(2, "rows")
     text_chars = threshold(160, "characters", "chosen", "characters of a text from a log in a sentence")
     most_next_steps = threshold(6, "lines")
+    next_steps_shown = threshold(3, "lines", "chosen", "more of them are not followed")
+    last_lines_quoted = threshold(3, "lines", "chosen", "the last of them in the headline, all as evidence")
     most_ranks_named = threshold(1_024, "ranks")
     quoted_chars = threshold(160, "characters")
     most_evidence = threshold(10, "rows")
@@ -246,6 +249,11 @@ class HangReading(Topic, name="hang-reading", fixed=True):
     line_overhead_bytes = threshold(150, "bytes", "chosen", "of a kept line: a tuple and a bytes object")
     most_own_lines = threshold(1000, "lines")
     most_foreign_lines = threshold(500, "lines")
+    telling_reach_lines = threshold(
+        64, "lines", "chosen", "at the end of a file, searched for words of failures and waits"
+    )
+    telling_lines = threshold(3, "lines", "chosen", "of those, kept beside the last line")
+    longest_prefix_chars = threshold(120, "characters", "chosen", "of a prefix in front of a traceback")
     message_tail_lines = threshold(
         4, "lines", "chosen", 'lines of a message after the exception\'s first: "ncclInternalError:..", "Last error:",'
     )

@@ -24,6 +24,7 @@ from diag.hang.rules import RULES
 from diag.hang.rules.network import ends_on_its_host, interface_words
 from diag.hang.rules.processes import victims_of
 from diag.hang.rules.waiting import merged_stacks, shown_stacks, stacks_of
+from diag.hang.telling import last_telling, quoted, state_words, states_of
 from diag.hang.wording import steps
 from diag.words.formatting import counted, listing, spaced
 
@@ -284,6 +285,8 @@ def ranks_not_read(job: JobLogs) -> tuple[int, ...]:
 _OF_NCCL = re.compile(r"\bNCCL_[A-Z*]|\bTORCH_(?:NCCL|FR)_[A-Z]")
 # Its messages. A variable of its name is also printed by a job that does not use it.
 _BY_NCCL = re.compile(r"\b(?:ProcessGroup|Work)NCCL\b|\bNCCL [a-zA-Z]|\bnccl[A-Z]\w")
+# torch's own words, and those of CUDA: a job that prints none of them may use any library, or none.
+_BY_TORCH = re.compile(r"\btorch\b|\[rank\d|\bc10d\b|\bCUDA\b|\bcuda\w*\(|\bHIP\b|\bNCCL_\w+|\bNVRM\b")
 _NOT_NCCL = re.compile(r"\bgloo/|\bProcessGroupGloo\b|\bhccl|\bHCCL|\bProcessGroupMPI\b|\bdevice=cpu\b")
 _TOOL = re.compile(r"\b(?:TORCH|NCCL)_[A-Z_]+(?==)|\bpy-spy\b")
 
@@ -299,7 +302,8 @@ def may_use_nccl(job: JobLogs, backends: Collection[str]) -> bool:
         return True
     if any(line.source == "nccl" or _BY_NCCL.search(line.raw) for line in job.logs.lines):
         return True
-    return not any(_NOT_NCCL.search(line.raw) for line in job.logs.lines)
+    by_torch = any(_BY_TORCH.search(line.raw) for line in job.logs.lines)
+    return by_torch and not any(_NOT_NCCL.search(line.raw) for line in job.logs.lines)
 
 
 def fitting(advice: Sequence[str], nccl: bool) -> tuple[str, ...]:
@@ -332,14 +336,14 @@ def what_to_collect(
         advice.append("Ray left lines out: RAY_DEDUP_LOGS=0, or the workers' own log files.")
     if said:
         return tuple(advice)
+    if not known.ended:
+        advice.append(STACKS)
     if not job.logs.communicators or not any(m.calls for c in job.logs.communicators for m in c.members):
         advice.append(NCCL_LOGS)
     if not dumps_read:
         advice.append(DUMPS)
     if timed_out:
         advice.append(DETAIL)
-    if not known.ended:
-        advice.append(STACKS)
     return tuple(advice)
 
 
@@ -460,6 +464,7 @@ def _without(
     suspects = chosen.clues
     if suspects and no_cause.fault_class == "healthy":
         no_cause = replace(no_cause, fault_class="undetermined")
+    no_cause = _told(job, no_cause, suspects)
     evidence = [*no_cause.evidence, *(line.evidence for line in no_cause.lines)]
     for clue in suspects:
         evidence += clue.evidence[:2]
@@ -473,7 +478,11 @@ def _without(
         culprits=no_cause.culprits,
         evidence=tuple(dict.fromkeys(evidence))[: HANG_ANSWER.most_evidence],
         ruled_out=tuple(_also_ruled_out(job, no_cause.fault_class, reports)),
-        next_steps=(*no_cause.steps, *steps(CLASSES[no_cause.fault_class], no_cause.culprits, facts=known), *collect),
+        next_steps=(
+            *no_cause.steps,
+            *steps(CLASSES[no_cause.fault_class], no_cause.culprits, evidence=evidence, facts=known),
+            *collect,
+        ),
         victims=_victims(job, suspects, ranks, reports) if no_cause.fault_class != "healthy" else (),
         stacks=(*dumps.stacks, *shown_stacks(job, set())),
         merged_stacks=merged_stacks(job),
@@ -481,6 +490,29 @@ def _without(
         guesses=chosen.guesses,
         gaps=(*job.logs.gaps, *dumps.gaps),
     )
+
+
+def _told(job: JobLogs, no_cause: NoCause, suspects: Sequence[Clue]) -> NoCause:
+    """The answer with what the last telling lines say, where nothing better is known: a state, a suspicion, a quotation
+    with who printed it."""
+    if no_cause.fault_class != "undetermined" or no_cause.confidence > HANG_EVIDENCE.knows_little:
+        return no_cause
+    states = states_of(job)
+    if states:
+        words = state_words(job, states)
+        lines = tuple(dict.fromkeys((*(hit.line for hit in (states[0], states[-1])), *no_cause.lines)))
+        return replace(no_cause, headline=words, lines=lines)
+    if no_cause.headline != UNKNOWN:
+        return no_cause
+    if suspects:
+        words = headline(CLASSES[suspects[0].fault_class], suspects[0])
+        return replace(
+            no_cause, headline=f"Too little is known to name a cause. Perhaps: {words[:1].lower()}{words[1:]}"
+        )
+    telling = last_telling(job)
+    if not telling:
+        return no_cause
+    return replace(no_cause, headline=f"No known log pattern matches. {quoted(job, telling)}", lines=tuple(telling))
 
 
 def _also_ruled_out(job: JobLogs, chosen: str, reports: Sequence[Timeout]) -> list[RuledOut]:

@@ -44,6 +44,7 @@ def steps(
         "py_spy_native": _py_spy(culprits, facts.pids, "--native "),
         "mlxlink": _mlxlink(culprits),
         "ssh": _ssh(culprits),
+        "ss": _ss([note, *(line.text for line in evidence)]),
         "nc": _nc([*(c.peer for c in culprits), *(line.text for line in evidence)]),
     }
     usual = fault_class.next_steps if _NAMES_AN_EXCEPTION.search(note) else fault_class.if_unnamed
@@ -101,6 +102,17 @@ def _nc(texts: Sequence[str]) -> str:
     """The command that tries the first endpoint that is named."""
     endpoint = next((match for text in texts if (match := _ENDPOINT.search(text))), None)
     return f"`nc -vz {endpoint['host']} {endpoint['port']}`" if endpoint else "`nc -vz` to its address and port"
+
+
+_PORT = re.compile(
+    r"(?:\[[0-9a-fA-F:.]*\]|(?:\d{1,3}\.){3}\d{1,3}):(?P<port>[1-9]\d{1,4})\b|\bport:? (?P<named>[1-9]\d{1,4})\b"
+)
+
+
+def _ss(texts: Sequence[str]) -> str:
+    """The command that shows who listens on the first port that is named."""
+    port = next((match for text in texts if (match := _PORT.search(text))), None)
+    return f"`ss -ltnp 'sport = :{port['port'] or port['named']}'`" if port else "`ss -ltnp`"
 
 
 def guess_words(guess: Guess) -> str:

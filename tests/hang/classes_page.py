@@ -25,6 +25,7 @@ _BLANKS = {
     "mlxlink": "`mlxlink`",
     "ssh": "ssh without a password",
     "nc": "`nc -vz`",
+    "ss": "`ss -ltnp`",
 }
 
 

@@ -62,6 +62,15 @@ _DEVICES = (
                 "ROCm 5+; ROCr (HSA runtime)",
                 "ROCm reports an exception of GPU {bus_id}[: {reason}].",
             ),
+            "amdgpu-timeout": LogPattern(
+                ("*ERROR* ring ", "GPU reset begin", "uncorrectable hardware errors detected"),
+                r"amdgpu[^\n]*\*ERROR\* ring (?P<ring>\S+) timeout|"
+                r"amdgpu (?P<bus_id>[0-9a-fA-F:]{7,}\.[0-7]): (?:amdgpu: )?(?:GPU reset begin|[1-9]\d* uncorrectable "
+                r"hardware errors detected)",
+                "kernel log of amdgpu, Linux 5.4+; drivers/gpu/drm/amd/amdgpu/amdgpu_job.c, amdgpu_device.c, "
+                "amdgpu_ras.c",
+                "The driver reports that the GPU[ at {bus_id}] does not answer[: ring {ring} timed out].",
+            ),
             "no-device-handle": LogPattern(
                 ("Unable to determine the device handle",),
                 r"Unable to determine the device handle(?: for GPU ?(?P<bus_id>[0-9a-fA-F:.]*[0-9a-fA-F]))?",
@@ -363,7 +372,15 @@ _INFINIBAND = (
                 "all; with device and GIDs from 2.24; misc/ibvwrap.cc:309",
                 "A queue pair[ of {hca}][ with local GID {local_gid}] could not be connected[ to {remote_gid}]: "
                 "{error}.",
-            )
+            ),
+            "qp-not-connected": LogPattern(
+                ("ailed to modify QP", "ailed to modify RC QP"),
+                r"[Ff]ailed to modify (?:RC )?QP(?: \w+)? to (?:RTR|RTS)(?: state)?(?::? ?(?P<error>Connection timed "
+                r"out|Network is unreachable|No route to host|Invalid argument))?",
+                "perftest, UCX, NVSHMEM; perftest_resources.c, uct/ib",
+                "A queue pair could not be connected to its peer[: {error}].",
+                support=SUGGESTS,
+            ),
         },
     ),
 )
@@ -456,6 +473,11 @@ _MEMORY = (
                 "runtime-out-of-memory",
                 "any program that names the call of the runtime",
                 "A call of the runtime failed[ ({call})][ ({function})]: out of memory.",
+            ),
+            "xla-out-of-memory": _out_of_memory(
+                "xla-out-of-memory",
+                "JAX, TensorFlow; xla/stream_executor, tsl/framework/bfc_allocator.cc",
+                "XLA could not allocate[ {size} of] memory of the device.",
             ),
             "torch-out-of-memory": _out_of_memory(
                 "torch-out-of-memory",

@@ -281,9 +281,10 @@ _CALLS = (
                 "[Node {host} no longer answers Ray.][The scheduler could not start its task on {node}: {why}.]",
             ),
             "coordination-barrier": confirms(
-                ("Barrier timed out",),
-                r"Barrier timed out(?:\.|:)? ?(?:Barrier_id: |Id: )?(?P<barrier>[\w:-]+)?",
-                "JAX, TensorFlow; tsl/distributed_runtime/coordination",
+                ("Barrier timed out", "stopped sending heartbeats", "Barrier failed because"),
+                r"Barrier timed out(?:\.|:)? ?(?:Barrier_id: |Id: )?(?P<barrier>[\w:-]+)?|"
+                r"tasks are unhealthy \(stopped sending heartbeats\)",
+                "JAX, TensorFlow; tsl/distributed_runtime/coordination/coordination_service.cc",
                 "Tasks did not reach the barrier[ {barrier}] of the coordination service.",
             ),
             "coordination-task": confirms(
@@ -292,6 +293,12 @@ _CALLS = (
                 "JAX, TensorFlow; tsl/distributed_runtime/coordination",
                 "Task {rank} is in the list.",
                 SUGGESTS,
+            ),
+            "heartbeat-lost": confirms(
+                (" heartbeat timeout",),
+                r"[Tt]ask /job:\w+/replica:\d+/task:(?P<rank>\d+) heartbeat timeout",
+                "JAX, TensorFlow; tsl/distributed_runtime/coordination/coordination_service.cc",
+                "Task {rank} sends no heartbeats any more: it ended, was preempted, or lost the network.",
             ),
             "store-barrier": confirms(
                 ("store based barrier", "store_based_barrier_key"),

@@ -267,6 +267,12 @@ CLASSES = (
                 "gloo's connection to {peer} ended: {error}.",
                 support=SUGGESTS,
             ),
+            "daemon-lost": confirms(
+                ("Remote daemon:",),
+                r"Remote daemon: +\[\S+\] on node (?P<host>[\w.-]+)",
+                "Open MPI 1.8+, PRRTE; help-errmgr-base.txt",
+                "mpirun lost its daemon on {host}: that host or its network is gone, or the daemon was killed.",
+            ),
             "closed-by-peer": LogPattern(
                 ("Connection closed by remote peer", "Connection closed by peer"),
                 rf"(?:WARN|Net ?:|NET/\w+ ?:|socket\w*:).{{0,80}}?Connection closed by (?:remote )?peer(?: {_PEER})?",
@@ -282,7 +288,7 @@ CLASSES = (
         priority=2,
         by_line=True,
         next_steps=(
-            "Port in use: `ss -ltnp` on {host} shows who listens on it; end the old job, choose another port "
+            "Port in use: {ss} on {host} shows who listens on it; end the old job, choose another port "
             "(MASTER_PORT, --master-port), or port 0 (torchrun --standalone).",
             "Address of another host: compare MASTER_ADDR, NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY with `ip -br a`.",
         ),
@@ -308,8 +314,9 @@ CLASSES = (
                     "Call to bind failed",
                     "no matching local address",
                 ),
-                r"server socket has failed to (?:bind|listen)(?: on any local network address)?(?:.{0,60}? to "
-                r"(?P<address>\S+:\d+))?(?:.*?port: (?P<port>\d+))?(?:.*?errno: \d+ - (?P<reason>[\w ]+))?|"
+                r"server socket has failed to (?:bind|listen)(?: on any local network address)?(?:[^\n]*?"
+                r"(?P<address>(?:\[[0-9a-fA-F:.]*\]|(?<![\w.:])[\w.-]{1,255}):\d+)(?= \(errno))?"
+                r"(?:[^\n]*?\bport: (?P<port>\d+))?(?:[^\n]*?errno: \d+ - (?P<reason>[\w ]+))?|"
                 r"(?P<error>Address already in use|Cannot assign requested address|EADDRINUSE)|[Bb]ind failed|Call to "
                 r"bind failed|no matching local address",
                 "all; socket.cpp, misc/socket.cc, gloo/transport/tcp/device.cc",

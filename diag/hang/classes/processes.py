@@ -79,12 +79,15 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
 
 
 def _shell(number: int) -> LogPattern:
-    words = _WORDS[number]
+    """What shells print when a signal ends a command: bash and dash the text of strsignal, zsh its own words behind its
+    name, fish the signal's name."""
+    words, name = _WORDS[number], _SIGNALS[number]
     return LogPattern(
-        (words,),
+        (words, f"zsh: {words.lower()}", f"terminated by signal {name} ("),
         rf"^(?:\S+: line \d+: *)?(?P<pid>\d+ +)?{words}\s*"
-        r"(?:$|\(core dumped\)|[\w./]*(?:python|torchrun|deepspeed|accelerate))",
-        "any shell; bash, sh, Jupyter",
+        r"(?:$|\(core dumped\)|[\w./]*(?:python|torchrun|deepspeed|accelerate))"
+        rf"|^zsh: {words.lower()}\b|^fish: Job .{{0,400}} terminated by signal {name} \(",
+        "any shell; bash, sh, zsh, fish, Jupyter",
         f"The shell saw the process end: {words}.",
         support=SUGGESTS if number == 9 else NAMES_AN_EFFECT,
     )
@@ -100,6 +103,7 @@ _WORDS = {
     4: "Illegal instruction",
     8: "Floating point exception",
 }  # texts of strsignal
+_SIGNALS = {9: "SIGKILL", 7: "SIGBUS", 11: "SIGSEGV", 4: "SIGILL", 8: "SIGFPE"}
 
 CLASSES = (
     FaultClass(
@@ -181,9 +185,10 @@ CLASSES = (
                 "The process caught a bus error.",
             ),
             "worker-bus-error": LogPattern(
-                ("killed by signal: Bus error",),
-                r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)[^)]*\) is killed by signal: Bus error",
-                "torch 1.0+; torch/utils/data/_utils/signal_handling.py",
+                ("killed by signal: Bus error", "Unexpected bus error encountered in worker"),
+                r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)[^)]*\) is killed by signal: Bus error|"
+                r"Unexpected bus error encountered in worker",
+                "torch 1.0+; torch/utils/data/_utils/signal_handling.py, torch/csrc/DataLoader.cpp",
                 "A DataLoader worker died of a bus error.",
                 support=NAMES_AN_EFFECT,
             ),
@@ -290,8 +295,9 @@ CLASSES = (
             ),
             "first-to-exit": confirms(
                 ("Process name:",),
-                r"Process name: +(?:\[\[\d+,\d+\],(?P<rank>\d+)\]|(?P<number>\d+)\s*$|(?P<host>[\w.-]+)\[\d+\])",
-                "Open MPI, Horovod; orterun, horovod/runner",
+                r"Process name: +(?:\[(?:\[\d+,\d+\],|[^\]\s@]{1,200}@\d+,)(?P<rank>\d+)\]|(?P<number>\d+)\s*$|"
+                r"(?P<host>[\w.-]+)\[\d+\])",
+                "Open MPI, PRRTE, Horovod; orterun, prte/tools/prun, horovod/runner",
                 "The launcher names the first process that exited with an error.",
                 SUGGESTS,
             ),
@@ -300,6 +306,24 @@ CLASSES = (
                 r"^\s*Exit code: +(?P<exitcode>\d+)\s*$",
                 "Open MPI, Horovod; orterun, horovod/runner",
                 "The launcher prints the exit code {exitcode} of the process that it names.",
+                SUGGESTS,
+            ),
+            "mpi-abort": confirms(
+                ("MPI_ABORT was invoked on rank", "application called MPI_Abort"),
+                r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator MPI_COMM_WORLD"
+                r"(?:.*?[Ee]rrorcode:? +(?P<exitcode>-?\d+))?|"
+                r"Abort\((?P<code>-?\d+)\) on node \d+ \(rank (?P<number>\d+) in comm 0\): application called "
+                r"MPI_Abort|"
+                r"application called MPI_Abort\(MPI_COMM_WORLD, (?P<given>-?\d+)\) - process (?P<process>\d+)",
+                "Open MPI 1.3+, MPICH 3+; ompi/mpi/help-mpi-api.txt, src/mpi/init/abort.c",
+                "The program called MPI_Abort.",
+                SUGGESTS,
+            ),
+            "exits-with": confirms(
+                ("exits with return code = ",),
+                r"exits with return code = (?P<exitcode>[1-9]\d*)\s*$",
+                "DeepSpeed 0.3+; deepspeed/launcher/launch.py",
+                "The launcher saw a process end with exit code {exitcode}.",
                 SUGGESTS,
             ),
             "hydra-process": confirms(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.hang.classes.base import SUGGESTS, FaultClass, LogPattern, cascade, confirms, harmless, of
-from diag.hang.model import Role, StacksWhileItHangs
+from diag.hang.model import Role, StacksWhileItHangs, WhileItHangs
 
 # -- Ranks that are late or silent; answers where nothing is wrong or nothing is known ---------------------------------
 
@@ -251,8 +251,59 @@ CLASSES = (
         priority=9,
         next_steps=(),
         rule="No rule applies; the report lists what is missing.",
+        if_read={
+            ("No available",): (
+                WhileItHangs(
+                    "While it hangs: py-spy dump of every worker (`pgrep -f VLLM::Worker`, `pgrep -f multiproc`): the "
+                    "one that is not in the same call as the others is the one that the engine waits for."
+                ),
+                "Give the logs of the workers (VLLM_LOGGING_LEVEL=DEBUG), from before the first of these lines.",
+            ),
+            ("hccl", "EI0002", "HCCL"): (
+                "Give the logs of the other ranks (plog, ~/ascend/log/debug): the rank that did not join the "
+                "collective, or raised before it, is among them.",
+                "HCCL_EXEC_TIMEOUT and HCCL_CONNECT_TIMEOUT set how long a device waits.",
+            ),
+            ("Abort", "abort", "SIGABRT"): (
+                "Give what the process printed before it aborted: an assertion, a C++ exception, or the watchdog.",
+                "`python -X faulthandler` (or PYTHONFAULTHANDLER=1) prints its Python stack the next time.",
+            ),
+        },
+        patterns={
+            "engine-waits": confirms(
+                ("No available shared memory broadcast block found", "No available block found in"),
+                r"No available (?:shared memory broadcast )?block found in (?P<seconds>\d+) ?seconds?",
+                "vLLM 0.6+; vllm/distributed/device_communicators/shm_broadcast.py",
+                "The engine waits for a worker, and which one is not printed.",
+                SUGGESTS,
+            ),
+            "hccl-timeout": confirms(
+                ("hccl", "EI0002", "HCCL"),
+                r"(?:chipId: ?(?P<device>\d+).{0,200}?)?\b(?:hccl|HCCL)\b[^\n]{0,80}?\btimeout\b[^\n]*?"
+                r"(?:timeout: ?(?P<limit>\d+ ?(?:min|s)\b))?|\bEI0002\b",
+                "CANN 6+; Ascend runtime's and HCCL's error codes EI9999, EI0002",
+                "A device[, {device},] waited[ {limit}] for other devices in a collective of HCCL.",
+                SUGGESTS,
+            ),
+            "aborted": confirms(
+                (
+                    "Aborted",
+                    "zsh: abort",
+                    "terminated by signal SIGABRT",
+                    "Signal 6 (SIGABRT)",
+                    "Fatal Python error: Aborted",
+                ),
+                r"^(?:\S+: line \d+: *)?(?:\d+ +)?Aborted\s*(?:$|\(core dumped\)|[\w./]*(?:python|torchrun|deepspeed|"
+                r"accelerate))|^zsh: abort\b|^fish: Job .{0,400} terminated by signal SIGABRT|"
+                r"Fatal Python error: Aborted",
+                "any shell; bash, sh, zsh, fish; Python faulthandler",
+                "A process aborted (SIGABRT).",
+                SUGGESTS,
+            ),
+        },
     ),
 )
+WAITED_FOR_OTHERS = ("hccl-timeout",)
 
 # -- Never a cause: consequences of a fault, and lines that only look alarming -----------------------------------------
 

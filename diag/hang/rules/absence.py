@@ -50,7 +50,7 @@ def clues(job: JobLogs) -> list[Clue]:
         *_registered(job),
         *_analysed(job),
     ]
-    absences = absences or [*_passed_over(job), *_rendezvous(job)]
+    absences = absences or [*_passed_over(job), *_clients(job), *_rendezvous(job)]
     return absences or _raised_by_all_others(job)
 
 
@@ -145,6 +145,16 @@ def _analysed(job: JobLogs) -> list[Clue]:
     ]
 
 
+def _clients(job: JobLogs) -> list[Clue]:
+    """How many processes did not come to the store; which ones, it does not know."""
+    hits = [hit for hit in job.named("waiting-for-clients") if int(hit.groups["joined"]) < int(hit.groups["wanted"])]
+    if not hits or job.once(ended_well):
+        return []
+    wanted, joined = int(hits[-1].groups["wanted"]), int(hits[-1].groups["joined"])
+    note = f"{joined} of {wanted} processes came to the store; which did not is not printed."
+    return [clue_of("missing_rank", hits, [], note, confidence=HANG_EVIDENCE.names_an_effect)]
+
+
 def _rendezvous(job: JobLogs) -> list[Clue]:
     hits = job.named("rendezvous-timeout")
     return [clue_of("missing_rank", hits, [], hits[0].sentence, confidence=HANG_EVIDENCE.suggests)] if hits else []
@@ -175,11 +185,12 @@ def _passed_over(job: JobLogs) -> list[Clue]:
 
 def _coordination(job: JobLogs) -> list[Clue]:
     """JAX's and TensorFlow's coordination service lists the tasks that did not reach its barrier."""
-    hits, tasks = job.named("coordination-barrier"), job.named("coordination-task")
-    ranks = sorted({int(hit.groups["rank"]) for hit in tasks})
+    silent = job.named("heartbeat-lost")
+    hits, tasks = job.named("coordination-barrier") or silent, job.named("coordination-task")
+    ranks = sorted({int(hit.groups["rank"]) for hit in silent or tasks})
     if not hits or not ranks:
         return []
-    note = f"{hits[0].sentence} It lists tasks {', '.join(map(str, ranks))}."
+    note = silent[0].sentence if silent else f"{hits[0].sentence} It lists tasks {', '.join(map(str, ranks))}."
     return [
         clue_of(
             "missing_rank",

@@ -66,6 +66,8 @@ def _without_vague(pairs: list[tuple[Hit, Culprit]]) -> list[Culprit]:
     that name no rank or host repeat a line that does."""
     ranked = {hit.line for hit, culprit in pairs if culprit.rank is not None}
     clear = [culprit for hit, culprit in pairs if culprit.rank is not None or hit.line not in ranked]
+    on_devices = {culprit.host for culprit in clear if culprit.bus_id}
+    clear = [c for c in clear if c.rank is not None or c.bus_id or c.peer or not c.host or c.host not in on_devices]
     hosts = {culprit.host for culprit in clear if culprit.rank is not None and culprit.host}
     hostless = any(culprit.rank is not None and not culprit.host for culprit in clear)
     named = [c for c in clear if c.rank is not None or c.peer or (c.host and c.host not in hosts and not hostless)]
@@ -131,7 +133,7 @@ def _culprit(job: JobLogs, hit: Hit) -> Culprit:
     culprit = speaker_of(job, hit.line)
     if "store" in hit.groups:
         return far_end(job, hit)
-    if not culprit.host and culprit.rank is None and "host" in hit.groups:
+    if not hit.line.speaker.host and culprit.rank is None and "host" in hit.groups:
         culprit = job.of_host(short_host(hit.groups["host"]), peer=hit.groups.get("other", ""))
     if culprit.rank is None and culprit.gpu is None and hit.line.source == "nccl":
         culprit = replace(culprit, gpu=hit.line.speaker.device)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
-from diag.ended.model import Clue, Source
+from diag.ended.model import Clue, Culprit, Source
 from diag.hang.classes.base import Hit
 from diag.hang.failures import GroupTimeouts, Timeout, groups_of, speaker_of, timeouts_of
 from diag.hang.job import JobLogs, distinct
-from diag.hang.model import Communicator, NcclCall
+from diag.hang.model import Communicator, NcclCall, StrayCalls
 from diag.hang.numbering import Member, Numbering, member_culprit
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, far_end, ranks_in, time_of
@@ -25,6 +25,7 @@ def clues(job: JobLogs) -> list[Clue]:
     return [
         *_detail(job),
         *_calls(job),
+        *_stray_calls(job),
         *_watchdogs(job),
         *_transport(job),
         *_gloo(job),
@@ -188,26 +189,58 @@ def _calls(job: JobLogs) -> list[Clue]:
 
 
 def _differing(job: JobLogs, communicator: Communicator, number: int, calls: dict[int, NcclCall]) -> Clue | None:
-    if len({call.op for call in calls.values()}) > 1:
-        name, key = "mismatch_op", {rank: (call.op,) for rank, call in calls.items()}
-    elif len({call.root for call in calls.values()}) > 1:
-        name, key = "mismatch_op", {rank: (f"root {call.root}",) for rank, call in calls.items()}
-    elif len({(call.count, call.datatype) for call in calls.values()}) > 1:
-        name = "mismatch_shape"
-        key = {rank: (f"{call.count} elements of type {call.datatype}",) for rank, call in calls.items()}
-    else:
+    difference = _difference(calls)
+    if difference is None:
         return None
-    odd, clear = _vote(key)
-    usual = Counter(key.values()).most_common(1)[0][0][0]
-    strange = key[odd[0]][0]
+    name, odd, clear, words = difference
     op = next(iter(calls.values())).op
-    difference = f"{strange}, the others {usual}" if clear else f"{usual} against {strange}"
     note = f"Call {number:#x} of communicator {communicator.comm_id or 'without id'}"
-    note += f" ({op}): {difference}." if name == "mismatch_shape" else f": {difference}."
+    note += f" ({op}): {words}." if name == "mismatch_shape" else f": {words}."
     agreeing = [rank for rank in calls if rank not in odd][:2]
     evidence = tuple(calls[rank].evidence for rank in (*odd[:4], *agreeing))
     sure = HANG_EVIDENCE.names_the_cause if clear else HANG_RULES.vote_tied
     return Clue(name, distinct([job.of_member(communicator, rank) for rank in odd]), evidence, sure, note)
+
+
+def _difference(calls: Mapping[int, NcclCall]) -> tuple[str, list[int], bool, str] | None:
+    """The class of the difference between calls of one number, the members that differ, whether most agree, and the
+    difference in words; None where all are equal."""
+    if len({call.op for call in calls.values()}) > 1:
+        name, key = "mismatch_op", {rank: call.op for rank, call in calls.items()}
+    elif len({call.root for call in calls.values()}) > 1:
+        name, key = "mismatch_op", {rank: f"root {call.root}" for rank, call in calls.items()}
+    elif len({(call.count, call.datatype) for call in calls.values()}) > 1:
+        name = "mismatch_shape"
+        key = {rank: f"{call.count} elements of type {call.datatype}" for rank, call in calls.items()}
+    else:
+        return None
+    odd, clear = _vote(key)
+    usual = Counter(key.values()).most_common(1)[0][0]
+    strange = next(words for rank in odd if (words := key[rank]) != usual)
+    return name, odd, clear, f"{strange}, the others {usual}" if clear else f"{usual} against {strange}"
+
+
+def _stray_calls(job: JobLogs) -> list[Clue]:
+    """As ``_calls``, for processes without Init lines: as many of them as a communicator has members, with calls of the
+    same number, are taken for its members."""
+    by_size: dict[int, list[StrayCalls]] = defaultdict(list)
+    for stray in job.logs.stray_calls:
+        by_size[stray.size].append(stray)
+    for size, strays in by_size.items():
+        if size < 2 or len(strays) != size or len({(stray.host, stray.pid, stray.gpu) for stray in strays}) != size:
+            continue
+        made = [{call.op_count: call for call in stray.calls if call.op not in _POINT_TO_POINT} for stray in strays]
+        for number in sorted(set.intersection(*(set(calls) for calls in made))):
+            calls = {member: of_one[number] for member, of_one in enumerate(made)}
+            if (difference := _difference(calls)) is None:
+                continue
+            name, odd, _, words = difference
+            culprits = [Culprit(host=strays[member].host, gpu=strays[member].gpu) for member in odd]
+            note = f"Call {number:#x} ({calls[0].op}): {words}. No line shows the ranks of these processes, or that "
+            note += f"they are one communicator of {size}."
+            evidence = tuple(calls[member].evidence for member in (*odd[:4], *(m for m in calls if m not in odd)))[:6]
+            return [Clue(name, distinct(culprits), evidence, HANG_EVIDENCE.suggests, note)]
+    return []
 
 
 def _watchdogs(job: JobLogs) -> list[Clue]:

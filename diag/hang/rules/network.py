@@ -30,7 +30,7 @@ def connections(job: JobLogs) -> list[Clue]:
     connect = [clue for name in _CONNECT if (clue := _connect(job, name)) is not None]
     lost = _lost(job)
     wrong = _wrong_interface(job, failed=bool(connect or lost) or bool(job.named("refused-retrying")))
-    return [*connect, *lost, *([wrong] if wrong is not None else [])]
+    return [*connect, *lost, *_daemons(job), *([wrong] if wrong is not None else [])]
 
 
 def _connect(job: JobLogs, name: str) -> Clue | None:
@@ -76,6 +76,13 @@ def _words(culprit: Culprit) -> str:
     if culprit.rank is not None:
         return f"not reached by rank {culprit.rank}"
     return f"not reached by {culprit.host}" if culprit.host else ""
+
+
+def _daemons(job: JobLogs) -> list[Clue]:
+    """Hosts whose daemon mpirun lost."""
+    hits = job.named("daemon-lost")
+    culprits = [job.of_host(short_host(hit.groups["host"])) for hit in hits]
+    return [clue_of("net_connection_lost", hits, culprits, hits[0].sentence)] if hits else []
 
 
 @dataclass(frozen=True)

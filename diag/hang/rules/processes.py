@@ -12,6 +12,7 @@ from diag.ended.model import Clue, Culprit, Source, short_host
 from diag.ended.raised import about_others, lost_worker, shortened
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
+from diag.hang.classes.waiting import WAITED_FOR_OTHERS
 from diag.hang.failures import FailedRank, Timeout, failed_ranks, speaker_of, timeouts_of, went_on
 from diag.hang.job import JobLogs, culprit_of, distinct
 from diag.hang.model import Line, Role, Speaker
@@ -56,7 +57,7 @@ def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit
     pid = int(hit.groups["pid"]) if "pid" in hit.groups else None
     local = int(hit.groups["local_rank"]) if "local_rank" in hit.groups else None
     if pid is None and local is None:
-        return Culprit(host=hit.groups["host"]) if "host" in hit.groups else _who_crashed(job, hit, blocks)
+        return Culprit(host=host) if (host := _host_of_end(job, hit)) else _who_crashed(job, hit, blocks)
     host = hit.groups.get("host") or hit.line.speaker.host or job.host_of_path(hit.line.path)
     if pid is not None:
         process = job.find_process(host=host, pid=pid, path=hit.line.path)
@@ -72,6 +73,14 @@ def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit
         if len(job.hosts) <= 1 and len({block.host for block in blocks} - {""}) <= 1:
             return Culprit(local, host or (job.hosts[0] if job.hosts else ""))  # one host: equal numbers
     return Culprit(host=host)
+
+
+def _host_of_end(job: JobLogs, hit: Hit) -> str:
+    """The host that a launcher's line names, else the only one whose daemon it lost."""
+    if "host" in hit.groups or not hit.name.startswith("launcher-"):
+        return hit.groups.get("host", "")
+    lost = {daemon.groups["host"] for daemon in job.named("daemon-lost") if daemon.line.path == hit.line.path}
+    return lost.pop() if len(lost) == 1 else ""
 
 
 def _hydras(job: JobLogs, hit: Hit) -> Hit | None:
@@ -275,8 +284,16 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
         if (0 < code < _SIGNALLED or aborted) and culprit.rank is not None and culprit.rank not in known:
             ended.setdefault(culprit, []).append(hit.line)
             codes[culprit] = code
+    for hit in job.named("mpi-abort"):
+        rank = int(next(hit.groups[name] for name in ("rank", "number", "process") if name in hit.groups))
+        if rank not in known:
+            ended.setdefault(job.of_rank(rank), []).append(hit.line)
+            codes[job.of_rank(rank)] = next(
+                (int(hit.groups[name]) for name in ("exitcode", "code", "given") if name in hit.groups), None
+            )
     for block in blocks:
-        if block.root and block.rank is not None and (block.exitcode or 0) > 0 and block.rank not in known:
+        aborted = block.exitcode == _ABORTED and not known
+        if block.root and block.rank is not None and block.rank not in known and ((block.exitcode or 0) > 0 or aborted):
             culprit = job.of_rank(block.rank, block.host)
             ended.setdefault(culprit, []).append(block.evidence)
             codes[culprit] = block.exitcode or 0
@@ -292,6 +309,9 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
     note = "It ended with an error"
     if (ended_with := codes[culprit]) is not None:
         note = "It aborted (SIGABRT)" if ended_with == _ABORTED else f"It ended with exit code {ended_with}"
+    called = job.named("mpi-abort")
+    if any(hit.line in ended[culprit] for hit in called):
+        note = "It called MPI_Abort" + (f" with {ended_with}" if ended_with is not None else "")
     note += " and printed no exception." if read else "; no log of it was read."
     evidence = tuple(dict.fromkeys(line.evidence for line in ended[culprit]))
     # Where lines name a cause, the exit can be its consequence.
@@ -370,7 +390,7 @@ def _traceback_of(tracebacks: dict[_Voice, list[Line]], hit: Hit) -> Line | None
 
 def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
     # A line without a traceback may come from a program that went on, unless processes ended after it.
-    if about_others(f"{raised.name}: {raised.message}"):
+    if about_others(f"{raised.name}: {raised.message}") or raised.line in job.once(_of_waits):
         return False
     if raised.traceback is None and not _OF_THE_SYSTEM.match(raised.message) and not _ended_after(job, raised.line):
         return False
@@ -389,6 +409,20 @@ def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
     # In one file the order of two processes means little: only clocks count against it.
     clocks = first.time_ns is not None and raised.line.time_ns is not None
     return not (after and clocks)
+
+
+def _of_waits(job: JobLogs) -> set[Line]:
+    """The exceptions beside which the same process says that its device waited too long for others."""
+    waits = job.named(*WAITED_FOR_OTHERS)
+    return {
+        hit.line
+        for hit in (job.named("exception") if waits else ())
+        if any(
+            (hit.line.path, hit.line.speaker.rank) == (wait.line.path, wait.line.speaker.rank)
+            and abs(wait.line.number - hit.line.number) <= HANG_RULES.failure_reach
+            for wait in waits
+        )
+    }
 
 
 def _root_lines(job: JobLogs) -> set[Source]:

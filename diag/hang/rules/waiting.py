@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 
 from diag.ended.model import Clue, Culprit, Source
 from diag.hang.classes import CLASSES
-from diag.hang.failures import STEP, TIMED_OUT, GroupTimeouts, group_of, groups_of, timeouts_of, writers_of_ids
+from diag.hang.failures import (
+    STEP,
+    TIMED_OUT,
+    GroupTimeouts,
+    group_of,
+    groups_of,
+    speaker_of,
+    timeouts_of,
+    writers_of_ids,
+)
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Line, MergedStack, Role, Stack, is_of_recorder
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
@@ -31,7 +40,7 @@ _BAR = re.compile(
 )
 _TRAINS = re.compile(r"(?i)\b(?:train|epoch|step|iter|loss)")
 _PREPARES = re.compile(
-    r"(?i)cach|scan|load|map|tokeni|generat|extract|build|index|process|filter|download|convert|pack"
+    r"(?i)cach|scan|load|map|tokeni|generat|extract|build|index|process|filter|download|convert|pack|group"
 )
 _NEAR = 0.8, 1.5  # of the timeout: work that began with the wait
 
@@ -44,6 +53,7 @@ class _Busy:
     rank: int | None
     line: Line
     bar: str = ""  # label and part of a progress bar
+    estimated: bool = False  # that it lasted until the time-out follows from the bar's own estimate only
     last: bool = False  # no step of the training was printed between it and the time-out
 
 
@@ -130,6 +140,7 @@ def _slow(job: JobLogs, wait: _Wait, waiting: frozenset[int]) -> Clue | None:
     victims = tuple(sorted(waiting - {culprit.rank for culprit in culprits if culprit.rank is not None}))
     named = rank is not None and (rank in absent or not wait.known)
     sure = HANG_RULES.busy_rank_named if named else HANG_RULES.busy_rank_unnamed
+    sure = min(sure, HANG_EVIDENCE.names_an_effect) if busy.estimated else sure
     return Clue(
         name,
         distinct([replace(culprit, process_group=wait.group) for culprit in culprits]) or (Culprit(),),
@@ -170,11 +181,15 @@ def _busy(job: JobLogs, waiting: frozenset[int], absent: tuple[int, ...], wait: 
             continue
         if int(bar["percent"]) >= 100:
             continue
-        near, label = _near(bar, wait), bar["label"].strip(" :")
+        label = bar["label"].strip(" :")
+        near = _near(bar, wait)
+        estimated = not near and wait.early and wait.tiny and _outlasts(bar, wait)
+        near = near or estimated
+        rank = speaker_of(job, line).rank if rank is None and line.speaker.local_rank is not None else rank
         trains = _TRAINS.search(line.text) and not _PREPARES.search(label)
         if near and (label or wait.early) and not trains:
             words = f" ({label}: {bar['percent']} %)" if label else f" (a progress bar at {bar['percent']} %)"
-            busy = _Busy(name or "slow_rank_preprocess", rank, line, words)
+            busy = _Busy(name or "slow_rank_preprocess", rank, line, words, estimated)
         elif name is not None and (busy is None or not busy.bar):
             # A bar's last print may be long before: its rank wrote nothing since.
             lasts = wait.timeout_ms and 1000 * _seconds(bar) >= _NEAR[0] * wait.timeout_ms
@@ -196,6 +211,19 @@ def _working_lines(job: JobLogs) -> list[tuple[Line, str | None, re.Match[str] |
 
 def _seconds(bar: re.Match[str]) -> int:
     return 3600 * int(bar["h"] or 0) + 60 * int(bar["m"]) + int(bar["s"])
+
+
+_REST = re.compile(r"<(?:(?P<h>\d+):)?(?P<m>\d{1,2}):(?P<s>\d{2})")
+
+
+def _outlasts(bar: re.Match[str], wait: _Wait) -> bool:
+    """Whether by its own estimate a bar of preparation, printed last long before the time-out, was not full by then."""
+    rest = _REST.match(bar.string, bar.end() - 1)
+    if rest is None or wait.timeout_ms is None or not _PREPARES.search(bar["label"]):
+        return False
+    least, most = _NEAR
+    elapsed = 1000 * _seconds(bar)
+    return elapsed <= most * wait.timeout_ms and elapsed + 1000 * _seconds(rest) >= least * wait.timeout_ms
 
 
 def _near(bar: re.Match[str], wait: _Wait) -> bool:

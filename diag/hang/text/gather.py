@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from diag.hang.policy import HANG_READING
-from diag.hang.text.keep import OPENERS, KeptLines, Open, OpenBlocks, Part, RawLine, opened
+from diag.hang.text.keep import OPENERS, KeptLines, Open, OpenBlocks, Part, RawLine, RawLines, opened
 from diag.hang.text.messages import Facts, Hint, ProcessKey
 from diag.hang.text.prefixes import NamedRank, ParsedLine, hosts_in_front, named, read_line
 from diag.hang.text.streams import Gaps, Search, TextBlock, blocks_of
@@ -60,6 +60,34 @@ def last_progress(block: TextBlock, file: int) -> RawLine | None:
         return None
     line = int(block.starts.searchsorted(at, side="right")) - 1
     return file, block.first + line, raw_of(block, line, at)
+
+
+LAST_LINES = "the last lines"
+
+# Words of lines that say that something went wrong, or that somebody waits.
+_TELLING = re.compile(
+    rb"(?i)\b(?:\w*error|\w*exception|fail(?:ed|s|ure)?|fatal|abort(?:ed|ing)?|killed|timed? ?out|timeout|stuck|"
+    rb"hang(?:s|ing)?|wait(?:s|ing|ed)?|refused|unreachable|unavailable|lost|denied|cannot|unable|crash(?:ed)?|"
+    rb"exit(?:ed|s)? with|panic)\b"
+)
+
+
+def is_telling(text: str) -> bool:
+    return _TELLING.search(text.encode("utf-8", "replace")) is not None
+
+
+def telling_lines(block: TextBlock, file: int) -> RawLines:
+    """The last lines of a block with such words, and the last line that is not blank, in order."""
+    found: list[RawLine] = []
+    last = True
+    for line in range(len(block) - 1, max(-1, len(block) - 1 - HANG_READING.telling_reach_lines), -1):
+        raw = block.line(line)[: HANG_READING.long_line_bytes].rstrip(b"\r")
+        if raw.strip() and (last or _TELLING.search(raw)):
+            found.append((file, block.first + line, raw))
+            last = False
+        if len(found) > HANG_READING.telling_lines:
+            break
+    return tuple(reversed(found))
 
 
 _TEXT_CONTROLS = bytes(range(7, 14)) + b"\x1b\x00"
@@ -111,6 +139,7 @@ ENDS = {
     "Multicast memory of size": (b"CUDA error",),
     "message truncated": (b"instead of",),
     "noticed that process rank": (b" signal",),
+    "MPI_ABORT was invoked on rank": (b"errorcode", b"Errorcode"),
 }
 STRUCTURAL = (CALL, *FACTS, DEDUPLICATED, *KEPT, *OPENERS)
 
@@ -159,7 +188,7 @@ class Gatherer:
     def read(self, path: str, explicit: bool = False) -> None:
         """Reads one file; does nothing where it is no text. ``explicit``: the user named it."""
         self._file, self._year = len(self.files), _year_of(path)
-        known, bar, cut = False, None, -1
+        known, bar, cut, last = False, None, -1, None
         for block in blocks_of(unwrapped(pieces_of(path, self._gaps, explicit))):
             if not known:
                 if reason := no_log(block.data):
@@ -181,7 +210,7 @@ class Gatherer:
                 cut = block.first
                 self._gaps.say(path, f"line {cut} is longer than {len(block.data) >> 20} MiB and was read in pieces")
             self._take(block)
-            bar = last_progress(block, self._file) or bar
+            bar, last = last_progress(block, self._file) or bar, block
         if not known:
             if not self._gaps.about(path):
                 self._gaps.say(path, EMPTY)
@@ -191,6 +220,8 @@ class Gatherer:
         self._open = OpenBlocks()
         if bar is not None:
             self.keep.add("the last progress bar", self._file, (bar,))
+        for raw_line in telling_lines(last, self._file) if last is not None else ():
+            self.keep.add(LAST_LINES, self._file, (raw_line,))
 
     def settle_years(self) -> None:
         """Gives files without a printed year the year of those that print one."""
@@ -265,16 +296,19 @@ class Gatherer:
     def _whole(self, raw: bytes, block: TextBlock, line: int) -> bytes:
         """A message with its wrapped end on the next line, which then has no prefix of its own."""
         wanted = [ends for word, ends in ENDS.items() if word.encode() in raw]
-        if (
-            line + 1 >= len(block)
-            or len(raw) < HANG_READING.narrowest_terminal
-            or all(any(e in raw for e in ends) for ends in wanted)
-        ):
+        if line + 1 >= len(block) or all(any(e in raw for e in ends) for ends in wanted):
             return raw
         after = self.parsed_by(self._file, block.line(line + 1)[: HANG_READING.long_line_bytes])[0]
         if after.any or not after.text.strip():
             return raw
-        return _COLOURS.sub(b"", raw) + after.text.encode()
+        plain, rest = _COLOURS.sub(b"", raw), after.text.encode()
+        # Help texts are wrapped between words.
+        words = plain.rstrip() + b" " + rest.lstrip()
+        narrow = len(raw) < HANG_READING.narrowest_terminal
+        whole = all(any(e in words for e in ends) for ends in wanted)
+        if whole and (narrow or not any(e in plain + rest for e in wanted[0])):
+            return words
+        return raw if narrow else plain + rest
 
     def _call_lines(self, block: TextBlock, lines: Iterable[int]) -> None:
         """Adds COLL lines to the last calls of their process and communicator. Nothing is parsed: they may be half of a
@@ -350,7 +384,7 @@ class Gatherer:
             framed.lines.append((self._file, block.first + line, raw))
             return True
         parsed = self.parsed_by(self._file, raw)[0]
-        if (open_block := self._open.taking(parsed)) is not None:
+        if (open_block := self._open.taking(parsed, block.first + line)) is not None:
             part = open_block.feed(parsed)
             if part is not Part.NO:
                 open_block.lines.append((self._file, block.first + line, raw))

@@ -100,8 +100,9 @@ class KeptLines:
 
 
 # Substrings of lines that open a block, and the block's kind.
+TRACEBACK = "Traceback (most recent call last)"
 OPENERS = {
-    "Traceback (most recent call last)": "traceback",
+    TRACEBACK: "traceback",
     "Fatal Python error:": "faulthandler",
     "(most recent call first)": "faulthandler",
     '(active): "': "py-spy",
@@ -149,6 +150,8 @@ class Open:
     foreign_before: int = 0  # lines of no block that came before it
     state: str = "frames"
     tail: int = 0
+    shape: re.Pattern[str] | None = None  # of a prefix that is not known: what stands in front of its first words
+    bare: bool = False  # its frames have no prefix: a logger writes one before the first line of a message only
 
     def takes(self, parsed: ParsedLine, speaker: tuple[object, ...]) -> bool:
         """Whether a line may belong to the block, by its ``speaker``, the process that prints it. In a report only the
@@ -166,10 +169,10 @@ class Open:
     def feed(self, parsed: ParsedLine) -> Part:
         if len(self.lines) >= HANG_READING.most_own_lines or parsed.source == "nccl":
             return Part.NO
-        text = parsed.text
+        text = without_shape(parsed.text, self.shape)
         match self.kind:
             case "traceback":
-                return self._traceback(parsed)
+                return self._traceback(parsed, text)
             case "faulthandler":
                 if text.startswith("Extension modules"):
                     return Part.LAST
@@ -191,8 +194,7 @@ class Open:
             case _:
                 return Part.MORE if text.startswith(("#", " ")) else Part.NO
 
-    def _traceback(self, parsed: ParsedLine) -> Part:
-        text = parsed.text
+    def _traceback(self, parsed: ParsedLine, text: str) -> Part:
         if self.state == "frames":
             if text[:1] in (" ", "\t") or not text or text.startswith("Traceback ("):
                 return Part.MORE
@@ -210,6 +212,18 @@ class Open:
             self.state, self.tail = "frames", 0
             return Part.MORE
         return Part.NO
+
+
+def shape_of(prefix: str) -> re.Pattern[str] | None:
+    """What lines begin with that have the same prefix but for its numbers; None for a blank one."""
+    if not prefix.strip() or len(prefix) > HANG_READING.longest_prefix_chars:
+        return None
+    return re.compile(re.sub(r"(?:\\?\d)+", lambda _: r"\d{1,20}", re.escape(prefix)))
+
+
+def without_shape(text: str, shape: re.Pattern[str] | None) -> str:
+    match = shape.match(text) if shape is not None else None
+    return text[match.end() :] if match is not None else text
 
 
 _OF_ANYBODY = ("horovod", "desync", "elastic")
@@ -261,12 +275,25 @@ class OpenBlocks:
         fitting = (block for block in blocks if block.is_frame(raw) and len(block.lines) < HANG_READING.most_own_lines)
         return min(fitting, key=lambda block: block.number, default=None)
 
-    def taking(self, parsed: ParsedLine) -> Open | None:
-        """The first block that a line may belong to."""
+    def taking(self, parsed: ParsedLine, number: int) -> Open | None:
+        """The first block that a line may belong to. ``number``: of the line."""
+        if (logged := self._logged(parsed, number)) is not None:
+            return logged
         speaker = parsed.speaker()
         own = itertools.islice(self._by_speaker.get(speaker, {}).values(), 1)
         others = (block for block in self._of_anybody.values() if block.takes(parsed, speaker))
         return min((*own, *itertools.islice(others, 1)), key=lambda block: block.number, default=None)
+
+    def _logged(self, parsed: ParsedLine, number: int) -> Open | None:
+        """The traceback of which this is the next line, without the prefix of its first one."""
+        if parsed.any or not self._open:
+            return None
+        block = next(reversed(self._open.values()))
+        if block.kind != "traceback" or block.lines[-1][1] != number - 1:
+            return None
+        if len(block.lines) == 1 and parsed.text.startswith("  File "):
+            block.bare = True
+        return block if block.bare else None
 
     def count_foreign(self) -> list[Open]:
         """Counts a line of no block; the blocks that more than MOST_FOREIGN of them have followed."""
@@ -290,4 +317,5 @@ def opened(parsed: ParsedLine, word: str) -> Open | None:
         return None
     if parsed.source == "nccl":
         return None
-    return Open(kind, parsed.speaker())
+    shape = shape_of(text.partition(word)[0]) if kind == "traceback" else None
+    return Open(kind, parsed.speaker(), shape=shape)

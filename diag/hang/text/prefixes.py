@@ -94,6 +94,15 @@ _TASK = re.compile(r"[\w.-]{1,80} -- (?=\[[^\]\s]{1,80}\]<std)")  # Polyaxon: a 
 _NODE = re.compile(r"\[([A-Za-z][\w.-]{0,252}), (?:unknown_ip|\d{1,3}(?:\.\d{1,3}){3})\] ")  # Azure ML
 _HOROVOD = re.compile(r"\[(\d+)\]<std(?:out|err)>: ?")
 _RAY = re.compile(r"\((?:[^()]{1,80}(?:\([^()]{0,40}\))?[^()]{0,20} )?pid=(\d+)(?:, ip=([^)\s]+))?\) ?")
+# vLLM (vllm/logger.py: "%(levelname)s %(asctime)s [%(fileinfo)s:%(lineno)d] ", "%m-%d %H:%M:%S")
+_VLLM = re.compile(
+    r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d)-(\d\d) (\d\d:\d\d:\d\d)(?:\.\d+)? \[([\w./-]+):(\d+)\] ?"
+)
+# SGLang (sglang/srt/utils: "[%(asctime)s{prefix}] ", prefix " DP0 PP1 TP3")
+_SGLANG = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)((?: (?:DP|PP|TP|EP)\d{1,5}){1,4})\] ?")
+# Coordinates of a worker in vLLM and SGLang: "Worker_PP0_TP1". An axis of one worker is not printed; an expert's rank
+# says the same as the others.
+_AXIS = re.compile(r"(?:_|\b| )(DP|PP|TP)(\d{1,5})(?!\d)")
 _RANK_FIELD = re.compile(r"\brank=(\d{1,7})\b")  # vLLM: "(VllmWorker rank=3 pid=310)"; determined: "[rank=3] ||"
 _REPEATED = re.compile(r" *\[repeated \d+x across cluster\].*$")
 _ROLE = re.compile(r"\[([A-Za-z][A-Za-z_-]*)(\d+)(?:\|\d+)?\]:")
@@ -141,10 +150,11 @@ class ParsedLine:
     outer_host: str = ""  # a launcher's name for it, where NCCL's own name follows
     pid: int | None = None
     rank: int | None = None
-    rank_from: str = ""  # "[rankN]", "rank=N", "mpirun", "srun"
+    rank_from: str = ""  # "[rankN]", "rank=N", "axis", "mpirun", "srun"
     local_rank: int | None = None
     group_rank: int | None = None
     device: int | None = None
+    worker: str = ""  # "PP1 TP2"
     source: str = ""
     level: str = ""
     code: str = ""
@@ -157,7 +167,7 @@ class ParsedLine:
 
     def speaker(self) -> tuple[object, ...]:
         """Equal for lines of one process, as far as the lines show."""
-        return (self.rank, self.rank_from, self.local_rank, self.host, self.pid)
+        return (self.rank, self.rank_from, self.local_rank, self.host, self.pid, self.worker)
 
 
 def _is_bar(text: str) -> bool:
@@ -270,6 +280,7 @@ def _strip_one(parsed: ParsedLine, year: int, hosts: frozenset[str]) -> bool:
             parsed.pid = int(match[1])
             parsed.host = parsed.host or _host(match[2] or "")
             _rank_field(parsed, match[0])
+            _rank_on_axes(parsed, match[0])
             end = match.end()
     elif first.isdigit() or first == " ":
         end = _digit(parsed, text)
@@ -317,6 +328,10 @@ def _bracket(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) ->
             parsed.rank, parsed.rank_from = int(match[1]), "mpirun"
     elif match := _NODE.match(text):
         parsed.host = parsed.host or _host(match[1])
+    elif match := _SGLANG.match(text):
+        if time := ISO.match(match[1]):
+            _time(parsed, iso_ns(time))
+        _rank_on_axes(parsed, match[2])
     elif match := ISO.match(text):
         _time(parsed, iso_ns(match))
     elif match := CTIME.match(text):
@@ -357,6 +372,10 @@ def _word(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) -> in
         parsed.level, parsed.code, parsed.pid = _LEVELS[level], f"{file}:{line}", parsed.pid or int(pid)
         if parsed.time_ns is None:
             parsed.time_ns = month_day_ns(year, int(month), int(day), clock)
+    elif match := _VLLM.match(text):
+        level, month, day, clock, file, line = match.groups()
+        parsed.level, parsed.code = level.removesuffix("ING"), f"{file}:{line}"
+        _time(parsed, month_day_ns(year, int(month), int(day), clock))
     elif match := CTIME.match(text):
         _time(parsed, ctime_ns(match))
     elif match := SYSLOG.match(text):
@@ -400,6 +419,16 @@ def _rank_field(parsed: ParsedLine, prefix: str) -> None:
     """Sets the rank that a framework writes as a field of its prefix."""
     if not parsed.rank_from and (match := _RANK_FIELD.search(prefix)):
         parsed.rank, parsed.rank_from = int(match[1]), "rank=N"
+
+
+def _rank_on_axes(parsed: ParsedLine, prefix: str) -> None:
+    """Sets the rank of a worker that is named by its place on one axis of parallelism. On several axes, the place on
+    one of them is no rank."""
+    axes = _AXIS.findall(prefix)
+    if not parsed.rank_from and len(axes) == 1:
+        parsed.rank, parsed.rank_from = int(axes[0][1]), "axis"
+    elif len(axes) > 1:
+        parsed.worker = " ".join(f"{axis}{at}" for axis, at in axes)
 
 
 def _time(parsed: ParsedLine, time_ns: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -10,10 +11,10 @@ from pathlib import Path
 
 from diag.collectors.layout import RANKS, RunLayout, is_regular, world_size_of
 from diag.ended.model import Source, short_host
-from diag.hang.model import Communicator, Line, Logs, Member, NcclCall, Process, Speaker, grouped
+from diag.hang.model import Communicator, Line, Logs, Member, NcclCall, Process, Speaker, StrayCalls, grouped
 from diag.hang.policy import HANG_ANSWER
-from diag.hang.text.gather import Gatherer
-from diag.hang.text.keep import SOURCES, RawLine
+from diag.hang.text.gather import LAST_LINES, Gatherer
+from diag.hang.text.keep import SOURCES, TRACEBACK, RawLine, shape_of, without_shape
 from diag.hang.text.messages import Facts, Hint, OneSided, ProcessFacts, ProcessKey, call_of
 from diag.hang.text.prefixes import NamedRank, ParsedLine
 from diag.hang.text.streams import STDIN, Gaps, files_of
@@ -238,18 +239,32 @@ def lines_of(gatherer: Gatherer, joined: JoinedProcesses, doubtful: set[str]) ->
             makes.block += 1
             source = SOURCES.get(kind.removeprefix("block "), "stack")
             opener = makes.lines(entry[0], source, None)
-            lines[entry[0]] = opener
+            shape = _shape_in(opener[0], kind)
+            lines[entry[0]] = [_shaped(line, shape) for line in opener]
             for raw_line in entry[1:]:
-                lines[raw_line] = makes.lines(raw_line, source, opener[0].speaker)
-    for _, entry in gatherer.keep.entries():
+                lines[raw_line] = [_shaped(line, shape) for line in makes.lines(raw_line, source, opener[0].speaker)]
+    for kind, entry in gatherer.keep.entries():
         for raw_line in entry:
-            if raw_line not in lines:
+            if raw_line not in lines and kind != LAST_LINES:
                 lines[raw_line] = makes.lines(raw_line)
+    known = {(file, number) for file, number, _ in lines}  # some of them joined with what a terminal wrapped
+    for kind, entry in gatherer.keep.entries():
+        if kind == LAST_LINES and entry[0][:2] not in known:
+            lines[entry[0]] = makes.lines(entry[0])
     shown = max(1, min(HANG_ANSWER.calls_of_member, HANG_ANSWER.most_calls_shown // max(1, len(gatherer.calls))))
     for (file, _, _), calls in gatherer.calls.items():
         for number, raw in list(calls)[-shown:]:
             lines.setdefault((file, number, raw), makes.lines((file, number, raw)))
     return [line for key in sorted(lines) for line in lines[key]]
+
+
+def _shape_in(opener: Line, kind: str) -> re.Pattern[str] | None:
+    """The prefix that the lines of a traceback have in common, where it is not a known one."""
+    return shape_of(opener.text.partition(TRACEBACK)[0]) if kind == "block traceback" else None
+
+
+def _shaped(line: Line, shape: re.Pattern[str] | None) -> Line:
+    return line if shape is None else replace(line, text=without_shape(line.text, shape))
 
 
 def rank_of(parsed: ParsedLine, gatherer: Gatherer, file: int, doubtful: set[str]) -> int | None:
@@ -323,7 +338,7 @@ class _Maker:
             host, rank = host or process.host, process.rank if rank is None else rank
             pid = process.pid if pid is None else pid
             local = process.local_rank if local is None else local
-        speaker = Speaker(host, pid, rank, local, parsed.group_rank, parsed.device)
+        speaker = Speaker(host, pid, rank, local, parsed.group_rank, parsed.device, parsed.worker)
         return self._speakers.setdefault(speaker, speaker)
 
 
@@ -331,6 +346,7 @@ class _Maker:
 
 NAMES = {
     "rank=N": "the rank in the prefix of a framework",
+    "axis": "the place of a worker on an axis of parallelism",
     "srun": "the task of srun",
     "mpirun": "the rank of mpirun",
     "file": "the file's name",
@@ -344,7 +360,7 @@ def world_size(facts: Facts, manifest: set[int], gaps: Gaps) -> int | None:
         (side.event.size for process in facts.processes.values() for side in process.communicators), default=0
     )
     hints = {key[2] for key in facts.processes if key[2] is not None} | facts.by_rank
-    seen = max((rank for kind, rank in hints if kind in ("[rankN]", "rank=N", "mpirun")), default=-1) + 1
+    seen = max((rank for kind, rank in hints if kind in ("[rankN]", "rank=N", "axis", "mpirun")), default=-1) + 1
     printed = set(facts.worlds)
     printed |= {nodes * each for nodes, each in facts.nodes.values() if nodes and each}
     for sizes, source in ((manifest, "the run's manifest"), (printed, "printed")):
@@ -474,7 +490,7 @@ def _joined(gatherer: Gatherer, sizes: list[int | None], gaps: Gaps) -> Logs:
     doubtful = doubtful_hints(facts, size, gaps)
     renamed = without(facts, doubtful)
     joined = processes_of(facts, names, files, size, renamed, gaps)
-    calls = _calls(gatherer, joined, doubtful, gaps)
+    calls, strays = _calls(gatherer, joined, doubtful, gaps)
     lines = lines_of(gatherer, joined, doubtful)
     put_ranks(joined, lines, gatherer, doubtful)
     put_last_times(joined, lines)
@@ -488,19 +504,22 @@ def _joined(gatherer: Gatherer, sizes: list[int | None], gaps: Gaps) -> Logs:
         paths=tuple(files),
         gaps=gaps.all(),
         deduplicated=facts.deduplicated,
+        stray_calls=strays,
     )
 
 
 def _calls(
     gatherer: Gatherer, joined: JoinedProcesses, doubtful: set[str], gaps: Gaps
-) -> dict[int, tuple[NcclCall, ...]]:
-    """The last calls of each process's communicators, by ``id``: host, pid and pointer identify one."""
+) -> tuple[dict[int, tuple[NcclCall, ...]], tuple[StrayCalls, ...]]:
+    """The last calls of each process's communicators, by ``id``: host, pid and pointer identify one; and those of
+    processes without Init lines."""
     sides: dict[tuple[int, str], list[OneSided]] = defaultdict(list)
     for index, of_one in enumerate(joined.sides):
         for side in of_one:
             sides[index, side.event.comm].append(side)
     by_side: dict[int, list[NcclCall]] = defaultdict(list)
     strangers: dict[int, set[tuple[str, int | None]]] = defaultdict(set)
+    strays: list[StrayCalls] = []
     for (file, _, comm), lines in gatherer.calls.items():
         parsed = gatherer.parsed_by(file, lines[-1][1])[-1]
         number = joined.find(parsed.host, parsed.pid, rank_of(parsed, gatherer, file, doubtful))
@@ -511,20 +530,31 @@ def _calls(
         candidates = holders[0] if len(holders) == 1 else []
         if not candidates:
             strangers[file].add((parsed.host, parsed.pid))
+            made = [read for line in lines if (read := _read_call(gatherer, file, *line)) is not None]
+            size = _SIZE.search(lines[-1][1])
+            of_all = int(size[1]) if size is not None else 0
+            strays.append(StrayCalls(parsed.host, parsed.pid, parsed.device, of_all, tuple(call for _, call in made)))
             continue
         side = candidates[-1]
         for line, raw in lines:
             if side.file == file and line < side.line:
                 continue  # a call of an earlier communicator at the same address
-            text = raw.decode("utf-8", "replace")
-            if (read := call_of(text, Source(gatherer.files[file], line, text))) is not None:
+            if (read := _read_call(gatherer, file, line, raw)) is not None:
                 by_side[id(side)].append(read[1])
     for file, callers in strangers.items():
         gaps.say(
             gatherer.files[file],
             f"{NO_RANK}{spaced(counted(len(callers), 'process', 'processes'))} without Init lines: no rank",
         )
-    return {side: tuple(sorted(calls, key=_place)) for side, calls in by_side.items()}
+    return {side: tuple(sorted(calls, key=_place)) for side, calls in by_side.items()}, tuple(strays)
+
+
+_SIZE = re.compile(rb"\[nranks=(\d{1,7})\]")
+
+
+def _read_call(gatherer: Gatherer, file: int, line: int, raw: bytes) -> tuple[str, NcclCall] | None:
+    text = raw.decode("utf-8", "replace")
+    return call_of(text, Source(gatherer.files[file], line, text))
 
 
 def _place(call: NcclCall) -> tuple[str, int]:

@@ -1,0 +1,248 @@
+"""What programs print, in the words of their own sources: launchers, engines, shells, kernels, other backends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.hang.api import triage
+from diag.hang.model import Triage
+
+TRACEBACK = ("Traceback (most recent call last):", '  File "/srv/loop.py", line 7, in turn', "KeyError: 'tokens'")
+GONE = (
+    "[rank0]:[W301 09:00:02.000000000 ProcessGroupNCCL.cpp:1771] [PG ID 0 PG GUID 0 Rank 0] Failed to check the "
+    '"should dump" flag on TCPStore, (maybe TCPStore server has shut down too early), with error: Broken pipe\n'
+)
+BLOCK = "No available shared memory broadcast block found in 60 seconds. This typically happens when some processes are"
+BAR = "[default{}]:Grouping documents:  12%|#  | 900/7500 [01:{}<{}, 10.1 examples/s]\n"
+LATE = (
+    "[default{}]:[E ProcessGroupNCCL.cpp:475] [Rank {}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=2, OpType=BROADCAST, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600400 "
+    "milliseconds before timing out.\n"
+)
+CALL = (
+    "node-2:{0}:{0} [{1}] NCCL INFO AllGather: opCount 1f sendbuff 0x7f00 recvbuff 0x7f00 count {2} datatype 9 op 0 "
+    "root 0 comm 0x7a0{1} [nranks={3}] stream 0x1\n"
+)
+
+
+def of(folder: Path, text: str) -> Triage:
+    (folder / "job.log").write_text(text)
+    return triage([str(folder)])
+
+
+def ranks(answer: Triage) -> list[int | None]:
+    return [culprit.rank for culprit in answer.culprits]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "named"),
+    [
+        ("(Worker_TP2 pid=811) ERROR 03-01 09:00:00 [multiproc_executor.py:640] ", [2]),
+        ("(Worker_PP1_TP2 pid=811) ERROR 03-01 09:00:00 [multiproc_executor.py:640] ", ["worker PP1 TP2"]),
+        ("(EngineCore_DP0 pid=811) ERROR 03-01 09:00:00 [core.py:640] ", [0]),
+        ("[2026-03-01 09:00:00 TP3] ", [3]),
+        ("[2026-03-01 09:00:00 DP1 TP3] ", ["worker DP1 TP3"]),  # two axes: no rank
+    ],
+)
+def test_an_exception_behind_a_prefix(tmp_path: Path, prefix: str, named: list[int | str]) -> None:
+    answer = of(tmp_path, "".join(f"{prefix}{line}\n" for line in TRACEBACK) + GONE)
+    assert answer.fault_class == "rank_killed_exception"
+    assert [culprit.peer if culprit.rank is None else culprit.rank for culprit in answer.culprits] == named
+    assert "KeyError: 'tokens'" in answer.headline
+
+
+@pytest.mark.parametrize("prefix", ["2026-03-01 09:00:00.12{} | CRITICAL | loop:turn:7 - ", "ERR!! step 1{} >> "])
+def test_an_exception_behind_a_prefix_of_a_program_that_is_not_known(tmp_path: Path, prefix: str) -> None:
+    answer = of(tmp_path, "".join(f"{prefix.format(at)}{line}\n" for at, line in enumerate(TRACEBACK)))
+    assert answer.fault_class == "rank_killed_exception"
+    assert "KeyError: 'tokens'" in answer.headline
+
+
+def test_a_prefix_before_the_first_line_of_a_message_only(tmp_path: Path) -> None:
+    first, *others = TRACEBACK
+    text = "\n".join((f"[2026-03-01 09:00:00 TP1] The scheduler raised: {first}", *others, "", ""))
+    assert ranks(of(tmp_path, text + GONE)) == [1]
+    between = "\n".join((f"[2026-03-01 09:00:00 TP1] {first}", "step 3 of another process", *others, ""))
+    assert ranks(of(tmp_path, between)) != [1]
+
+
+def test_an_engine_that_waits(tmp_path: Path) -> None:
+    lines = (f"(EngineCore pid=41) INFO 03-01 09:0{at}:00 [shm_broadcast.py:705] {BLOCK}\n" for at in (1, 2, 5))
+    answer = of(tmp_path, "".join(lines))
+    assert answer.fault_class == "undetermined"
+    assert "waits for a worker" in answer.headline
+    assert "4\N{NO-BREAK SPACE}minutes" in answer.headline
+    assert answer.evidence
+    assert "py-spy" in answer.next_steps[0]
+    assert not any("NCCL" in step for step in answer.next_steps)
+
+
+def test_a_device_of_another_backend_that_waited(tmp_path: Path) -> None:
+    said = (
+        "RuntimeError: ACL stream synchronize failed, error code:507048\n"
+        "EI0002: 2026-03-01-09:00:00 The wait execution of the Notify register times out. Reason: hccl timeout\n"
+    )
+    answer = of(tmp_path, "\n".join(TRACEBACK[:2]) + f"\n{said}")
+    assert answer.fault_class == "undetermined"
+    assert "waited" in answer.headline
+    assert "plog" in answer.next_steps[0]
+    assert not any("NCCL_" in step for step in answer.next_steps)
+
+
+def test_tasks_that_a_coordinator_misses(tmp_path: Path) -> None:
+    job = "/job:jax_worker/replica:0/task:{}"
+    error = "jaxlib.xla_extension.XlaRuntimeError: {}\n"
+    barrier = error.format("DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out tasks:")
+    begin = "\n".join((*TRACEBACK[:2], ""))
+    answer = of(tmp_path, f"{begin}{barrier}{job.format(6)}\n{job.format(4)}\n")
+    assert (answer.fault_class, ranks(answer)) == ("missing_rank", [4, 6])
+    answer = of(tmp_path, error.format(f"UNAVAILABLE: Task {job.format(5)} heartbeat timeout. This indicates that"))
+    assert (answer.fault_class, ranks(answer)) == ("missing_rank", [5])
+    answer = of(tmp_path, error.format("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 268435456 bytes."))
+    assert answer.fault_class == "cuda_oom"
+    assert "268435456 bytes" in answer.headline
+
+
+@pytest.mark.parametrize(
+    "end", ["on node big-7 exited on\nsignal 9 (Killed).", "on node\nbig-7 exited on signal 9 (K)."]
+)
+def test_a_help_text_that_is_wrapped(tmp_path: Path, end: str) -> None:
+    answer = of(tmp_path, f"prterun noticed that process rank 11 with PID 90 {end}\n")
+    assert (answer.fault_class, ranks(answer)) == ("rank_killed_sigkill", [11])
+    assert answer.culprits[0].host == "big-7"
+
+
+def test_a_daemon_that_mpirun_lost(tmp_path: Path) -> None:
+    text = (
+        "{} has lost communication with a remote daemon.\n\n  HNP daemon   : {} on node head\n"
+        "  Remote daemon: {} on node big-7\n"
+    )
+    for name, daemon in (("ORTE", "[[3,0],0]"), ("PRTE", "[prterun-head-8@0,3]")):
+        answer = of(tmp_path, text.format(name, daemon, daemon))
+        assert (answer.fault_class, answer.culprits[0].host) == ("net_connection_lost", "big-7")
+        answer = of(tmp_path, text.format(name, daemon, daemon) + "command terminated with exit code 137\n")
+        assert (answer.fault_class, answer.culprits[0].host) == ("rank_killed_sigkill", "big-7")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MPI_ABORT was invoked on rank 5 in communicator MPI_COMM_WORLD\nwith errorcode 3.\n",
+        "Abort(3) on node 5 (rank 5 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 3) - process 5\n",
+    ],
+)
+def test_a_rank_that_aborts_all(tmp_path: Path, text: str) -> None:
+    answer = of(tmp_path, text)
+    assert (answer.fault_class, ranks(answer)) == ("rank_killed_exception", [5])
+    assert "MPI_Abort with 3" in answer.headline
+
+
+def test_the_first_that_ended_is_named_although_it_is_not_sure(tmp_path: Path) -> None:
+    answer = of(tmp_path, "   Process name: [prterun-head-8@1,6]\n   Exit code:    2\n")
+    assert answer.fault_class == "undetermined"
+    assert "rank 6 ended with exit code 2" in answer.headline
+
+
+def test_a_launcher_that_names_no_rank(tmp_path: Path) -> None:
+    command = "['/usr/bin/python', '-u', 'go.py', '--local_rank=6']"
+    answer = of(tmp_path, f"[2026-03-01 09:00:00,1] [ERROR] [launch.py:3:x] {command} exits with return code = 3\n")
+    assert not ranks(answer)
+    assert "exit code 3" in answer.headline
+    assert answer.evidence
+
+
+def test_a_rank_that_aborted(tmp_path: Path) -> None:
+    block = "Root Cause (first observed failure):\n[0]:\n  host      : big-7\n  rank      : 6 (local_rank: 6)\n"
+    answer = of(tmp_path, f"{block}  exitcode  : -6 (pid: 70)\n  error_file: <N/A>\n")
+    assert ranks(answer) == [6]
+    assert "SIGABRT" in answer.headline
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("go.sh: line 4: 811 Aborted                 (core dumped) python go.py", "undetermined"),
+        ("zsh: abort (core dumped)  python go.py", "undetermined"),
+        ("zsh: killed     python go.py", "rank_killed_sigkill"),
+        ("zsh: segmentation fault (core dumped)  python go.py", "rank_killed_sigsegv"),
+        ("fish: Job 1, 'python go.py' terminated by signal SIGKILL (Forced quit)", "rank_killed_sigkill"),
+        ("fish: Job 1, 'python go.py' terminated by signal SIGABRT (Abort)", "undetermined"),
+    ],
+)
+def test_words_of_shells_for_signals(tmp_path: Path, text: str, name: str) -> None:
+    answer = of(tmp_path, f"{text}\n")
+    assert answer.fault_class == name
+    assert answer.evidence[0].text == text
+    assert "aborted" in answer.headline or name != "undetermined"
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu"),
+    [
+        ("[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring sdma0 timeout, signaled seq=4, emitted seq=6", ""),
+        ("amdgpu 0000:83:00.0: amdgpu: GPU reset begin!", "0000:83:00.0"),
+        ("amdgpu 0000:83:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block", "0000:83:00.0"),
+    ],
+)
+def test_the_kernel_about_a_gpu_of_amd(tmp_path: Path, text: str, gpu: str) -> None:
+    answer = of(tmp_path, f"Mar  1 09:00:00 big-7 kernel: {text}\n")
+    assert (answer.fault_class, answer.culprits[0].host) == ("gpu_hardware", "big-7")
+    assert answer.culprits[0].bus_id == gpu
+
+
+def test_workers_and_clients_of_torch(tmp_path: Path) -> None:
+    bus = of(tmp_path, "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shm.\n")
+    assert bus.fault_class == "rank_killed_sigbus"
+    came = "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. {}/4 clients joined.\n"
+    late = of(tmp_path, came.format(3))
+    assert (late.fault_class, ranks(late)) == ("missing_rank", [])
+    assert "3 of 4" in late.headline
+
+
+def test_a_bar_that_would_outlast_the_time_out(tmp_path: Path) -> None:
+    answer = of(tmp_path, BAR.format(1, "30", "12:40") + LATE.format(3, 3))
+    assert (answer.fault_class, ranks(answer)) == ("slow_rank_preprocess", [1])
+    assert answer.confidence <= 0.7
+    second = of(tmp_path, BAR.format(1, "30", "12:40") + LATE.format(3, 11))  # ranks 8 to 15 are on this host
+    assert ranks(second) == [9]
+    assert of(tmp_path, BAR.format(1, "30", "01:40") + LATE.format(3, 3)).fault_class == "undetermined"
+
+
+def test_calls_of_processes_without_initialisation(tmp_path: Path) -> None:
+    three = "".join(CALL.format(70 + gpu, gpu, 8 if gpu == 1 else 16, 3) for gpu in range(3))
+    answer = of(tmp_path, three)
+    assert (answer.fault_class, [culprit.gpu for culprit in answer.culprits]) == ("mismatch_shape", [1])
+    assert "8 elements of type 9, the others 16" in answer.headline
+    assert answer.confidence <= 0.5
+    assert of(tmp_path, three.replace("nranks=3", "nranks=8")).fault_class == "undetermined"
+
+
+def test_a_queue_pair_that_is_not_connected(tmp_path: Path) -> None:
+    assert of(tmp_path, "Failed to modify QP to RTR: No route to host\n").fault_class == "ib_unreachable_rail"
+
+
+@pytest.mark.parametrize("reason", ["(errno: 98 - Address already in use).", "useIpv6: 0, code: -98, name: EADDRINUSE"])
+def test_the_port_is_named(tmp_path: Path, reason: str) -> None:
+    said = "The server socket has failed to listen on any local network address. "
+    text = f"{said}{reason}, message: [::]:29433 (errno: 98 - Address already in use)\n"
+    answer = of(tmp_path, text)
+    assert answer.fault_class == "net_bind_failed"
+    assert "29433" in answer.headline
+    assert "29433" in answer.next_steps[0]
+
+
+def test_a_run_whose_last_step_is_its_last(tmp_path: Path) -> None:
+    step = "[2026-03-01 09:00:0{0}] iteration  {0}/ {1} | elapsed (ms):  95.6 | lm loss: 5.54 | grad norm: 0.7\n"
+    assert of(tmp_path, step.format(3, 4) + step.format(4, 4)).fault_class == "healthy"
+    assert of(tmp_path, step.format(3, 9) + step.format(4, 9)).fault_class == "undetermined"
+
+
+def test_an_open_answer_quotes_the_last_telling_line(tmp_path: Path) -> None:
+    answer = of(tmp_path, "[rank3]: the peer is unreachable since 40 s\n[rank3]: see you\n")
+    assert answer.fault_class == "undetermined"
+    assert 'rank 3: "the peer is unreachable since 40 s".' in answer.headline
+    assert len(answer.next_steps) <= 3
+    last = of(tmp_path, "[rank3]: see you\n[rank3]: the peer is unreachable since 40 s\n")
+    assert "nothing was printed after it" in last.headline
