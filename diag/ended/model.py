@@ -132,9 +132,6 @@ def culprit_words(culprits: Sequence[Culprit]) -> str:
     hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
     if ranks and len(ranks) == len(culprits):
         return spaced(listing(ranks)) + (f" on {host_list(hosts)}" if hosts else "")
-    gpus = [c.gpu for c in culprits if c.gpu is not None and c.rank is None]
-    if len(hosts) == 1 and len(gpus) == len(culprits):
-        return f"host {hosts[0]} (GPUs {', '.join(map(str, gpus))})"
     if hosts and not (ranks and any(culprit.peer for culprit in culprits)):
         return f"host{'s' if len(hosts) > 1 else ''} {host_list(hosts)}"
     return ", ".join(dict.fromkeys(_one(c) for c in culprits if _one(c)))

@@ -236,8 +236,11 @@ def _stray_calls(job: JobLogs) -> list[Clue]:
                 continue
             name, odd, _, words = difference
             culprits = [Culprit(host=strays[member].host, gpu=strays[member].gpu) for member in odd]
-            note = f"Call {number:#x} ({calls[0].op}): {words}. No line shows the ranks of these processes, or that "
-            note += f"they are one communicator of {size}."
+            differ = ", ".join(f"GPU {c.gpu} of {c.host}" if c.gpu is not None else c.host for c in culprits)
+            note = (
+                f"Call {number:#x} ({calls[0].op}) of {differ}: {words}. No line shows the ranks of these processes, "
+            )
+            note += f"or that they are one communicator of {size}."
             evidence = tuple(calls[member].evidence for member in (*odd[:4], *(m for m in calls if m not in odd)))[:6]
             return [Clue(name, distinct(culprits), evidence, HANG_EVIDENCE.suggests, note)]
     return []
