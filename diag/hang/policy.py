@@ -168,6 +168,7 @@ class NcclRas(Topic, name="nccl-ras"):
     knows_little = threshold(0.4, "confidence", "chosen", "no known log pattern, or time-outs without a cause")
     sure = threshold(0.8, "confidence")
     most_culprits = threshold(64, "ranks")
+    most_named_behind = threshold(1_024, "ranks", "chosen", "behind a few that are ahead")
     most_evidence_rows = threshold(6, "rows")
     every_s = threshold(5.0, "s", "chosen", "between two reports")
     again_s = threshold(15.0, "s", "chosen", "after an attempt that brought no report")

@@ -17,16 +17,16 @@ from diag.hang.classes.base import Hit
 from diag.hang.failures import STEP, TIMED_OUT, Timeout, ended_well, groups_of, in_order, timeouts_of
 from diag.hang.flight import FlightFindings
 from diag.hang.job import JobLogs, distinct
-from diag.hang.model import Known, Line, Logs, Role, RuledOut, Triage
+from diag.hang.model import Known, Line, Logs, Role, RuledOut, Triage, absent_of
 from diag.hang.order import Chosen, Confidence, choose, confidence_of, merged
-from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE
+from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules import RULES
 from diag.hang.rules.network import ends_on_its_host, interface_words
 from diag.hang.rules.processes import victims_of
 from diag.hang.rules.waiting import merged_stacks, shown_stacks, stacks_of
 from diag.hang.telling import last_telling, quoted, state_words, states_of
 from diag.hang.wording import steps
-from diag.words.formatting import counted, listing, spaced
+from diag.words.formatting import begun, counted, listing, spaced
 
 # -- Without a known cause: healthy, a lost store, or undetermined -----------------------------------------------------
 
@@ -336,7 +336,7 @@ def what_to_collect(
         advice.append("Ray left lines out: RAY_DEDUP_LOGS=0, or the workers' own log files.")
     if said:
         return tuple(advice)
-    if not known.ended:
+    if not known.ended and not known.stacked:
         advice.append(STACKS)
     if not job.logs.communicators or not any(m.calls for c in job.logs.communicators for m in c.members):
         advice.append(NCCL_LOGS)
@@ -492,6 +492,24 @@ def _without(
     )
 
 
+def _stacked(job: JobLogs) -> NoCause | None:
+    """The answer where all ranks whose stacks were read are in the same call: none of them is behind."""
+    stacks = job.once(stacks_of)
+    if len(stacks) < 2 or len({stack.where.rpartition(":")[0] for stack in stacks}) > 1:
+        return None
+    absent = absent_of(job.logs.world_size or 0, [stack.rank for stack in stacks])
+    ranks = begun(spaced(listing([stack.rank for stack in stacks])))
+    text = f"{ranks} are all in {stacks[0].where}: none of them is behind."
+    if absent:
+        text += f" The stacks of {spaced(listing(absent))} are not here: look there first."
+    elif stacks[0].in_collective:
+        text += " What is left: a device, the network, or a rank whose stack is not here."
+    else:
+        text += " They wait outside of any collective: for data, a file system, or a lock of their own."
+    lines = tuple(stack.lines[stack.told] for stack in stacks[: HANG_ANSWER.most_next_steps])
+    return NoCause("undetermined", HANG_RULES.guess_with_timeouts, text, (), lines)
+
+
 def _told(job: JobLogs, no_cause: NoCause, suspects: Sequence[Clue]) -> NoCause:
     """The answer with what the last telling lines say, where nothing better is known: a state, a suspicion, a quotation
     with who printed it."""
@@ -502,6 +520,8 @@ def _told(job: JobLogs, no_cause: NoCause, suspects: Sequence[Clue]) -> NoCause:
         words = state_words(job, states)
         lines = tuple(dict.fromkeys((*(hit.line for hit in (states[0], states[-1])), *no_cause.lines)))
         return replace(no_cause, headline=words, lines=lines)
+    if (stacked := _stacked(job)) is not None:
+        return stacked
     if no_cause.headline != UNKNOWN:
         return no_cause
     if suspects:

@@ -42,6 +42,14 @@ class Findings:
     culprits: tuple[Culprit, ...] = ()
     evidence: tuple[Source, ...] = ()
     collect: tuple[str, ...] = ()
+    all_launched: str = ""  # the ranks, in words, where all answer and have launched the same collectives
+
+
+NOBODY_IS_MISSING = (
+    "Look at what carries the collective, on the hosts of the ranks that timed out: "
+    "`dmesg -T | grep -iE 'xid|mlx5|nvlink'`, `nvidia-smi -q -d "
+    "ECC`, `ibstat`; NCCL_IB_DISABLE=1 in a test rules the fast network out."
+)
 
 
 def findings_of(reports: Reports, logs: Logs) -> Findings:
@@ -64,6 +72,15 @@ def completed(triage: Triage, findings: Findings) -> Triage:
     triage = replace(
         triage, coverage=(*triage.coverage, *map(spaced, findings.coverage)), gaps=(*triage.gaps, *findings.gaps)
     )
+    if findings.all_launched and triage.fault_class == "undetermined" and triage.victims and not triage.guesses:
+        # Ranks timed out: what all of them have launched does not end.
+        text = (
+            f"{spaced(listing(triage.victims))} timed out, and by NCCL RAS {findings.all_launched} have launched "
+            "the same collectives: no rank is missing, so a device or the network stands still."
+        )
+        evidence = tuple(dict.fromkeys((*triage.evidence[:3], *findings.evidence, *triage.evidence[3:])))[:10]
+        steps = (NOBODY_IS_MISSING, *triage.next_steps)
+        return replace(triage, headline=begun(text), evidence=evidence, next_steps=steps)
     knows_less = NCCL_RAS.knows_little if findings.culprits else NCCL_RAS.knows_nothing
     if findings.headline and triage.fault_class == "undetermined" and triage.confidence <= knows_less:
         healthy = 0.0 if triage.guesses else findings.healthy
@@ -310,8 +327,11 @@ def _odd(series: Series) -> _Odd | None:
         ranks = [rank for rank, of_rank in behind.items() if of_rank == least]
         sure, fault, difference = series.sure, "missing_rank", "launched fewer collectives than"
     else:
-        ranks = list(differs)
-        sure, fault, difference = series.sure * NCCL_RAS.few_ahead_factor, "desync", "launched more collectives than"
+        # What the few wait in, the many have not launched: they are behind, however many they are.
+        ahead = set(differs)
+        ranks = [rank for rank in range(size) if rank not in ahead] if size <= NCCL_RAS.most_named_behind else []
+        sure, fault = series.sure * NCCL_RAS.few_ahead_factor, "missing_rank"
+        difference = f"launched fewer collectives than {spaced(listing(sorted(ahead)))}"
     if not series.still and not crossed:
         if series.before is not None and not unchanged_counts(series, ranks):
             return None  # all move: a running job
@@ -323,16 +343,22 @@ def _odd(series: Series) -> _Odd | None:
     elif not series.still and series.before is not None and not unchanged_counts(series, ranks):
         return None
     majority = usual.number if usual is not None else 0
-    if 2 * len(ranks) >= size or 2 * majority <= size:
+    if (behind or crossed) and (2 * len(ranks) >= size or 2 * majority <= size):
         sure *= NCCL_RAS.no_majority_factor
     if fault != "missing_rank" and size == 2:
         ranks = sorted({*ranks, *(member for member in comm.members)})
     members = tuple(comm.members[rank] for rank in sorted(ranks) if rank in comm.members)
+    members = members if behind or crossed else tuple(comm.members.get(rank, Member(rank)) for rank in ranks)
     if not members:
         return None
     others = tuple(member for rank, member in sorted(comm.members.items()) if rank not in set(ranks))
     still = f"; none of its counts changed{series.since}" if series.still else ""
-    difference = f"{difference} the others: {_counts(comm, differs, ranks[0])}{still}"
+    if behind or crossed:
+        difference = f"{difference} the others: {_counts(comm, differs, ranks[0])}{still}"
+    else:
+        difference += (
+            f", which wait for them or made a call of their own: {_counts(comm, differs, min(differs))}{still}"
+        )
     return _Odd(series, fault, members, sure, difference, _evidence(comm), others)
 
 
@@ -554,6 +580,8 @@ def _without_cause(reports: Sequence[Report], series: Sequence[Series], names: N
             collect=(AGAIN,),
         )
     differ = [entry for entry in series if _counts_differ(entry.comm)]
+    known = last.gpus or sum(entry.comm.size or 0 for entry in series[:1])
+    launched = f"all {spaced(counted(known, 'rank'))}" if well and known and not differ else ""
     initialising = [row for row in last.rows if row.status == "INIT"]
     initialising_comms = [entry for entry in series if {level.value for level in entry.comm.statuses} == {"INIT"}]
     collect: tuple[str, ...] = (AGAIN,)
@@ -577,7 +605,14 @@ def _without_cause(reports: Sequence[Report], series: Sequence[Series], names: N
     else:
         text = "All ranks answer and no counts differ; the text does not show whether they continue."
         collect = (IN_JSON, AGAIN)
-    return Findings(coverage=tuple(coverage), headline=text, evidence=evidence, collect=collect)
+    starting = bool(initialising or initialising_comms)
+    return Findings(
+        coverage=tuple(coverage),
+        headline=text,
+        evidence=evidence,
+        collect=collect,
+        all_launched="" if starting else launched,
+    )
 
 
 def _read(reports: Sequence[Report]) -> str:

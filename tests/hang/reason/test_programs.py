@@ -246,3 +246,19 @@ def test_an_open_answer_quotes_the_last_telling_line(tmp_path: Path) -> None:
     assert len(answer.next_steps) <= 3
     last = of(tmp_path, "[rank3]: see you\n[rank3]: the peer is unreachable since 40 s\n")
     assert "nothing was printed after it" in last.headline
+
+
+STACK = (
+    'Thread 0x7f00 (most recent call first):\n  File "/srv/{}", line 7 in {}\n  File "/srv/loop.py", line 40 in turn\n'
+)
+
+
+def test_stacks_that_are_all_in_one_call_accuse_nobody(tmp_path: Path) -> None:
+    for rank in range(3):
+        (tmp_path / f"rank{rank}.txt").write_text(STACK.format("reader.py", "read_chunk"))
+    answer = triage([str(tmp_path)])
+    assert (answer.fault_class, answer.culprits) == ("undetermined", ())
+    assert "all in read_chunk" in answer.headline
+    assert not any("py-spy" in step for step in answer.next_steps), "the stacks are there"
+    (tmp_path / "rank2.txt").write_text(STACK.format("writer.py", "flush"))
+    assert "all in" not in triage([str(tmp_path)]).headline
