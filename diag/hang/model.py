@@ -129,6 +129,7 @@ class Logs:
     gaps: tuple[tuple[str, str], ...]  # (path, what could not be read or joined)
     deduplicated: bool = False  # Ray leaves lines out: the absence of a rank means nothing
     stray_calls: tuple[StrayCalls, ...] = ()
+    last_lines: tuple[Line, ...] = ()  # of each file, also without an anchor: the last telling ones and the last one
 
 
 def absent_of(size: int, present: Collection[int]) -> list[int]:

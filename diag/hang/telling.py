@@ -30,7 +30,7 @@ def state_words(job: JobLogs, hits: Sequence[Hit]) -> str:
         same = [hit for hit in hits if hit.name == name]
         sentences.append(same[0].sentence + _lasted([hit.line for hit in same]))
     last = hits[-1].line
-    if not any(line.path == last.path and line.number > last.number for line in job.logs.lines):
+    if not _followed(job, last):
         sentences.append(f"{begun(printed_by(job, last))} printed nothing after it.")
     return " ".join(sentences)
 
@@ -46,17 +46,21 @@ def _lasted(lines: Sequence[Line]) -> str:
 
 def last_telling(job: JobLogs) -> list[Line]:
     """The last lines of the logs that tell of an error, an end or a wait; else the last lines of all."""
-    telling = [line for line in job.logs.lines if line.text.strip() and is_telling(line.raw)]
-    ends = {line.path: line for line in job.logs.lines if line.text.strip()}
+    telling = [line for line in job.logs.last_lines if is_telling(line.raw)]
+    ends = {line.path: line for line in job.logs.last_lines}
     return telling[-HANG_ANSWER.last_lines_quoted :] or list(ends.values())[-HANG_ANSWER.last_lines_quoted :]
+
+
+def _followed(job: JobLogs, line: Line) -> bool:
+    """Whether anything was printed after a line of the same file."""
+    return any(last.path == line.path and last.number > line.number for last in job.logs.last_lines)
 
 
 def quoted(job: JobLogs, lines: Sequence[Line]) -> str:
     """The last of the lines in words, with who printed it and whether anything followed in its file."""
     last = lines[-1]
     words = shortened(last.text.strip(), HANG_ANSWER.quoted_chars)
-    after = [line for line in job.logs.lines if line.path == last.path and line.number > last.number]
-    rest = "; nothing was printed after it" if not after else ""
+    rest = "" if _followed(job, last) else "; nothing was printed after it"
     line = "The last telling line" if is_telling(last.raw) else "The last line"
     return f'{line}, of {printed_by(job, last)}: "{words}"{rest}.'
 

@@ -76,18 +76,19 @@ def is_telling(text: str) -> bool:
     return _TELLING.search(text.encode("utf-8", "replace")) is not None
 
 
-def telling_lines(block: TextBlock, file: int) -> RawLines:
-    """The last lines of a block with such words, and the last line that is not blank, in order."""
+def last_lines(block: TextBlock, file: int, before: RawLines) -> RawLines:
+    """The last lines with such words and the last line that is not blank, in order. ``before``: those of the blocks in
+    front of this one."""
     found: list[RawLine] = []
-    last = True
     for line in range(len(block) - 1, max(-1, len(block) - 1 - HANG_READING.telling_reach_lines), -1):
         raw = block.line(line)[: HANG_READING.long_line_bytes].rstrip(b"\r")
-        if raw.strip() and (last or _TELLING.search(raw)):
+        if raw.strip() and (not found or _TELLING.search(raw)):
             found.append((file, block.first + line, raw))
-            last = False
-        if len(found) > HANG_READING.telling_lines:
-            break
-    return tuple(reversed(found))
+    found.reverse()
+    telling = [line for line in (*before, *found[:-1]) if _TELLING.search(line[2])] if found else []
+    end = block.first + len(block) - 1
+    near = [line for line in telling if end - line[1] < HANG_READING.telling_reach_lines]
+    return (*near[-HANG_READING.telling_lines :], *found[-1:]) if found else before
 
 
 _TEXT_CONTROLS = bytes(range(7, 14)) + b"\x1b\x00"
@@ -188,7 +189,8 @@ class Gatherer:
     def read(self, path: str, explicit: bool = False) -> None:
         """Reads one file; does nothing where it is no text. ``explicit``: the user named it."""
         self._file, self._year = len(self.files), _year_of(path)
-        known, bar, cut, last = False, None, -1, None
+        known, bar, cut = False, None, -1
+        last: RawLines = ()
         for block in blocks_of(unwrapped(pieces_of(path, self._gaps, explicit))):
             if not known:
                 if reason := no_log(block.data):
@@ -210,7 +212,8 @@ class Gatherer:
                 cut = block.first
                 self._gaps.say(path, f"line {cut} is longer than {len(block.data) >> 20} MiB and was read in pieces")
             self._take(block)
-            bar, last = last_progress(block, self._file) or bar, block
+            bar = last_progress(block, self._file) or bar
+            last = last_lines(block, self._file, last)
         if not known:
             if not self._gaps.about(path):
                 self._gaps.say(path, EMPTY)
@@ -220,7 +223,7 @@ class Gatherer:
         self._open = OpenBlocks()
         if bar is not None:
             self.keep.add("the last progress bar", self._file, (bar,))
-        for raw_line in telling_lines(last, self._file) if last is not None else ():
+        for raw_line in last:
             self.keep.add(LAST_LINES, self._file, (raw_line,))
 
     def settle_years(self) -> None:

@@ -247,15 +247,18 @@ def lines_of(gatherer: Gatherer, joined: JoinedProcesses, doubtful: set[str]) ->
         for raw_line in entry:
             if raw_line not in lines and kind != LAST_LINES:
                 lines[raw_line] = makes.lines(raw_line)
-    known = {(file, number) for file, number, _ in lines}  # some of them joined with what a terminal wrapped
-    for kind, entry in gatherer.keep.entries():
-        if kind == LAST_LINES and entry[0][:2] not in known:
-            lines[entry[0]] = makes.lines(entry[0])
     shown = max(1, min(HANG_ANSWER.calls_of_member, HANG_ANSWER.most_calls_shown // max(1, len(gatherer.calls))))
     for (file, _, _), calls in gatherer.calls.items():
         for number, raw in list(calls)[-shown:]:
             lines.setdefault((file, number, raw), makes.lines((file, number, raw)))
     return [line for key in sorted(lines) for line in lines[key]]
+
+
+def last_lines_of(gatherer: Gatherer, joined: JoinedProcesses, doubtful: set[str]) -> tuple[Line, ...]:
+    """The last telling lines of each file and its last one, by file and number."""
+    makes = _Maker(gatherer, joined, doubtful)
+    last = sorted(entry[0] for kind, entry in gatherer.keep.entries() if kind == LAST_LINES)
+    return tuple(line for raw_line in last for line in makes.lines(raw_line))
 
 
 def _shape_in(opener: Line, kind: str) -> re.Pattern[str] | None:
@@ -505,6 +508,7 @@ def _joined(gatherer: Gatherer, sizes: list[int | None], gaps: Gaps) -> Logs:
         gaps=gaps.all(),
         deduplicated=facts.deduplicated,
         stray_calls=strays,
+        last_lines=last_lines_of(gatherer, joined, doubtful),
     )
 
 

@@ -106,8 +106,8 @@ def test_traces_and_records_of_a_run_are_no_logs(tmp_path: Path) -> None:
 def test_the_log_of_another_program_gives_nothing(tmp_path: Path) -> None:
     lines = [f'10.0.0.{i} - - [09/Nov/2025:15:39:31 +0000] "GET /{i} HTTP/1.1" 200 {i}' for i in range(100)]
     logs = read(tmp_path, lines, "Cuda failure")
-    assert [line.number for line in logs.lines] == [100]  # an answer without a cause quotes the last line
-    assert (logs.processes, logs.communicators, logs.world_size, logs.gaps) == ((), (), None, ())
+    assert (logs.lines, logs.processes, logs.communicators, logs.world_size, logs.gaps) == ((), (), (), None, ())
+    assert [line.number for line in logs.last_lines] == [100]
 
 
 def test_nuls_and_windows_line_ends_are_no_obstacle(tmp_path: Path) -> None:

@@ -182,7 +182,8 @@ def test_ray_names_process_and_address_and_repetitions_are_no_text() -> None:
         ("(VllmWorker rank=3 pid=310) boom", 3, 310),
         ("(VllmWorker rank=3 pid=310, ip=10.72.2.6) [rank1]: boom", 1, 310),
         ("3ef1a0c2 [rank=5] || boom", 5, None),
-        ("(Worker_TP0 pid=131) boom", None, 131),
+        ("(Worker_TP0 pid=131) boom", 0, 131),
+        ("(Worker_PP1_TP0 pid=131) boom", None, 131),
     ],
 )
 def test_a_rank_in_a_frameworks_prefix_is_the_lines(line: str, rank: int | None, pid: int | None) -> None:
