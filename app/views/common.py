@@ -23,6 +23,8 @@ from diag.words.table import UNKNOWN as EMPTY
 from diag.words.wording import ONLY_DURATIONS
 
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "typesetMath": False}
+LAZY = True  # tests without a browser have no view that a figure could come into
+_SEEN, _PLOTLY_PX = "figures that were in view", 450
 METRIC_PX = 168  # least width of a metric's card
 _LABEL_PX, _VALUE_PX, _PADDING_PX = 6.4, 20, 34  # of a character, and around them with the icon of the help
 _DELTA_COLOUR: dict[str, Literal["normal", "inverse", "off"]] = {"good": "normal", "bad": "inverse", "neither": "off"}
@@ -69,8 +71,20 @@ def component(name: str) -> Any:
     )
 
 
+def in_view(key: str, height: float) -> bool:
+    """Whether a figure is to be drawn: those far below the window are when one has scrolled to them. Draws its empty
+    place until then; the part of the page around it is drawn again when it comes into view."""
+    seen = st.session_state.setdefault(_SEEN, set())
+    if not LAZY or key in seen:
+        return True
+    component("lazy")(key=f"later {key}", data={"height": height}, on_seen_change=lambda: seen.add(key))
+    return False
+
+
+@st.fragment
 def draw(figure: go.Figure, key: str, alt: str) -> None:
-    st.plotly_chart(figure, key=key, config=CONFIG, alt=visible(alt))
+    if in_view(key, figure.layout.height or _PLOTLY_PX):
+        st.plotly_chart(figure, key=key, config=CONFIG, alt=visible(alt))
 
 
 def show_field(view: RunView, figure: go.Figure, key: str, alt: str) -> None:
@@ -88,6 +102,8 @@ def show_field(view: RunView, figure: go.Figure, key: str, alt: str) -> None:
         if cell := chosen():
             st.session_state["rank"], st.session_state["step"] = map(str, cell)
 
+    if not in_view(key, figure.layout.height or _PLOTLY_PX):
+        return
     clickable = make_cells_clickable(figure)
     st.plotly_chart(
         figure, key=key, on_select=choose, selection_mode="points", config=CONFIG, alt=visible(alt)

@@ -23,6 +23,7 @@ from diag.app.views.common import (
     bullets,
     component,
     draw,
+    in_view,
     show_code,
     show_evidence,
     show_field,
@@ -118,8 +119,8 @@ def _picture(view: RunView, theme: Theme) -> None:
 @st.fragment
 def _steps(view: RunView, theme: Theme) -> None:
     """Draws where the time of the steps goes. A choice of a rank or a step draws only this part of the page again."""
-    _differences(view, theme)
     rank, step = _breakdown(view, theme)
+    _differences(view, theme)
     _idle(view, rank, step)
     _waiting(view, theme)
     _memory(view, rank, theme)
@@ -297,15 +298,17 @@ def _differences(view: RunView, theme: Theme) -> None:
         st.markdown(plain(text))
         return
     _lead(drawing)
-    st.plotly_chart(
-        drawing.draw(theme),
-        key=drawing.key,
-        on_select=lambda: _choose_rank(view),
-        selection_mode="points",
-        config=CONFIG,
-        alt=drawing.alt,
-    )
-    st.caption("Click a rank to show its steps below.")
+    figure = drawing.draw(theme)
+    if in_view(drawing.key, figure.layout.height):
+        st.plotly_chart(
+            figure,
+            key=drawing.key,
+            on_select=lambda: _choose_rank(view),
+            selection_mode="points",
+            config=CONFIG,
+            alt=drawing.alt,
+        )
+        st.caption("Click a rank to show its steps above.")
 
 
 def _choose_rank(view: RunView) -> None:
@@ -340,14 +343,11 @@ def _breakdown(view: RunView, theme: Theme) -> tuple[int, int | None]:
     if len(view.steps) > 1:  # a single step is in the bars above
         steps = drawings.of_steps(view, rank, step)
         _lead(steps)
-        st.plotly_chart(
-            steps.draw(theme),
-            key=steps.key,
-            on_select=_choose_step,
-            selection_mode="points",
-            config=CONFIG,
-            alt=steps.alt,
-        )
+        figure = steps.draw(theme)
+        if in_view(steps.key, figure.layout.height):
+            st.plotly_chart(
+                figure, key=steps.key, on_select=_choose_step, selection_mode="points", config=CONFIG, alt=steps.alt
+            )
     number = None if step is None else view.steps[step]
     if number is not None:
         show_on_timeline(rank, number)

@@ -21,6 +21,11 @@ def _no_component_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamlit.components.v2.manifest_scanner.scan_component_manifests", list)
 
 
+@pytest.fixture(autouse=True)
+def _all_figures_are_in_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diag.app.views.common.LAZY", False)
+
+
 @pytest.fixture
 def slow_rank_1(tmp_path: Path) -> Path:
     """Two ranks, twelve steps; rank 1 waits 40 ms for data where rank 0 waits 1 ms."""

@@ -20,7 +20,7 @@ from playwright.sync_api import Page
 from diag.serve.server import SAMPLES
 from tests.app.served import dashboard
 from tests.browser import pictured
-from tests.browser.chromium import Scheme, chromium, visit
+from tests.browser.chromium import Scheme, Visit, chromium, visit
 
 _SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 _WIDTH, _TALLEST = 1440, 6000  # pixels
@@ -36,7 +36,7 @@ _STATES = {
     "what-if-nothing": "what-if?run=ddp-healthy",
 }
 # Of the README: page, scheme, height. The path is shown on the page, so it is a relative one.
-_README: tuple[tuple[str, Scheme, int], ...] = (("overview", "light", 1150), ("timeline", "dark", 1230))
+_README: tuple[tuple[str, Scheme, int], ...] = (("overview", "light", 900), ("timeline", "dark", 1230))
 
 
 def take(
@@ -72,7 +72,8 @@ def _whole(page: Page, file: Path) -> None:
     tall = page.evaluate("() => document.querySelector('[data-testid=stMain]').scrollHeight")
     size = page.viewport_size or {"width": 1400, "height": 1100}
     page.set_viewport_size({"width": size["width"], "height": max(size["height"], min(_TALLEST, int(tall)))})
-    page.wait_for_timeout(1000)
+    page.wait_for_timeout(1000)  # figures are drawn once they are in view
+    Visit(page).settle()
     page.screenshot(path=file)
     page.set_viewport_size(size)
 
@@ -84,6 +85,8 @@ def take_for_readme(folder: Path, run: Path) -> list[Path]:
         for name, scheme, height in _README:
             with visit(browser, scheme, height) as found:
                 found.open(served.at(name if name != "overview" else ""), until="Rank")
+                found.page.wait_for_timeout(1000)  # figures are drawn once they are in view
+                found.settle()
                 file = folder / f"{name}.png"
                 found.page.screenshot(path=file)
                 taken.append(file)

@@ -36,7 +36,9 @@ def test_the_verdict_is_what_one_sees_first(opened: Visit) -> None:
 def test_a_click_on_a_rank_shows_that_rank(opened: Visit) -> None:
     page = opened.page
     assert "rank=0" in page.url
-    bars = page.locator(".js-plotly-plot").first.locator(".trace.bars").first.locator(".point path")
+    page.get_by_text("Each rank against the others").first.evaluate("it => it.scrollIntoView()")
+    figure = page.locator(".js-plotly-plot").filter(has_text="more than the others' median")
+    bars = figure.locator(".trace.bars").first.locator(".point path")
     bars.nth(1).hover(force=True)  # plotly listens on a layer above, and a click is on what is hovered over
     page.locator(".hoverlayer .hovertext").first.wait_for()
     bars.nth(1).click(force=True)

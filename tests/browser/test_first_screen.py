@@ -89,3 +89,17 @@ def test_a_rank_is_chosen_by_keyboard(browser: Browser, served: Served) -> None:
         found.page.keyboard.press("ArrowDown")
         found.page.keyboard.press("Enter")
         found.page.wait_for_url("**rank=1**")
+
+
+def test_figures_below_the_window_are_drawn_when_one_scrolls_to_them(browser: Browser, served: Served) -> None:
+    with visit(browser, height=LAPTOP, width=1440) as found:
+        found.open(served.at("?run=fsdp2-straggler-rank0"), until="after advice 1")
+        figures = found.page.locator(".js-plotly-plot")
+        before = figures.count()
+        heading = found.page.get_by_role("heading", name="Memory")
+        top = heading.bounding_box()
+        assert top is not None
+        assert top["y"] > LAPTOP
+        heading.evaluate("it => it.scrollIntoView()")
+        expect(figures.nth(before)).to_be_attached()
+        assert found.complaints == []

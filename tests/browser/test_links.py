@@ -39,6 +39,7 @@ def test_a_cell_of_a_heat_map_leads_to_its_step(browser: Browser, served: Served
     with visit(browser) as found:
         found.open(served.at(), until="Who waits")
         page = found.page
+        page.get_by_role("heading", name="Who waits").evaluate("it => it.scrollIntoView()")
         field = page.locator(".js-plotly-plot").filter(has=page.locator(".heatmaplayer image")).first
         field.scroll_into_view_if_needed()
         box = field.locator(".nsewdrag").first.bounding_box()
