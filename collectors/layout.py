@@ -11,6 +11,7 @@ All files of a run are in one folder, written by the training processes and read
     <run>/ranks/00017/durations.jsonl      durations of collectives on the device, from PyTorch's Flight Recorder
     <run>/ranks/00017/collectives.jsonl    one line per step, one row per collective
     <run>/ranks/00017/checkpoints.jsonl    one line per checkpoint, with its cost
+    <run>/ranks/00017/numbers.jsonl        losses and gradient norms that are not finite, or jump
     <run>/ranks/00017/device.jsonl         samples of the device, or the reason why there are none
     <run>/ranks/00017/host.jsonl           CPU time and run queue time of the process's threads and workers (Linux)
     <run>/ranks/00017/machine.jsonl        what the node knows: ports, links, pressure; of one rank of the node
@@ -133,6 +134,7 @@ class RankLayout:
     collectives = _Entry("collectives.jsonl")
     durations = _Entry("durations.jsonl")
     checkpoints = _Entry("checkpoints.jsonl")
+    numbers = _Entry("numbers.jsonl")
     device = _Entry("device.jsonl")
     host = _Entry("host.jsonl")
     machine = _Entry("machine.jsonl")

@@ -30,6 +30,15 @@ class Recording(Topic, name="recording", fixed=True):
         "cost of recording a phase",
     )
     still_ns = threshold(500_000_000, "ns", "chosen", "after this time without an event the training makes no progress")
+    numbers_kept = threshold(64, "numbers", "chosen", "losses, or gradient norms, that the next one is compared with")
+    least_numbers = threshold(20, "numbers", "chosen", "before a jump is looked for")
+    numbers_between_limits = threshold(8, "numbers", "chosen", "between two looks at what is usual")
+    jump_of_loss = threshold(
+        3.0, "times", "chosen", "the median: the loss jumps; a gradient scaler doubles it at times"
+    )
+    jump_of_norm = threshold(10.0, "times", "chosen", "the median: the gradient's norm jumps")
+    jump_over_all = threshold(1.5, "times", "chosen", "the largest of those before")
+    most_odd_numbers = threshold(10, "numbers", "chosen", "of each kind that are recorded")
     idle_share = threshold(
         0.01, "fraction", "chosen: of a second. A thread that runs less is blocked, or polls now and then for a lock"
     )

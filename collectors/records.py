@@ -301,6 +301,19 @@ class CheckpointRecord:
 
 
 @dataclass(slots=True)
+class NumberRecord:
+    """A line of numbers.jsonl: a loss or a gradient's norm that is not finite, or jumps; the first ten of each kind.
+    ``what``: as in ``diag.collectors.numbers``; ``value``: "nan", "inf", "-inf" or a number; ``usual``: the median of
+    those before, None if there were none."""
+
+    step: int
+    what: str
+    value: str
+    usual: float | None = None
+    monotonic_ns: int = 0
+
+
+@dataclass(slots=True)
 class RankRecord:
     """rank.json: which process wrote the files of its folder, and how its clock maps to the wall clock."""
 
@@ -437,6 +450,7 @@ class Heartbeat:
     call: str = ""
     idle_since_ns: int = 0
     missing: bool = False
+    numbers: int = 0  # losses and gradient norms that were looked at so far; 0: none was on the host
     # The three below only in the last heartbeat of a process that failed, and in a requested one:
     answered: int = 0  # the number of the request
     groups: dict[str, list[int]] = field(default_factory=dict)  # global ranks of every group used so far

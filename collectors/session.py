@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import math
 import os
 import platform
 import time
@@ -47,6 +48,7 @@ from .layout import RunLayout
 from .machine import MachineSampler, NodeLock
 from .manifest import update_manifest
 from .memory_snapshots import MemorySnapshots
+from .numbers import Numbers, number_of
 from .policy import RECORDING
 from .records import (
     BACKWARD,
@@ -57,6 +59,7 @@ from .records import (
     CheckpointRecord,
     Heartbeat,
     MemoryRecord,
+    NumberRecord,
     PhaseRow,
     StepRecord,
 )
@@ -205,6 +208,7 @@ class Collector(AbstractContextManager["Collector"]):
         self._machine = MachineSampler(streams.machine, node, settings.machine_interval_s, settings.nvml, fence)
         self._stacks = Stacks()
         self._standing = Standing()
+        self.numbers = Numbers()
         watching = watching_from() if rank == 0 else None
         self._watcher = keeper_of(watching, self._not_watched) if watching is not None else None
         self._last_progress: tuple[object, ...] = ()  # the progress in the last heartbeat
@@ -432,6 +436,17 @@ class Collector(AbstractContextManager["Collector"]):
         """Writes the cost of a checkpoint that has ended; called by the training's thread."""
         self._streams.checkpoints.write(record)
 
+    def number(self, what: str, value: Any, step_under_way: Callable[[], int] | None = None) -> None:
+        """Looks at a loss or a gradient's norm (``numbers``) of the step under way, if it is on the host already; one
+        that is not finite or jumps is recorded. Never raises."""
+        with contextlib.suppress(Exception):  # whatever a tensor of the training does when it is read
+            number = number_of(value)
+            if number is None or self._broken or (usual := self.numbers.odd(what, number)) is None:
+                return
+            step = step_under_way() if step_under_way is not None else self._step
+            known = usual if math.isfinite(usual) else None
+            self._streams.numbers.write(NumberRecord(step, what, repr(number), known, time.monotonic_ns()))
+
     def _guarded(self, action: Callable[[], Any]) -> Any:
         """Runs a part of the recording, within the fence, unless the recording is switched off."""
         return None if self._broken else self._fence.call(action)
@@ -583,6 +598,7 @@ class Collector(AbstractContextManager["Collector"]):
             trace_number=trace_number,
             trace_answer=trace_answer,
             failed_in=self._failed_in,
+            numbers=self.numbers.seen,
             backwards=self._without_step(),
         )
 

@@ -40,6 +40,7 @@ _SHARES = {
     "host": _Share(3),
     "machine": _Share(1),
     "checkpoints": _Share(1),
+    "numbers": _Share(1),
     _WINDOWS: _Share(16),
 }
 
@@ -64,11 +65,11 @@ class Streams:
         self.durations, self.summary = stream("durations"), stream("summary")
         self.sums = {50: stream("sums_of_50"), 1_000: stream("sums_of_1000"), 20_000: stream("sums_of_20000")}
         self.device, self.host, self.machine = stream("device"), stream("host"), stream("machine")
-        self.checkpoints = stream("checkpoints")
+        self.checkpoints, self.numbers = stream("checkpoints"), stream("numbers")
 
     def close(self) -> None:
         for file in (
             self.steps, self.collectives, self.device_steps, self.durations, self.summary, *self.sums.values(),
-            self.device, self.host, self.machine, self.checkpoints,
+            self.device, self.host, self.machine, self.checkpoints, self.numbers,
         ):  # fmt: skip
             file.close()

@@ -302,6 +302,7 @@ _FILES = {
     "host.jsonl": "HostRecord",
     "machine.jsonl": "MachineRecord",
     "checkpoints.jsonl": "CheckpointRecord",
+    "numbers.jsonl": "NumberRecord",
     "asked.json": "Asked",
     "trace_asked.json": "TraceAsked",
     "exits.json": "RankExit",

@@ -29,6 +29,7 @@ from ..collectives import CollectiveTimer
 from ..fence import Fence, Function, Inside, unseen
 from ..identity import prepare_environment
 from ..layout import RunLayout
+from ..numbers import GRADIENT_NORM, LOSS, REPORTED_LOSS, REPORTED_NORM
 from ..scheduling import queue_of
 from .boot import AfterImport
 from .events import Events, nodes_made
@@ -42,6 +43,7 @@ class Attachment(Protocol):
     fence: Fence
 
     def tell(self, event: str, *values: Any) -> Any: ...
+    def number(self, what: str, value: Any) -> None: ...
     def find_attempt(self, rank: int, world_size: int) -> RunLayout: ...
     def joined(self) -> None: ...
     def leaves(self, error: BaseException | None) -> None: ...
@@ -189,8 +191,9 @@ def _prepare(life: Attachment, rank: int, world_size: int) -> None:
 def install_backward(hooks: Hooks, imports: AfterImport, life: Attachment) -> None:
     inside, events = Inside(), life.events
 
-    def begin(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> bool:
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         events.backward_begins()
+        life.number(LOSS, _loss(args, kwargs))
         return True
 
     def put(patches: Patches, *owners: Any) -> None:
@@ -210,6 +213,47 @@ def install_backward(hooks: Hooks, imports: AfterImport, life: Attachment) -> No
 
     hooks.place("backward", lambda patches: put(patches, torch.Tensor, torch.autograd))
     imports.call("deepspeed.runtime.engine", on_deepspeed)
+
+
+def _loss(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the gradients are of: the tensor itself, the first argument of ``torch.autograd.backward``, or the loss that
+    DeepSpeed's engine is given."""
+    for value in (*args[:2], kwargs.get("tensors"), kwargs.get("loss")):
+        if isinstance(value, torch.Tensor):
+            return value
+        if isinstance(value, list | tuple) and len(value) == 1:
+            return value[0]
+    return None
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+#
+# The gradient's norm as torch's function returns it, and what Hugging Face's Trainer reports: floats, whatever device
+# it trains on.
+
+
+def install_norm(patches: Patches, life: Attachment) -> None:
+    def end(_begun: Any, norm: Any) -> None:
+        life.number(GRADIENT_NORM, norm)
+
+    original = torch.nn.utils.clip_grad_norm_
+    clip = life.fence.around(original, lambda _args, _kwargs: True, end, skip=torch.compiler.is_compiling)
+    for module in (torch.nn.utils, torch.nn.utils.clip_grad):
+        patches.replace(module, "clip_grad_norm_", clip)
+
+
+_LOGS = argument(1, "logs")  # of Trainer.log
+
+
+def install_reports(trainer_module: ModuleType, patches: Patches, life: Attachment) -> None:
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        logs = _LOGS(args, kwargs)
+        if isinstance(logs, Mapping):
+            for name, what in (("loss", REPORTED_LOSS), ("grad_norm", REPORTED_NORM)):
+                life.number(what, logs.get(name))
+
+    trainer = trainer_module.Trainer
+    patches.replace(trainer, "log", life.fence.around(trainer.log, begin))
 
 
 # -- loaders -----------------------------------------------------------------------------------------------------------

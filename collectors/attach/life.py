@@ -94,6 +94,8 @@ _INFERRED = {
 _NOT_HOOKED = {
     "h2d": "the device time of host-to-device copies is recorded in profiler windows only; for a copy from "
     "pageable memory, the time for which the host is blocked is recorded",
+    "loss on a device": "reading it would wait for the device; the losses and gradient norms that the training itself "
+    "reports are looked at (Hugging Face's Trainer)",
     "other loaders": "batches that do not come from a torch DataLoader: waiting for them counts as forward",
 }
 
@@ -167,6 +169,7 @@ class Attachment:
         place("optimizer", lambda _patches: self._handles.extend(hooks.install_optimizers(self)))
         place("zero_grad", lambda patches: hooks.install_zeroing(patches, self))
         place("gradient scaler", lambda patches: hooks.install_scaler(patches, self))
+        place("gradient norm", lambda patches: hooks.install_norm(patches, self))
         place("evaluation", lambda patches: hooks.install_evaluation(patches, self))
         place("profiler", lambda patches: hooks.install_profiler(patches, self))
         Saving(self).install(self._hooks, imports)
@@ -182,6 +185,7 @@ class Attachment:
 
         on_import("deepspeed.runtime.engine", "DeepSpeed", hooks.install_engine)
         on_import("transformers.trainer", "tokens", hooks.install_tokens)
+        on_import("transformers.trainer", "reported numbers", hooks.install_reports)
         self._exit_hooks = [self.fence.hook(action, always=True) for action in (self._timer.let_go, self._at_exit)]
         for hook in self._exit_hooks:  # called in reverse order
             atexit.register(hook)
@@ -313,6 +317,16 @@ class Attachment:
         if not self.described and self.events.timeline.steps:
             self._describe(self.events.timeline.loaders)
         return answer
+
+    def number(self, what: str, value: Any) -> None:
+        """Looks at a loss or a gradient's norm of the step under way. Called within the fence."""
+        collector = self._collector
+        if collector is not None and not self._over and threading.get_ident() == self.events.thread:
+            collector.number(what, value, self._step_under_way)
+
+    def _step_under_way(self) -> int:
+        self.tell("too_many")  # passes on what is queued
+        return self.events.timeline.steps
 
     def _trains_unrecorded(self) -> None:
         """Writes a line about this unrecorded process into the run directory, once."""

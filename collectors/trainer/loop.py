@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..accelerator import Event, accelerator_of, backend_of, device_of_rank
 from ..identity import prepare_environment
 from ..layout import RunLayout
+from ..numbers import GRADIENT_NORM, LOSS
 from ..records import CHECKPOINT, DATA, H2D, OPTIMIZER, CheckpointRecord, HeldRecord, StepRecord
 from ..settings import collecting, run_dir_from
 from .checkpoint import contents
@@ -165,6 +166,7 @@ class CollectorLike(Protocol):
     def step(self, step: int) -> AbstractContextManager[StepRecord]: ...
     def phase(self, name: str, /) -> AbstractContextManager[None]: ...
     def checkpoint(self, record: CheckpointRecord, /) -> None: ...
+    def number(self, what: str, value: Any, /) -> None: ...
 
 
 class NullCollector:
@@ -189,6 +191,9 @@ class NullCollector:
         return nullcontext()
 
     def checkpoint(self, _record: CheckpointRecord) -> None:
+        return None
+
+    def number(self, _what: str, _value: Any) -> None:
         return None
 
 
@@ -367,9 +372,10 @@ class Trainer:
         record.micro_batches = self.options.micro_batches
         self.injector.begin_step(step)
         total = strategy.accumulate(self._micro_batches(record), collector.phase)
+        collector.number(LOSS, total)  # of this rank
         with collector.phase(OPTIMIZER):
             if self.options.max_grad_norm:
-                strategy.clip(self.options.max_grad_norm)
+                collector.number(GRADIENT_NORM, strategy.clip(self.options.max_grad_norm))
             self.optimizer.step()
             if step == self.options.steps - 1:
                 record.held = held(strategy.model, self.optimizer, self._batch)

@@ -42,6 +42,7 @@ from . import (
     machine_samples,
     memory_pressure,
     mismatched_collectives,
+    odd_numbers,
     pipeline_bubble,
     ranks_train_alone,
     recompute_with_memory_free,
@@ -87,6 +88,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     recompute_with_memory_free.DIAGNOSIS,
     low_mfu.DIAGNOSIS,
     mismatched_collectives.DIAGNOSIS,
+    odd_numbers.DIAGNOSIS,
 )
 
 

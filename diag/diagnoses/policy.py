@@ -495,3 +495,13 @@ class Comparison(Topic, name="comparison"):
 
 
 COMPARISON = Comparison()
+
+
+class OddNumbers(Topic, name="odd-numbers", fixed=True):
+    """Losses and gradient norms that are not finite, or jump."""
+
+    not_finite = threshold(0.99, "confidence", "chosen", "that there is one; it was read")
+    jump = threshold(0.6, "confidence", "chosen", "that it is no noise")
+
+
+ODD_NUMBERS = OddNumbers()

@@ -33,6 +33,15 @@ _RULES = (
         "where every rank is.",
     ),
     _Rule(
+        "DiagLossNotFinite",
+        f"{of.NOT_FINITE.name} >= 0",
+        "0s",
+        "critical",
+        "The loss of training {{ $labels.run }} is not finite",
+        "The {{ $labels.what }} is not finite since step {{ $value }}, ranks {{ $labels.culprit_ranks }} (empty: all). "
+        "Go back to the last checkpoint before that step.",
+    ),
+    _Rule(
         "DiagTrainingSlow",
         f"{of.SLOW.name} == 1",
         "5m",

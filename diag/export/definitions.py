@@ -153,6 +153,13 @@ STUCK = Metric(
     "1 if the training makes no progress, else 0; missing when it has ended.",
     per_rank=False,
 )
+NOT_FINITE = Metric(
+    "diag_not_finite_step",
+    Kind.GAUGE,
+    MetricUnit.NONE,
+    "Step of the first loss or gradient norm that is not finite; missing while there is none.",
+    per_rank=False,
+)
 SLOW = Metric(
     "diag_run_slow",
     Kind.GAUGE,
@@ -201,7 +208,7 @@ VERDICT_TIME = Metric(
 )  # fmt: skip
 
 METRICS = (
-    RUN_INFO, WORLD_SIZE, RANKS, EXIT_CODE, STATE, STUCK, SLOW, NO_STEP, BEHIND,
+    RUN_INFO, WORLD_SIZE, RANKS, EXIT_CODE, STATE, STUCK, SLOW, NO_STEP, BEHIND, NOT_FINITE,
     MFU, VERDICT_INFO, VERDICT_SHARE, VERDICT_CONFIDENCE, VERDICT_TIME,
     STEPS, STEP_SECONDS, STEP_DURATION, PART_SECONDS, PART_DURATION, ANALYSED_PART, TOKENS, TOKEN_RATE,
     LAST_STEP, LAST_STEP_TIME, HEARTBEAT_TIME, HEARTBEAT_AGE,
@@ -260,8 +267,12 @@ _PANELS = (
     _Panel(
         "State",
         "none",
-        (("STATE", "{{state}}"), ("BEHIND", "rank {{rank}} is behind, in {{phase}}")),
-        "What the run is doing, and the ranks that the others of a stuck training wait for.",
+        (
+            ("STATE", "{{state}}"),
+            ("BEHIND", "rank {{rank}} is behind, in {{phase}}"),
+            ("NOT_FINITE", "the {{what}} is not finite"),
+        ),
+        "What the run is doing, which ranks the others of a stuck training wait for, and whether the loss is finite.",
         "name", 12, 8,
     ),
     _Panel(

@@ -22,6 +22,7 @@ from diag.model.steps import Parts
 from diag.rundir.columns import Steps
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import Judged, RestartedError, read_answer, read_heartbeat, read_identity, read_manifest
+from diag.rundir.numbers import first_odd, numbers_of
 from diag.rundir.runs import RunState, state_of
 from diag.rundir.state_words import behind_ranks
 from diag.rundir.states import State
@@ -228,6 +229,7 @@ class RunMetrics:
     def _samples(self, manifest: Manifest | None, state: RunState, now_ns: int) -> Iterator[Sample]:
         yield from self._of_run(manifest)
         yield from self._of_state(state)
+        yield from self._of_numbers()
         for follower in self._ranks.values():
             yield from follower.samples(self._run, now_ns)
         yield from self._analysis.samples(
@@ -259,6 +261,12 @@ class RunMetrics:
             still = state.standstill.still_ns if state.standstill is not None else None
             if still is not None:
                 yield Sample(of.NO_STEP, self._run, still / 1e9)
+
+    def _of_numbers(self) -> Iterator[Sample]:
+        odd = first_odd(numbers_of({rank: each.files for rank, each in self._ranks.items()}), finite=False)
+        if odd is not None:
+            ranks = ",".join(map(str, odd.ranks))
+            yield Sample(of.NOT_FINITE, {**self._run, "what": odd.what, "culprit_ranks": ranks}, odd.step)
 
     @property
     def _device(self) -> str:

@@ -74,6 +74,12 @@ class Silence(Topic, name="silence"):
     silent_s = threshold(
         30.0, "s", "chosen: a collector writes a heartbeat every second, independently of the training"
     )
+    first_silent_s = threshold(
+        120.0,
+        "s",
+        "measured: while it imported its libraries, a rank sent no heartbeat for 37 s, on a host with ten times more "
+        "busy threads than cores",
+    )
     heartbeat_fresh_ns = threshold(10 * 10**9, "ns", "chosen", "it is written about once a second")
     least_still_s = threshold(
         10.0, "s", "chosen", "without a step; a heartbeat that is as old shows that its process is silent as well"

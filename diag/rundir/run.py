@@ -25,6 +25,7 @@ from diag.collectors.records import (
     HostRecord,
     MachineRecord,
     Manifest,
+    NumberRecord,
     RankRecord,
     StepRecord,
     Unrecorded,
@@ -414,6 +415,7 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
     scheduling, scheduling_gaps = read_lines(files.host, HostRecord, files.run)
     machine, machine_gaps = read_lines(files.machine, MachineRecord, files.run)
     saved, saved_gaps = read_lines(files.checkpoints, CheckpointRecord, files.run)
+    numbers, number_gaps = read_lines(files.numbers, NumberRecord, files.run)
     gaps.extend(g for g in (gap, heartbeat_gap) if g is not None)
     gaps.extend(
         (
@@ -424,6 +426,7 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
             *scheduling_gaps,
             *machine_gaps,
             *saved_gaps,
+            *number_gaps,
         )
     )
     gaps.extend(Gap(str(files.folder), reason) for reason in (heartbeat.errors if heartbeat is not None else []))
@@ -440,6 +443,7 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
         scheduling=tuple(scheduling),
         machine=tuple(machine),
         checkpoints=tuple(saved),
+        numbers=tuple(numbers),
         heartbeat=heartbeat,
         traces=traces,
         unread=unread,

@@ -372,7 +372,8 @@ def _of_live(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], now_ns: in
 
 def _of_first_step(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], heard: list[_Rank], now_ns: int) -> Judged:
     """Before two steps have ended nothing shows how long one takes."""
-    silent = [rank for rank in heard if rank.age_ns >= SILENCE.silent_s * 1e9]
+    # Imports and loading a model may keep the GIL, and so the recorder's thread, for a while.
+    silent = [rank for rank in heard if rank.age_ns >= SILENCE.first_silent_s * 1e9]
     raised = any(rank.raised for rank in heard)
     compiles = any(rank.beat is not None and rank.beat.compiles for rank in heard)
     if not heard:  # all have reached their end, or none sends heartbeats

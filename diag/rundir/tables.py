@@ -23,6 +23,7 @@ from diag.collectors.records import (
     HostRecord,
     MachineRecord,
     Manifest,
+    NumberRecord,
     RankRecord,
 )
 from diag.model import Gap
@@ -92,6 +93,7 @@ class RankTables(Struct, frozen=True):
     scheduling: tuple[HostRecord, ...] = ()
     machine: tuple[MachineRecord, ...] = ()
     checkpoints: tuple[CheckpointRecord, ...] = ()
+    numbers: tuple[NumberRecord, ...] = ()
     heartbeat: Heartbeat | None = None
     traces: tuple[Trace, ...] = ()
     device_steps: tuple[DeviceStepRecord, ...] = ()

@@ -205,6 +205,11 @@ class Page(Struct, frozen=True):
     since: str = ""
     out_of_memory: tuple[str, ...] = ()
 
+    @property
+    def urgent(self) -> list[Card]:
+        """Critical findings that cost no time, so no cost puts them first."""
+        return [card for card in self.findings if card.severity is Severity.CRITICAL and not card.cost]
+
 
 def page_of(result: Result, most_ranks: int | None = None) -> Page:
     """The page of a result, without advice. ``most_ranks``: the most rows in the table of ranks."""

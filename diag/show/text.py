@@ -100,6 +100,8 @@ def _print_verdict(console: Console, result: Result, page: Page) -> None:
     console.print()
     for failure in page.out_of_memory:
         _say(console, visible(failure), f"bold {COLOUR[Severity.CRITICAL]}")
+    for card in page.urgent:
+        _say(console, f"{card.title}. {card.action}", f"bold {COLOUR[Severity.CRITICAL]}")
     if page.outcome is not None:
         _say(console, page.outcome.headline, f"bold {COLOUR[Severity.CRITICAL]}")
         _say(console, f"{page.outcome.action} The evidence: diag triage {visible(str(result.tables.root))}".strip())
@@ -118,6 +120,7 @@ def _print_next_steps(console: Console, page: Page, advised: Advised) -> None:
     """What to do about the cause, the change with the largest gain, and a line for each finding that the headline does
     not name."""
     others = [card for card in page.findings if card.title.lower() not in page.verdict.headline.lower()]
+    others = [card for card in others if card not in page.urgent]
     console.print()
     if others and others[0].action == page.verdict.action:  # of a healthy run
         _point(console, shown.LARGEST, _title_and_cost(others.pop(0)))

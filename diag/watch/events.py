@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct, to_builtins
 
+from diag.collectors.records import NumberRecord
 from diag.model.steps import Bottleneck, Severity, Verdict
+from diag.rundir.numbers import first_odd
 from diag.rundir.runs import RunState
 from diag.rundir.state_words import behind_ranks
 from diag.rundir.states import State
@@ -22,8 +25,8 @@ class Level(StrEnum):
 
 
 class Event(Struct, frozen=True):
-    """``kind``: "stuck", "verdict" or "ended", with "-over" where it is over. ``text``: one sentence, which says it
-    all; ``ranks``: at fault. ``step``: the last one that ended, None if there is none."""
+    """``kind``: "stuck", "verdict", "not-finite" or "ended", with "-over" where it is over. ``text``: one sentence,
+    which says it all; ``ranks``: at fault. ``step``: the last one that ended, None if there is none."""
 
     kind: str
     level: Level
@@ -59,6 +62,7 @@ class Events:
         self._run = run
         self._stuck_ns: int | None = None  # since when, while it is stuck
         self._ended: State | None = None
+        self._not_finite = False  # whether a loss that is not finite was told
         self._verdict: tuple[str, tuple[int, ...]] | None = None  # the one that was told, while it holds
         self._candidate: tuple[str, tuple[int, ...]] | None = None  # of the last look at the verdict
 
@@ -84,6 +88,15 @@ class Events:
             events.append(self._event("ended", level, text, state, ()))
         self._ended = state.state if state.state in _ENDED else None
         return events
+
+    def look_at_numbers(self, numbers: Mapping[int, Iterable[NumberRecord]], state: RunState) -> list[Event]:
+        """The first loss or gradient norm that is not finite, once."""
+        odd = first_odd(numbers, finite=False)
+        if odd is None or self._not_finite:
+            return []
+        self._not_finite = True
+        text = _with_command(f"{odd.words}.", state)
+        return [self._event("not-finite", Level.CRITICAL, text, state, odd.ranks)]
 
     def look_at(self, verdict: Verdict, state: RunState) -> list[Event]:
         """What the verdict on the newest steps shows. It must hold in two looks: one window of steps may differ by

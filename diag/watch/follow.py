@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from diag.collectors.layout import RunLayout
+from diag.collectors.records import NumberRecord
 from diag.errors import DiagError
 from diag.model.steps import Verdict
 from diag.rundir.beats import beat_of
 from diag.rundir.lines import read_heartbeat
+from diag.rundir.numbers import numbers_of
 from diag.rundir.runs import RunState, state_of
 from diag.watch.policy import WATCHING
 
@@ -41,7 +43,7 @@ class Follower:
         if not self._moves(newest) or state is None or not state.live or state.stuck:
             state = self._state = state_of(newest.root, with_answer=False)
             self._next_whole_s = time.monotonic() + WATCHING.whole_look_s
-            for event in self._events.look(state):
+            for event in (*self._events.look(state), *self._events.look_at_numbers(_numbers(newest), state)):
                 self._tell(event)
         if state.live and not state.stuck and (verdict := self._verdict(newest)) is not None:
             for event in self._events.look_at(verdict, state):
@@ -84,6 +86,13 @@ class Follower:
             return False
         grown, self._size = size > self._size, size
         return grown
+
+
+def _numbers(layout: RunLayout) -> Mapping[int, Sequence[NumberRecord]]:
+    try:
+        return numbers_of(layout.ranks())
+    except OSError:
+        return {}
 
 
 class FollowThread:

@@ -1,0 +1,69 @@
+"""A loss or a gradient's norm that is not finite, or jumps. Costs no time by itself, but what is trained after it."""
+
+from __future__ import annotations
+
+from diag.model.query import Query
+from diag.model.steps import Evidence, Finding, Severity
+from diag.rundir.numbers import OddNumber, first_odd
+
+from .policy import ODD_NUMBERS
+from .subject import Column, Diagnosis, Subject
+
+NOT_FINITE, JUMP = "not-finite", "loss-jump"
+_AFTER_NAN = (
+    "Go back to the last checkpoint before that step. Look at the batch of that step, at the learning rate, and with "
+    "fp16 at the gradient scaler; torch.autograd.set_detect_anomaly(True) names the operation."
+)
+_AFTER_JUMP = (
+    "Look at the batches of that step and at the learning rate. If the loss does not come back, go back to the last "
+    "checkpoint before that step."
+)
+
+
+def find(subject: Subject) -> list[Finding]:
+    numbers = {rank: tables.numbers for rank, tables in subject.tables.ranks.items()}
+    odd, jump = first_odd(numbers, finite=False), first_odd(numbers, finite=True)
+    findings = []
+    if odd is not None:
+        findings.append(_finding(NOT_FINITE, odd, Severity.CRITICAL, ODD_NUMBERS.not_finite, _AFTER_NAN))
+    if jump is not None and (odd is None or jump.step < odd.step):
+        findings.append(_finding(JUMP, jump, Severity.WARN, ODD_NUMBERS.jump, _AFTER_JUMP))
+    return findings
+
+
+def _finding(name: str, odd: OddNumber, severity: Severity, confidence: float, action: str) -> Finding:
+    rows = Query("steps", {"step": [odd.step]} | ({"rank": list(odd.ranks)} if odd.ranks else {}))
+    return Finding(
+        id=name,
+        title=odd.words,
+        severity=severity,
+        confidence=confidence,
+        ranks=odd.ranks,
+        evidence=(Evidence(f"first step with it, {odd.what}", float(odd.step), "step", rows),),
+        action=action,
+    )
+
+
+def cannot_look(subject: Subject) -> str:
+    beats = [tables.heartbeat for tables in subject.tables.ranks.values()]
+    if any(beat is not None and beat.numbers for beat in beats):
+        return ""
+    if any(tables.numbers for tables in subject.tables.ranks.values()):
+        return ""
+    return "no loss and no gradient norm was on the host: reading one would wait for the device"
+
+
+DIAGNOSIS = Diagnosis(
+    NOT_FINITE,
+    "loss or gradient norm that is not finite, or jumps",
+    find,
+    cannot_look,
+    reads=(Column.STEPS,),
+    needs="losses or gradient norms on the host: a training on CPUs, or Hugging Face's Trainer, which reports them.",
+    means={
+        NOT_FINITE: "The first loss or gradient norm of any rank that is NaN or infinite. A rank is named if its own "
+        "loss is, in a step in which that of others is finite.",
+        JUMP: "The first loss of more than three times, or gradient norm of more than ten times, the median of the 64 "
+        "before it, and above all of them.",
+    },
+)
