@@ -1,0 +1,72 @@
+"""Ranks whose records are partitioned together are each as if alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from diag.account.policy import CRITICAL_PATH
+from diag.account.records import Recorded, partition
+from diag.collectors.records import CollectiveRow, PhaseRow, StepRecord
+from diag.model.steps import Detail, RankStep
+from diag.rundir.columns import Rows, Steps
+from tests.simulate import MS, Plan, simulate
+
+
+def shown(steps: Sequence[RankStep]) -> list[object]:
+    return [
+        (
+            *(getattr(step, name) for name in ("rank", "step", "begin_ns", "end_ns", "source", "overlapped_comm_ns")),
+            *(getattr(step, name) for name in ("optimizer_ns", "comm_known", "hidden_known")),
+            list(step.collectives),
+            *(getattr(step.segments, name).tolist() for name in ("start_ns", "end_ns", "kind", "detail")),
+        )
+        for step in steps
+    ]
+
+
+def recorded() -> list[Recorded]:
+    """Clocks that are decades apart, a rank without steps, one on a device, calls outside of steps, a receive."""
+    ranks = [
+        Recorded(rank, tables.steps, tables.rows, tables.groups, on_device=rank == 1)
+        for rank, tables in simulate(Plan(3, 6, jitter=0.2)).ranks.items()
+    ]
+    begin = 10**18
+    steps = [
+        StepRecord(
+            n, begin + n * MS, begin + n * MS + MS - 5, [PhaseRow("forward", begin + n * MS - 9, begin + n * MS + 99)]
+        )
+        for n in range(3)
+    ]
+    rows = [
+        CollectiveRow("p2p 0>3", 0, "recv", 8, "float32", begin - 50, begin + 70, begin + 20, begin + 70),
+        CollectiveRow(
+            "0", 0, "barrier", 0, "", begin + MS - 9, begin + MS + 30, begin + MS - 9, begin + MS + 30, False
+        ),
+        CollectiveRow("0", 1, "barrier", 0, "", begin + 9 * MS, begin + 10 * MS, None, None),
+    ]
+    far = Recorded(3, Steps.of(steps), Rows.of(rows), {"0": [0, 3]}, on_device=False)
+    return [
+        *ranks[:2],
+        far,
+        far._replace(rank=4, steps=Steps.of(())),
+        far._replace(rank=5, idle={Detail.LAUNCH: _IDLE}),
+        ranks[2],
+    ]
+
+
+_IDLE = Rows.of(()).start_ns.reshape(0, 2)
+
+
+@pytest.mark.parametrize("at_once", [1, 1 << 21])
+def test_ranks_together_are_each_as_alone(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setitem(vars(CRITICAL_PATH), "numbers_at_once", at_once)
+    alone = [steps for each in recorded() for steps in partition([each])]
+    together = list(partition(recorded()))
+    assert list(map(len, together)) == [6, 6, 3, 0, 3, 6]
+    assert list(map(shown, together)) == list(map(shown, alone))
+    first, second, third = together[2]
+    assert [call.op for call in first.collectives] == ["recv", "barrier"]
+    assert [call.op for call in second.collectives] == ["barrier"]
+    assert not third.collectives
