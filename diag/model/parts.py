@@ -96,7 +96,7 @@ class PartColumns(Sequence[Parts]):
 
     def take(self, places: Ints) -> PartColumns:
         """The rows at these places, in this order."""
-        columns: dict[str, Any] = {name: getattr(self, name)[places] for name in _COLUMNS}
+        columns: dict[str, Any] = {name: stored_once(getattr(self, name)[places]) for name in _COLUMNS}
         stalls = {}
         if self.stalls:
             stalls = {at: self.stalls[place] for at, place in enumerate(places.tolist()) if place in self.stalls}
@@ -154,6 +154,13 @@ class PartColumns(Sequence[Parts]):
             self.hidden_known[at].tolist(), idle, stalls, self.fused_ns[at].tolist(),
         )  # fmt: skip
         return starmap(Parts, zip(*columns, strict=True))
+
+
+def stored_once(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same column; its value once if all are the same."""
+    if len(column) > 1 and ((column == column[:1]).all() or (column.dtype.kind == "f" and np.isnan(column).all())):
+        return np.broadcast_to(column[:1].copy(), column.shape)
+    return column
 
 
 _COLUMNS: Final = tuple(field.name for field in fields(PartColumns) if field.name not in ("stalls", "sources"))

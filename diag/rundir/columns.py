@@ -27,6 +27,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.model import UNKNOWN, HugeError
+from diag.model.parts import stored_once
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]  # places in ``names``
@@ -134,7 +135,7 @@ class Rows(Columns[CollectiveRow]):
             for name, parts in columns.items():
                 column = getattr(rows, name)
                 parts.append(own[column] if name in ("group", "op", "dtype") else column)
-        together: dict[str, Any] = {name: _stored(np.concatenate(parts)) for name, parts in columns.items()}
+        together: dict[str, Any] = {name: stored_once(np.concatenate(parts)) for name, parts in columns.items()}
         return cls(**together, names=tuple(codes))
 
     @property
@@ -360,7 +361,7 @@ class _Builder:
         self._put(f"{name}.right", _ints(right))
 
     def _column(self, name: str) -> Any:
-        return _stored(np.concatenate(self._parts.pop(name)))
+        return stored_once(np.concatenate(self._parts.pop(name)))
 
     def _ragged(self, name: str) -> Ragged:
         first = _firsts(np.concatenate(self._parts.pop(f"{name}.count")))
@@ -474,13 +475,6 @@ def _taken(column: Any, places: Ints | slice) -> Any:
     if isinstance(places, slice) or column.strides[0]:
         return column[places]
     return np.broadcast_to(column[:1], (len(places), *column.shape[1:]))  # its value is stored once
-
-
-def _stored(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same column; its value once if all are the same."""
-    if len(column) > 1 and ((column == column[:1]).all() or (column.dtype.kind == "f" and np.isnan(column).all())):
-        return np.broadcast_to(column[:1].copy(), column.shape)
-    return column
 
 
 def _named(codes: Codes, names: Sequence[str]) -> list[str]:
