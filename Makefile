@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO := $(VENV)/.demo
 
 # pip takes these for the packages and for the isolated environment that builds diag; 25.3 and later want the second for
 # that. Not exported: a test that calls pip elsewhere would not find the file.
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser screenshots demo test test-fast test-matrix test-all test-torch check check-format check-lint check-types check-layers docs format bench gpu-check clean
+.PHONY: help setup browser screenshots demo test test-fast test-matrix test-all test-torch check check-format check-lint check-types check-layers docs format bench wheelhouse gpu-check clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,8 +35,18 @@ browser: ## install the browser that the tests of the dashboard look through (De
 screenshots: setup browser ## pictures of every page of the dashboard, light and dark (OUT=folder, default runs/screenshots)
 	$(BIN)/python -m tests.browser.screenshots $(or $(OUT),runs/screenshots)
 
-demo: setup ## train small, plant faults, find them (OUT=folder, default runs/demo)
-	$(BIN)/diag demo --out $(or $(OUT),runs/demo)
+# Without the development tools. Where those are installed already, nothing is.
+$(DEMO): pyproject.toml constraints.txt
+	@if ! test $(STAMP) -nt pyproject.toml; then \
+	  echo "1 of 2: installing diag (editable) and torch, as pinned in constraints.txt, into $(VENV)/ (about 1.1 GB with torch for CPUs, several GB with CUDA; a few minutes)"; \
+	  test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || exit 1; \
+	  $(PIP) install -q --no-compile -e '.[record]' || exit 1; \
+	fi
+	@touch $@
+
+demo: $(DEMO) ## train small, plant faults, find them (OUT=folder, default runs/demo)
+	@echo "2 of 2: training a small model twice on two CPU ranks, with a slow data loader in the second run (a minute or two)"
+	@$(BIN)/diag demo --out $(or $(OUT),runs/demo)
 	@echo '(`diag` is in $(BIN))'
 
 # Half of what reading the tests takes is rewriting their asserts, which pytest keeps where Python may write bytecode.
@@ -115,6 +126,13 @@ format: setup ## format the code and mend what lint can mend by itself
 
 bench: setup ## run the benchmarks in tests/bench, one after the other
 	@set -e; for script in $(sort $(filter-out tests/bench/_%,$(wildcard tests/bench/*.py tests/bench/*/__main__.py))); do echo "== $$script"; $(BIN)/python $$script; done
+
+wheelhouse: ## wheels of diag and of what it needs, for machines without a network (OUT=folder, EXTRAS=record,dashboard)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) wheel -q --wheel-dir $(or $(OUT),dist/wheelhouse) '.$(if $(EXTRAS),[$(EXTRAS)])'
+	@du -sh $(or $(OUT),dist/wheelhouse)
+	@echo "There: pip install --no-index --find-links $(or $(OUT),dist/wheelhouse) 'diag$(if $(EXTRAS),[$(EXTRAS)])'"
+	@echo "with this Python ($$($(BIN)/python -V | cut -d' ' -f2 | cut -d. -f1-2)) and kind of machine ($$(uname -sm))"
 
 gpu-check: setup ## train on all GPUs of this machine, plant faults, check verdicts and records (OUT=folder, ARGS='--cpu')
 	$(BIN)/python -m tests.gpu $(if $(OUT),--out $(OUT)) $(ARGS)

@@ -24,7 +24,6 @@ from .reading import read_object
 from .records import FAILED, Attempt
 
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-_STARTED = 19  # field of /proc/PID/stat behind the name: the start in ticks since boot
 
 
 def boot_id() -> str:
@@ -118,6 +117,6 @@ def _runs(pid: int, recorded_ns: object) -> bool:
     if fields[0] in "ZX":
         return False
     # A process that started later has the number of the one that wrote.
-    began_ns = int(fields[_STARTED]) * 1_000_000_000 // _CLOCK_TICKS
+    began_ns = int(fields[19]) * 1_000_000_000 // _CLOCK_TICKS  # field 22; the first here is the third
     slack_ns = 2 * 1_000_000_000 // _CLOCK_TICKS
     return not isinstance(recorded_ns, int) or began_ns <= recorded_ns + slack_ns

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from pathlib import Path
 
+from diag import processes
 from diag.collectors.masking import masked
 
 
@@ -55,17 +59,43 @@ class DiagError(Exception):
 
 def not_installed(what: str, extra: str) -> DiagError:
     """The error for a package that an extra of diag installs."""
-    return DiagError(f"{what} is not installed", hint=f"pip install 'diag[{extra}]'")
+    needed = _requirements(extra)
+    hint = install_command(*needed) if needed else f"install the packages of the extra {extra} in pyproject.toml"
+    return DiagError(f"{what} is not installed", hint=hint)
+
+
+def install_command(*requirements: str) -> str:
+    """What installs these packages next to diag. It names no diag, which is on no index: it works whether diag was
+    installed from a checkout or from a wheel."""
+    pip, python = "pip", processes.users_python()[0]
+    if processes.find_program(pip) != str(Path(python).parent / pip):  # of another environment
+        pip = f"{shlex.quote(python)} -m pip"
+    return f"{pip} install {shlex.join(requirements)}"
+
+
+def _requirements(extra: str) -> list[str]:
+    try:
+        lines = requires("diag") or []
+    except PackageNotFoundError:  # a source tree that was never installed
+        lines = []
+    marked = (line.partition(";") for line in lines)
+    return [name.strip() for name, _, marker in marked if re.search(rf"""extra == ["']{extra}["']""", marker)] or [
+        extra
+    ]
 
 
 def require(module: str, what: str, extra: str) -> None:
     """DiagError where the module of an extra is not installed. Imports nothing."""
-    try:
-        there = find_spec(module) is not None
-    except (ImportError, ValueError):  # refused by an import hook, or blocked in sys.modules
-        there = False
-    if not there:
+    if not is_installed(module):
         raise not_installed(what, extra)
+
+
+def is_installed(module: str) -> bool:
+    """Whether there is such a module. Imports nothing, but the packages that it is in."""
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):  # refused by an import hook, or blocked in sys.modules
+        return False
 
 
 def unreadable(error: OSError, path: Path | str) -> DiagError:

@@ -31,11 +31,12 @@ REASONS = {
     "diag/processes.py": "opens a browser",
     "diag/traces/text_stream.py": "a stream that is open, and addresses, which fsspec opens",
     # The system's own files.
+    "collectors/attempts.py": "/proc of a process of this host",
+    "diag/watch/doctor.py": "/proc and /sys of this host",
     "diag/cli/environment.py": "the standard streams",
     "app/server.py": "/dev/null",
     "diag/words/terminal.py": "/dev/null",
     "diag/watch/workers.py": "/proc",
-    "collectors/identity.py": "/proc",
     "collectors/machine.py": "/proc and /sys",
     "collectors/scheduling.py": "/proc",
     "collectors/standing.py": "/proc",

@@ -95,7 +95,7 @@ def analyze(
         Tool | None,
         typer.Option(
             help="Show HolisticTraceAnalysis's temporal breakdown and overlap of the same traces next to diag's. "
-            "Needs the extra: pip install 'diag\\[hta]'."
+            "Needs the extra hta."
         ),
     ] = None,
     hta: Annotated[

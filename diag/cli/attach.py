@@ -129,7 +129,7 @@ def _check(options: RecordingOptions, command: list[str] | None) -> ExitCode:
     from diag.watch.attaching import Attaching, variables_of
     from diag.watch.launch import refuse_unshared
     from diag.watch.packing import place_of
-    from diag.watch.probing import check, default_command
+    from diag.watch.probing import check, path_python
 
     assert options.out is not None
     folder, packing = place_of(options.out, options.pack, options.pack_interval)
@@ -138,7 +138,7 @@ def _check(options: RecordingOptions, command: list[str] | None) -> ExitCode:
     settings = options.of_collectors()
     attaching = Attaching(variables_of(folder, settings, packing, None, False))
     checked = check(
-        command or default_command(),
+        command or [path_python()],
         attaching.everything(),
         attaching.site,
         options.out,

@@ -67,7 +67,7 @@ def export(
         typer.Option(
             "--format",
             help="prometheus: its text format. jsonl: a JSON object a line. otlp: to an OpenTelemetry collector, "
-            "needs the extra: pip install 'diag\\[otel]'. tensorboard, wandb: the curves of every step into a folder, "
+            "needs the extra otel. tensorboard, wandb: the curves of every step into a folder, "
             "where these are installed.",
         ),
     ],

@@ -70,6 +70,7 @@ COMMANDS = {
     "open": ("open", "open_trace"),
     "tune": ("tune", "tune"),
     "demo": ("demo", "demo"),
+    "doctor": ("doctor", "doctor"),
     "help": ("help", "show_help"),
 }
 

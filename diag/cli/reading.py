@@ -117,7 +117,7 @@ ClusterOption = Annotated[
     typer.Option(
         metavar="ADDRESS",
         help="Read on the workers of a running Dask scheduler. They need this version of diag, the same paths, and "
-        "the folder that DIAG_CACHE names. Needs the extra: pip install 'diag\\[cluster]'.",
+        "the folder that DIAG_CACHE names. Needs the extra cluster.",
     ),
 ]
 CommKernelsOption = Annotated[

@@ -71,8 +71,8 @@ def _typer_option(about: Option, kind: Any, panel: str | None) -> typer.models.O
 
 NOTIFY_HELP = (
     "Also send messages through Apprise: to a URL (slack://, mailto://, json://, ...), or to those of a file, one a "
-    "line; repeatable. The variable DIAG_NOTIFY holds further ones. They are not recorded. Needs the extra: "
-    "pip install 'diag\\[notify]'."
+    "line; repeatable. The variable DIAG_NOTIFY holds further ones. They are not recorded. Needs the extra "
+    "notify."
 )
 ON_EVENT_HELP = (
     "Run a command for each event, with JSON on its standard input; by default that of the variable DIAG_ON_EVENT."

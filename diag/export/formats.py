@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.collectors.text import visible_lines
-from diag.errors import DiagError, not_installed
+from diag.errors import DiagError, install_command, not_installed
 from diag.export.definitions import METRICS, Kind, Metric, Sample
 from diag.export.finished_steps import StepCurves
 from diag.export.policy import EXPORT_LIMITS
@@ -251,7 +251,7 @@ def write_run(steps: Iterable[StepCurves], name: str, folder: Path) -> int:
     try:
         import wandb
     except ImportError as error:
-        raise DiagError("wandb is not installed", hint="pip install wandb") from error
+        raise DiagError("wandb is not installed", hint=install_command("wandb")) from error
     folder.mkdir(parents=True, exist_ok=True)
     written = 0
     mode = os.environ.get("WANDB_MODE", "offline")
@@ -274,7 +274,7 @@ def write_events(steps: Iterable[StepCurves], folder: Path) -> int:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError as error:
-        raise DiagError("TensorBoard is not installed", hint="pip install tensorboard") from error
+        raise DiagError("TensorBoard is not installed", hint=install_command("tensorboard")) from error
     written = 0
     writer = EventFileWriter(str(folder))
     try:

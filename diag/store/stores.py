@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from diag.errors import DiagError
+from diag.errors import DiagError, install_command
 from diag.store.policy import STORES
 
 # What fsspec needs besides itself, by protocol.
@@ -153,7 +153,7 @@ def store_errors(address: str) -> Iterator[None]:
     except ImportError as error:
         protocol = address.partition("://")[0]
         package = _PACKAGES.get(protocol)
-        hint = f"pip install {package}" if package else "Install the fsspec package for this store."
+        hint = install_command(package) if package else "Install the fsspec package for this store."
         raise DiagError(f"{address}: {error}", hint=hint, path=address) from error
     except ValueError as error:
         raise DiagError(f"{address}: {error}", hint="Check the URL.", path=address) from error

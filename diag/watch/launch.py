@@ -38,7 +38,7 @@ from diag.collectors.settings import (
     python_path,
 )
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
-from diag.errors import DiagError, ExitCode, require
+from diag.errors import DiagError, ExitCode, install_command, require
 from diag.words.terminal import say
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def require_torch() -> None:
         oldest = ".".join(map(str, OLDEST_TORCH))
         raise DiagError(
             f"torch {installed} is installed; recording needs torch {oldest} or newer",
-            hint=f"pip install 'torch>={oldest}'",
+            hint=install_command(f"torch>={oldest}"),
         )
 
 

@@ -114,6 +114,11 @@ class Watching(Topic, name="watching", fixed=True):
     check_s = threshold(
         120.0, "s", "chosen", "`diag attach --check` waits so long for its command, which imports torch in a container"
     )
+    doctor_bytes = threshold(8 << 20, "bytes", "chosen", "what `diag doctor` writes to measure a folder")
+    doctor_replaces = threshold(50, "files", "chosen", "how often it replaces a file there")
+    doctor_room_bytes = threshold(1 << 30, "bytes", "chosen: the byte budget of one rank")
+    doctor_slow_replace_s = threshold(0.02, "s", "chosen", "a file system that takes longer is slow for many ranks")
+    doctor_shm_bytes = threshold(256 << 20, "bytes", "chosen", "containers often have 64 MB")
 
 
 WATCHING = Watching()

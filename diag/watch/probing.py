@@ -7,7 +7,6 @@ be found.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import socket
 import subprocess
 import uuid
@@ -183,9 +182,10 @@ def check(
     return Checked(answers, problems)
 
 
-def default_command() -> list[str]:
+def path_python() -> str:
     """The Python that a script would find."""
-    return [next((found for name in ("python", "python3") if (found := shutil.which(name))), "python3")]
+    found = (processes.find_program(name) for name in ("python", "python3"))
+    return next(filter(None, found), "python3")
 
 
 def _run(command: list[str], variables: Mapping[str, str]) -> str:

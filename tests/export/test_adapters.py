@@ -80,10 +80,10 @@ def test_what_is_not_installed_is_told_with_how_to(tmp_path: Path, monkeypatch: 
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(DiagError) as raised:
         write_events([], tmp_path)
-    assert raised.value.hint == "pip install tensorboard"
+    assert raised.value.hint.endswith("pip install tensorboard")
     with pytest.raises(DiagError) as raised:
         write_run([], "r", tmp_path)
-    assert raised.value.hint == "pip install wandb"
+    assert raised.value.hint.endswith("pip install wandb")
 
 
 def test_json_lines(tmp_path: Path) -> None:

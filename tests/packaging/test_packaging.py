@@ -6,6 +6,7 @@ import email
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -432,3 +433,48 @@ def test_constraints_pin_all_that_an_installation_needs() -> None:
                 wanted.append(needed)
     assert wrong == {}
     assert {"torch", "polars", "streamlit", "setuptools", "pytest"} <= seen
+
+
+# -- what errors and `make` tell people to install ---------------------------------------------------------------------
+
+
+def test_the_hint_for_an_extra_names_its_packages_and_not_diag() -> None:
+    """diag is on no index. The same in a checkout and in an installed wheel."""
+    from diag.errors import not_installed
+
+    hint = not_installed("streamlit", "dashboard").hint
+    said = shlex.split(hint.partition("pip install ")[2])
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert said == extras["dashboard"]
+    assert "[" not in not_installed("x", "of a newer version").hint
+
+
+def test_no_text_names_a_package_that_is_on_no_index() -> None:
+    code = [path for folder in ("diag", *LINKED) for path in (ROOT / folder).rglob("*.py")]
+    assert [str(path) for path in code if "pip install 'diag" in path.read_text()] == []
+
+
+def test_the_demo_installs_what_trains_and_no_development_tools(tmp_path: Path) -> None:
+    """`make -n` prints what it would run in a fresh checkout."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy2(ROOT / name, tmp_path)
+    printed = run("make", "-n", "demo", cwd=tmp_path)
+    assert "-e '.[record]'" in printed
+    assert "[dev]" not in printed
+
+
+@pytest.mark.matrix
+def test_a_wheelhouse_installs_without_a_network(tmp_path: Path) -> None:
+    """Of this Python's own version."""
+    try:
+        run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", tmp_path, "typer", cwd=tmp_path)
+    except AssertionError:
+        pytest.skip("no package index can be reached")
+    house = tmp_path / "house"
+    run("make", "wheelhouse", f"OUT={house}", cwd=ROOT)
+    run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    python = tmp_path / "venv/bin/python"
+    offline = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(house)}
+    run(python, "-m", "pip", "install", "-q", "--no-compile", "diag", cwd=tmp_path, **offline)
+    sample = ROOT / "sample_traces/fsdp2-slow-loader-rank1"
+    assert "rank 1 is slow" in run(tmp_path / "venv/bin/diag", "analyze", sample, cwd=tmp_path)

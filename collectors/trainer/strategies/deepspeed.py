@@ -34,7 +34,7 @@ TAG = "deepspeed"  # the engine's folder in a checkpoint
 
 class DeepSpeed(Strategy):
     facts = DEEPSPEED
-    about = "DeepSpeed's ZeRO 1 to 3 (pip install 'diag[deepspeed]')"
+    about = "DeepSpeed's ZeRO 1 to 3 (pip install deepspeed)"
     settings = (
         Key("stage", INTEGER, "2", "ZeRO stage: 1, 2 or 3", least=1),
         Key("offload_optimizer", CHOICE, "none", "where optimizer states live", ("none", "cpu", "nvme")),
@@ -286,7 +286,7 @@ def _deepspeed(device: torch.device) -> Any:
         import deepspeed
         import deepspeed.comm
     except ImportError as error:
-        raise OptionError(f"--strategy deepspeed needs DeepSpeed ({error}): pip install 'diag[deepspeed]'") from error
+        raise OptionError(f"--strategy deepspeed needs DeepSpeed ({error}): pip install deepspeed") from error
     if device.type == "cpu":
         # Its shared-memory collectives would be compiled at first use, for two minutes, and bypass the wire.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
