@@ -45,9 +45,10 @@ from .files import Complaints, encode, replace_file
 from .identity import identify, rank_and_world
 from .launchers import joins
 from .layout import RunLayout
-from .machine import MachineSampler, NodeLock
+from .machine import MachineSampler
 from .manifest import update_manifest
 from .memory_snapshots import MemorySnapshots
+from .node_lock import NodeLock
 from .numbers import Numbers, number_of
 from .policy import RECORDING
 from .records import (

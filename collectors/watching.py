@@ -8,15 +8,12 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .keeping import Keeper, start
+from .node_lock import NodeLock
 from .packing import PACK_VARIABLE
 from .reading import is_of_kind
 from .settings import RUN_DIR_VARIABLE
-
-if TYPE_CHECKING:
-    from .machine import NodeLock
 
 WATCH_VARIABLE = "DIAG_WATCH"  # see ``Watching``; "off": nothing watches
 MODULE = "diag.watch.attached"
@@ -51,8 +48,6 @@ def watching_from(environ: Mapping[str, str] = os.environ) -> Watching | None:
 
 def watcher_lock(run: Path) -> NodeLock:
     """Held by the watcher of a run."""
-    from .machine import NodeLock  # imports torch, which `diag attach` does without
-
     return NodeLock(run, "watcher")
 
 

@@ -13,7 +13,8 @@ import pytest
 from diag.collectors.fence import Fence
 from diag.collectors.files import Budget, Complaints, LineFile
 from diag.collectors.layout import RunLayout
-from diag.collectors.machine import Gpus, MachineSampler, NodeLock, readings
+from diag.collectors.machine import Gpus, MachineSampler, readings
+from diag.collectors.node_lock import NodeLock
 from diag.collectors.records import MachineRecord
 from diag.rundir.lines import read_lines
 
@@ -145,7 +146,8 @@ def test_memory_of_all_processes_and_errors_of_links(monkeypatch: pytest.MonkeyP
 # -- who reads ---------------------------------------------------------------------------------------------------------
 
 _HOLD = (
-    "import sys, pathlib; from diag.collectors.machine import NodeLock; lock = NodeLock(pathlib.Path(sys.argv[1]), 'n')"
+    "import sys, pathlib; from diag.collectors.node_lock import NodeLock; "
+    "lock = NodeLock(pathlib.Path(sys.argv[1]), 'n')"
 )
 
 
