@@ -77,7 +77,7 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
         _outcome(page.outcome)
     beside = st.columns(_VERDICT_AND_PICTURE) if view.result.attribution.steps else (st.container(), None)
     with beside[0]:
-        _verdict(page.verdict, state)
+        _verdict(page.verdict, state, page.since)
     show_metrics(*(metrics_of(view.result, baseline.result) if baseline is not None else page.metrics))
     if baseline is not None:
         _not_comparable(view, baseline)
@@ -175,7 +175,7 @@ def _outcome(outcome: Outcome) -> None:
     st.caption(f"{words.UNTIL_THEN}:")
 
 
-def _verdict(verdict: Verdict, state: RunState) -> None:
+def _verdict(verdict: Verdict, state: RunState, since: str = "") -> None:
     with st.container(border=True, key="verdict"):
         with st.container(horizontal=True, gap="small"):
             live.badge(state)
@@ -184,6 +184,8 @@ def _verdict(verdict: Verdict, state: RunState) -> None:
             )
             st.badge(verdict.bottleneck, color="gray")
         st.subheader(plain(verdict.headline), anchor=False)
+        if since:
+            st.markdown(plain(since))
         if verdict.facts:
             st.markdown(" · ".join(plain(fact) for fact in verdict.facts))
         if verdict.why:

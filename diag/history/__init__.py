@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from diag.account.policy import STEPS
 from diag.collectors.layout import RunLayout
-from diag.collectors.records import CHECKPOINT, DATA, H2D, PHASES, REST, STILL
+from diag.collectors.records import CHECKPOINT, DATA, H2D, PHASES, REST, STEP, STILL
 from diag.diagnoses.shares import Shares
 from diag.model.history import Change, History, Stretch
 from diag.model.steps import Attribution
 from diag.rundir.columns import Floats
 from diag.rundir.series import Series, on_its_clock
-from diag.rundir.states import LIVE, Judged
+from diag.rundir.states import Judged, State
 from diag.rundir.tables import RankTables, Tables
 
 from .blame import Sides, blame_of
@@ -32,6 +32,7 @@ from .policy import HISTORY
 from .steps import Kept, kept_steps
 
 # Fields of ``diag.model.steps.Parts``, each with the columns of a summary that add up to it.
+_ENDS = (State.FINISHED, State.FAILED, State.STOPPED, State.HUNG)
 _COMPUTE = tuple(phase for phase in PHASES if phase not in (DATA, H2D, CHECKPOINT))
 _PARTS = {
     "compute_ns": _COMPUTE,
@@ -89,7 +90,7 @@ def _with_losses(history: History, kept: Kept, tables: Tables, shares: Shares, j
         begin_unix_ns=begin_ns + kept.to_unix_ns,
         end_unix_ns=end_ns + kept.to_unix_ns,
         saved=max(saved, default=None),
-        ended=judged.state.value if judged is not None and judged.state not in LIVE else "",
+        ended=judged.state.value if judged is not None and judged.state in _ENDS else "",
     )
 
 
@@ -196,6 +197,8 @@ def _parts(columns: Mapping[str, Floats]) -> dict[str, Floats]:
     if not columns:
         return {}
     known = ~np.isnan(next(iter(columns.values())))
+    if STEP in columns:  # of a device: 0 where it left no record
+        known &= columns[STEP] > 0
     empty = np.where(known, 0.0, np.nan)
     return {
         name: sum((np.nan_to_num(columns[each]) for each in of if each in columns), start=empty)

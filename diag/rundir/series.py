@@ -50,9 +50,12 @@ def joined(several: Sequence[Series]) -> Series:
     if not several:
         return of_sums(())
     names = dict.fromkeys(name for each in several for name in each.parts)
-    parts = {
-        name: np.concatenate([each.parts.get(name, np.full(len(each), np.nan)) for each in several]) for name in names
-    }
+
+    def part(each: Series, name: str) -> Floats:
+        """A column of only zeros is left out; where there is none at all, nothing is known."""
+        return each.parts.get(name, np.full(len(each), 0.0 if each.parts else np.nan))
+
+    parts = {name: np.concatenate([part(each, name) for each in several]) for name in names}
     columns: dict[str, Any] = {name: np.concatenate([getattr(each, name) for each in several]) for name in _COLUMNS}
     return Series(**columns, parts=parts)
 
@@ -80,7 +83,8 @@ def sums_over(files: RankLayout, size: int) -> Series:
 
 def of_sums(lines: Sequence[StepsSum]) -> Series:
     """The sums as rows."""
-    lines = [line for line in lines if line.last >= line.first]
+    # Numbers in a sum have few gaps; more are damage, and would be a run of any length.
+    lines = [line for line in lines if line.count <= line.last - line.first + 1 <= 2 * line.count]
     names = dict.fromkeys(name for line in lines for name in line.columns if name != STEP)
     counts = np.array([line.count for line in lines], dtype=np.int64)
 

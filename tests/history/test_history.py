@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import diag
 from diag.history.condense import condensed
+from diag.rundir.curves import StepsSum
+from diag.rundir.series import Series, joined, of_sums
 from diag.show.json import to_dict
 from diag.show.page import page_of
 from diag.summaries import open_summaries
@@ -115,3 +118,21 @@ def test_nothing_to_show_is_an_error(tmp_path: Path) -> None:
     printed = diag_command("history", tmp_path / "nothing")
     assert printed.returncode == 1
     assert "no such file" in printed.stderr
+
+
+def test_a_column_of_zeros_that_a_summary_leaves_out_is_known() -> None:
+    first = _made(0, {"forward": np.full(3, 5.0), "rest": np.full(3, 1.0)})
+    second, unknown = _made(3, {"forward": np.full(3, 6.0)}), _made(6, {})
+    both = joined([first, second, unknown])
+    assert both.parts["rest"][:6].tolist() == [1, 1, 1, 0, 0, 0]
+    assert np.isnan(both.parts["rest"][6:]).all()
+
+
+def _made(first: int, parts: dict[str, np.ndarray]) -> Series:
+    numbers = np.arange(first, first + 3, dtype=np.int64)
+    ones, no, times = np.ones_like(numbers), np.zeros(3, dtype=np.bool_), np.full(3, 9.0)
+    return Series(numbers, numbers, ones, 10 * numbers, 10 * numbers + 9, times, times, parts, no, no)
+
+
+def test_a_damaged_sum_is_left_out() -> None:
+    assert len(of_sums([StepsSum(0, 10**17, 50, 0, 10, {}), StepsSum(0, 49, 50, 0, 10, {})])) == 1
