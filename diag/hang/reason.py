@@ -173,13 +173,8 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
         lines = tuple(dict.fromkeys((*(hit.line for hit in job.named("ended-well")), *lines)))[
             : HANG_ANSWER.most_next_steps
         ]
-        return NoCause(
-            "healthy",
-            HANG_EVIDENCE.ended_well,
-            "The training printed that it reached its end, and nothing failed.",
-            (),
-            lines,
-        )
+        text = _of_a_test(job) or "The training printed that it reached its end, and nothing failed."
+        return NoCause("healthy", HANG_EVIDENCE.ended_well, text, (), lines)
     whole = largest is not None and len(largest.members) == largest.size and all(m.completed for m in members)
     if whole and all(m.ended == "destroyed" for m in members):
         return NoCause("healthy", 0.9, "The run ended in order: every communicator was destroyed.", (), lines)
@@ -213,6 +208,18 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
         text = "The logs hold only lines that healthy runs also print, and no training step or end of the job."
         return NoCause("undetermined", 0.3, text, (), tuple(harmless[: HANG_ANSWER.most_next_steps]))
     return NoCause("undetermined", 0.2, UNKNOWN, (), ())
+
+
+def _of_a_test(job: JobLogs) -> str:
+    """What a test of NCCL's bandwidth showed; "" where the logs are of a training."""
+    if not all(hit.line.text.startswith("# Out of bounds") for hit in job.named("ended-well")):
+        return ""
+    speeds = [hit.groups["speed"] for hit in job.named("bus-bandwidth")]
+    average = f", with {' and '.join(speeds)} GB/s of bus bandwidth on average" if speeds else ""
+    return (
+        f"nccl-tests ran to its end with correct results{average}. It is no training: whether its speed is right, a "
+        "run on other hosts or the nominal rate of the links shows."
+    )
 
 
 def _errors(job: JobLogs) -> list[Line]:

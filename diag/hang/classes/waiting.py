@@ -218,6 +218,13 @@ CLASSES = (
         next_steps=("If the job does hang: give the logs of all ranks, and the stack of each process (py-spy dump).",),
         rule="The initialisation is complete, or the run ended in order, and no log line contradicts this.",
         patterns={
+            "bus-bandwidth": harmless(
+                ("# Avg bus bandwidth",),
+                r"# Avg bus bandwidth\s*: (?P<speed>\d+(?:\.\d+)?)",
+                "nccl-tests 2.0+; src/common.cu",
+                "nccl-tests reached {speed} GB/s on average.",
+                SUGGESTS,
+            ),
             "ended-well": harmless(
                 (
                     "raining complete",
@@ -242,7 +249,7 @@ CLASSES = (
                 "any; torchrun, transformers, Megatron-LM, Lightning, torchtitan, diag run",
                 "The training printed that it reached its end.",
                 SUGGESTS,
-            )
+            ),
         },
     ),
     FaultClass(

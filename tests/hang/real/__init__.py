@@ -12,7 +12,7 @@ A case is a table ``[[case]]`` of a TOML file in this folder:
 - ``log``: one or several tables with ``name`` and ``text``.
 
 ``known_wrong.tsv`` lists the cases whose answer is wrong today, with what is missing. ``python -m tests.hang.real``
-prints the score.
+prints the score, with ``--rules`` also what each rule and each pattern rests on.
 """
 
 from __future__ import annotations

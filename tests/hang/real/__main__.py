@@ -1,4 +1,4 @@
-"""``python -m tests.hang.real [--folder DIR] [--quiet] [ID ...]``: how right the triage is on real failures."""
+"""``python -m tests.hang.real [--folder DIR] [--quiet] [--rules] [ID ...]``: how right the triage is."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+from diag.hang.classes import PATTERNS
 from tests.hang.real import HERE, Judged, cases_of, judge, known_wrong, score
+from tests.hang.real.support import lost_without, shown_by
 
 parser = argparse.ArgumentParser(prog="python -m tests.hang.real")
 parser.add_argument("ids", nargs="*", help="only these cases, with the whole answer")
 parser.add_argument("--folder", type=Path, default=HERE, help="where the TOML files are")
 parser.add_argument("--quiet", action="store_true", help="the score alone")
+parser.add_argument("--rules", action="store_true", help="what each rule and each pattern rests on (minutes)")
 arguments = parser.parse_args()
 
 judged: list[Judged] = []
@@ -54,3 +57,16 @@ for one in judged:
         bins[min(9, int(one.answer.confidence * 10))].append(one.right)
 for at in sorted(bins):
     print(f"confidence {at / 10:.1f} to {(at + 1) / 10:.1f}: {sum(bins[at])} of {len(bins[at])} right")
+if arguments.rules:
+    cases = list(cases_of(arguments.folder))
+    for rule, ids in sorted(lost_without(cases).items(), key=lambda item: -len(item[1])):
+        print(
+            f"without the rule {rule}: {len(ids)} lost{': ' if ids else ''}{', '.join(ids[:8])}{' …' * (len(ids) > 8)}"
+        )
+    shown = shown_by(cases)
+    printed_by = {name: pattern.printed_by for _, name, pattern in PATTERNS}
+    for most in (0, 1):
+        names = [name for name, ids in shown.items() if len(ids) == most]
+        print(f"patterns that {most} case{'s' * (most != 1)} show{'s' * (most == 1)}: {len(names)} of {len(shown)}")
+        for name in names:
+            print(f"  {name}: {printed_by[name] or 'no source is named'}")

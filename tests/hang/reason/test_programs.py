@@ -262,3 +262,11 @@ def test_stacks_that_are_all_in_one_call_accuse_nobody(tmp_path: Path) -> None:
     assert not any("py-spy" in step for step in answer.next_steps), "the stacks are there"
     (tmp_path / "rank2.txt").write_text(STACK.format("writer.py", "flush"))
     assert "all in" not in triage([str(tmp_path)]).headline
+
+
+def test_a_test_of_bandwidth_is_no_training(tmp_path: Path) -> None:
+    row = "    33554432       8388608     float     sum      -1    900.1   37.28   65.24      0\n"
+    answer = of(tmp_path, f"{row}# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 65.2\n")
+    assert "no training" in answer.headline
+    assert "65.2 GB/s" in answer.headline
+    assert "no training" not in of(tmp_path, "training finished\n").headline
