@@ -72,8 +72,8 @@ def component(name: str) -> Any:
 
 
 def in_view(key: str, height: float) -> bool:
-    """Whether a figure is to be drawn: those far below the window are when one has scrolled to them. Draws its empty
-    place until then; the part of the page around it is drawn again when it comes into view."""
+    """Whether a figure is to be drawn: one below the window is once somebody has scrolled to it, and from then on for
+    the whole session. Draws its empty place until then; the fragment around it is drawn again when it is in view."""
     seen = st.session_state.setdefault(_SEEN, set())
     if not LAZY or key in seen:
         return True

@@ -94,13 +94,12 @@ def _runs(
         st.info("No run matches all search words.", icon=":material/search_off:")
         return
     lines = {state.path: _line(state, rows[state.path]) for state in states}
-    ticked = _cockpit(
-        [lines[state.path] for state in matching], lines.get(baseline) if baseline is not None else None, open_run
-    )
+    against = lines.get(baseline) if baseline is not None else None  # it may be gone since it was chosen
+    ticked = _cockpit([lines[state.path] for state in matching], against, open_run)
     chosen = [state for state in matching if rows[state.path].name in ticked]
     names = [rows[state.path].name for state in chosen]
-    if baseline is not None and len(names) == 1 and rows[baseline].name not in names:
-        names.append(rows[baseline].name)
+    if against is not None and len(names) == 1 and against.name not in names:
+        names.append(against.name)
     _buttons(names, compare)
     worst = sorted(matching, key=lambda state: lines[state.path].badness)[: DASHBOARD.curves_shown]
     named = [(rows[state.path].name, state) for state in chosen or worst]
