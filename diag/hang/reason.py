@@ -212,7 +212,8 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
 
 def _of_a_test(job: JobLogs) -> str:
     """What a test of NCCL's bandwidth showed; "" where the logs are of a training."""
-    if not all(hit.line.text.startswith("# Out of bounds") for hit in job.named("ended-well")):
+    ends = job.named("ended-well")
+    if not ends or not all(hit.line.text.startswith("# Out of bounds") for hit in ends):
         return ""
     speeds = [hit.groups["speed"] for hit in job.named("bus-bandwidth")]
     average = f", with {' and '.join(speeds)} GB/s of bus bandwidth on average" if speeds else ""

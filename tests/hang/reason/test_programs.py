@@ -235,7 +235,9 @@ def test_the_port_is_named(tmp_path: Path, reason: str) -> None:
 
 def test_a_run_whose_last_step_is_its_last(tmp_path: Path) -> None:
     step = "[2026-03-01 09:00:0{0}] iteration  {0}/ {1} | elapsed (ms):  95.6 | lm loss: 5.54 | grad norm: 0.7\n"
-    assert of(tmp_path, step.format(3, 4) + step.format(4, 4)).fault_class == "healthy"
+    ended = of(tmp_path, step.format(3, 4) + step.format(4, 4))
+    assert ended.fault_class == "healthy"
+    assert "nccl-tests" not in ended.headline
     assert of(tmp_path, step.format(3, 9) + step.format(4, 9)).fault_class == "undetermined"
 
 
