@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from diag import processes
+from diag.collectors.layout import RunLayout
+from diag.collectors.manifest import update_manifest
+from diag.collectors.records import Heartbeat
 from diag.errors import DiagError
 from diag.watch import notify
 from diag.watch.events import Event, Level
 from diag.watch.notify import Notifier, addresses, without_addresses
 from diag.watch.policy import WATCHING
+from tests.app.runs import write_run
+from tests.ports import free_port
 
 STUCK = Event("stuck", Level.CRITICAL, "The training is stuck: rank 1 is silent.", "/runs/r", 62, (1,), 1)
 OVER = Event("stuck-over", Level.INFO, "The training goes on.", "/runs/r", 63, (), 2)
@@ -112,3 +122,55 @@ def test_a_server_that_is_not_there_is_said_without_its_address(server: tuple[in
     assert told([STUCK], urls=("json://user:secret@localhost:1/",)) == [
         "--notify: the message was not delivered (the service did not take the message)"
     ]
+
+
+def test_a_message_arrives_by_mail_and_its_password_is_nowhere_on_disk(tmp_path: Path) -> None:
+    """The whole of ``diag watch``, with a stuck run; the server is a real one."""
+    pytest.importorskip("apprise")
+    controllers, handlers = pytest.importorskip("aiosmtpd.controller"), pytest.importorskip("aiosmtpd.handlers")
+    smtp = pytest.importorskip("aiosmtpd.smtp")
+    mailbox: list[bytes] = []
+
+    class Inbox(handlers.AsyncMessage):  # type: ignore[misc, name-defined]
+        async def handle_message(self, message: Any) -> None:
+            parts = (part.get_payload(decode=True) for part in message.walk() if not part.is_multipart())
+            mailbox.append(b" ".join(b" ".join(parts).split()))
+
+    def login(_server: Any, _session: Any, _envelope: Any, _mechanism: str, data: Any) -> Any:
+        return smtp.AuthResult(success=data.password == SECRET.encode())
+
+    port = free_port()
+    server = controllers.Controller(
+        Inbox(), hostname="127.0.0.1", port=port, authenticator=login, auth_required=True, auth_require_tls=False
+    )
+    server.start()
+    run = stuck_run(tmp_path / "run")
+    url = f"mailto://me:{SECRET}@127.0.0.1:{port}?mode=insecure&from=diag@example.org&to=you@example.org"
+    try:
+        done = processes.run(
+            processes.python("-m", "diag", "watch", str(run), "--once"),
+            {**os.environ, "DIAG_NOTIFY": url, "TMPDIR": str(tmp_path), "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        server.stop()
+    assert "The training is stuck" in done.stdout
+    assert SECRET not in done.stdout + done.stderr
+    assert len(mailbox) == 1, done.stderr
+    assert b"rank 1 raised RuntimeError" in mailbox[0]
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
+
+
+SECRET = "x7Rq-not-to-be-written"
+
+
+def stuck_run(folder: Path) -> Path:
+    layout = RunLayout(write_run(folder, ranks=2))
+    update_manifest(layout, exit_code=None)
+    end_ns = max(json.loads(line)["end_ns"] for line in layout.rank(0).steps.read_text().splitlines())
+    for rank, phase in enumerate(("backward", "failed: RuntimeError")):
+        beat = Heartbeat(time.time_ns(), end_ns + 20 * 10**9, 11, phase)
+        layout.rank(rank).heartbeat.write_text(json.dumps(asdict(beat)))
+    return layout.root
