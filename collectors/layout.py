@@ -99,12 +99,15 @@ def is_folder(path: Path | str) -> bool:
 def run_of(path: Path | str) -> Path | None:
     """The innermost run directory above a file, by its path; None where there is none. A rank's folder is recognized by
     its name, so leaving a file out of the run does not bypass the check."""
-    absolute = Path(os.path.abspath(path))  # noqa: PTH100  (resolves no links)
-    for rank, folder in zip((absolute, *absolute.parents), absolute.parents, strict=False):
-        if folder.name == RANKS and _RANK_NAME.fullmatch(rank.name) and len(folder.parts) > 1:
-            return folder.parent
-        if is_folder(folder / RANKS) and is_regular(folder / MANIFEST):
-            return folder
+    rank = os.path.abspath(path)  # noqa: PTH100  (resolves no links)
+    # Texts, and no Path: it is asked for each file of thousands of ranks.
+    while (folder := os.path.dirname(rank)) != rank:  # noqa: PTH120
+        above, name = os.path.split(folder)
+        if name == RANKS and _RANK_NAME.fullmatch(rank[len(folder) :].lstrip("/")):
+            return Path(above)
+        if is_folder(f"{folder}/{RANKS}") and is_regular(f"{folder}/{MANIFEST}"):
+            return Path(folder)
+        rank = folder
     return None
 
 

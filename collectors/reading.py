@@ -44,7 +44,8 @@ _OUTSIDE = "a link that leads out of the run directory"
 def open_regular(path: Path | str, within: Path | str | None = None, buffering: int = -1) -> BinaryIO:
     """The file, opened for reading. OSError if it cannot be opened, is not a regular file, or lies outside of the run
     directory ``within`` once links are resolved."""
-    _must_be_regular(path, Path(path).stat().st_mode)  # opening a pipe or a device may change it
+    # Opening a pipe or a device may change it. Not by ``Path``, which thousands of ranks notice.
+    _must_be_regular(path, os.stat(path).st_mode)  # noqa: PTH116
     descriptor = os.open(path, _FLAGS)
     try:
         _must_be_regular(path, os.fstat(descriptor).st_mode)  # the opened file: the name may point elsewhere by now
@@ -177,6 +178,8 @@ def _place(descriptor: int, path: Path | str) -> str:
 
 
 def _is_below(real_path: str, folder: Path | str) -> bool:
+    if real_path.startswith(f"{folder}/"):  # it has no links and no dots, and so has none of the folders in it
+        return True
     root = os.path.realpath(folder)
     return real_path.startswith(root if root.endswith("/") else root + "/")
 

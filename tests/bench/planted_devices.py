@@ -75,6 +75,7 @@ _COST_OF: Mapping[str, tuple[str, frozenset[str]]] = {
 
 
 def truth_for(job: Devices) -> Truth:
+    whole_job = job
     if job.ranks > _CHANGES_MOST:
         job = _smaller(job)
     whole = step_us(job)
@@ -88,7 +89,7 @@ def truth_for(job: Devices) -> Truth:
         Cost(DATA, share(loader_us=0.0), frozenset({"slow-data-all-ranks"})),
     ]
     for name, (bottleneck, causes) in _COST_OF.items():
-        planted = getattr(job, name)
+        planted = getattr(whole_job, name)
         if planted:
             at_fault = () if -1 in planted else tuple(sorted(planted))
             costs.append(Cost(bottleneck, share(**{name: {}}), causes, (at_fault,)))
