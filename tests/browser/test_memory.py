@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.allocator import FORWARD, MIB, train
 from tests.app.served import Served, dashboard
@@ -38,6 +38,7 @@ def test_the_peak_and_what_is_larger_on_a_rank(browser: Browser, recorded: Serve
         assert page.get_by_text("Rank 1 has the highest peak").first.is_visible()
         assert page.get_by_text("failed at model.py:12 forward").first.is_visible()
         for text in ("peak 190", "peak 24.1"):  # beside the mark of each curve
-            assert page.locator(".js-plotly-plot .textpoint text", has_text=text).count() == 1
+            expect(page.locator(".js-plotly-plot .textpoint text", has_text=text)).to_have_count(1)
+            page.get_by_text("Memory snapshots").first.evaluate("it => it.scrollIntoView()")
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         assert found.complaints == []
