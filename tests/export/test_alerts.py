@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
+import pytest
 import yaml
 
 from diag.diagnoses import DIAGNOSES
@@ -22,6 +26,16 @@ def test_each_rule_says_what_it_is_about() -> None:
         assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
         assert "{{ $labels.run }}" in rule["annotations"]["summary"]
         assert rule["labels"]["severity"] in ("critical", "warning")
+
+
+def test_promtool_accepts_them(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    file = tmp_path / "rules.yml"
+    file.write_text(PRINTED.stdout)
+    done = subprocess.run([promtool, "check", "rules", str(file)], capture_output=True, text=True)
+    assert (done.returncode, f"{len(RULES)} rules found" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
 def test_they_ask_for_metrics_that_exist() -> None:
