@@ -26,8 +26,9 @@ def test_cases_that_the_fit_did_not_see_are_calibrated() -> None:
     assert not {case.name for case in cases} & {case.name for case in read(SEEN)}
     assert sum(not case.right for case in cases) >= 20, "without wrong answers this shows nothing"
     said = [confidence(case, fit()) for case in cases]
-    assert calibration_error(said, [case.right for case in cases]) <= 0.06
-    assert len(surely_wrong(cases, fit())) <= 0.1 * sum(one >= 0.9 for one in said)
+    assert calibration_error(said, [case.right for case in cases]) <= 0.07
+    assert sum(one >= 0.9 for one in said) >= 50
+    assert not surely_wrong(cases, fit())
 
 
 @pytest.mark.parametrize("name", FEATURES)
@@ -38,7 +39,7 @@ def test_more_doubt_never_makes_an_answer_surer(name: str) -> None:
 
 
 def test_there_are_few_features_and_each_has_words() -> None:
-    assert len(FEATURES) < 10
+    assert len(FEATURES) <= 10
     assert set(FEATURES) == set(fit().coefficients) == set(DOUBTS)
 
 

@@ -100,3 +100,17 @@ def test_one_delay_that_moves_on_in_the_few_steps_of_a_profiler_window(
 ) -> None:
     found = find_culprits({rank: np.array(own) for rank, own in enumerate(late)}, np.full(len(late[0]), STEP), 2)
     assert found.moves == moves
+
+
+def crowd(of_one: tuple[float, ...], rest: float, ranks: int) -> dict[int, np.ndarray]:
+    return {0: np.array(of_one), **{rank: np.full(len(of_one), rest) for rank in range(1, ranks)}}
+
+
+def test_a_rank_that_is_hardly_later_than_a_typical_one_is_not_named_with_the_late_one() -> None:
+    late = {**crowd((30.0,) * 12, 12.0, 8), 1: np.full(12, 15.5)}
+    assert find_culprits(late, np.full(12, STEP), 8).ranks == (0,)
+
+
+def test_a_rank_that_is_late_in_every_fourth_step_is_named_where_all_are_late_by_chance() -> None:
+    late = crowd((6.0, 6.0, 6.0, 90.0) * 8, 6.0, 3)
+    assert find_culprits(late, np.full(32, STEP), 3).ranks == (0,)

@@ -176,7 +176,7 @@ def test_one_rank_alone_cannot_blame_others() -> None:
     result = analyze(without_rank(whole, 1))
     assert result.verdict.culprit_ranks == ()
     assert any("stragglers" in reason for reason in map(str, result.coverage.not_looked))
-    assert result.verdict.confidence <= 0.6
+    assert result.verdict.confidence <= 0.5
     assert all(parts.exposed_wait_ns is None for step in result.attribution.steps for parts in step.parts)
 
 

@@ -27,12 +27,13 @@ class Features(Struct, frozen=True, kw_only=True):
 
     few_steps: float  # one over the root of the number of counted steps
     noise: float  # half-width of the largest share's 95 % interval over itself plus the distance to such an edge
-    near_edge: float  # exp(-distance / 0.03) of the shares to those at which the class would be another one
     close_cause: float  # the next finding of the same class over the one that the answer names; 0 where it names none
-    missing_ranks: float  # fraction of the job's ranks that was not recorded
-    unseen_waits: float  # root of that fraction where the answer is about time in collectives, else 0
+    one_or_all: float  # what the waiting for late ranks says for the other explanation, one rank or all, over this one
+    second_class: float  # the second largest share over the largest, where it is worth a warning, too; else 0
+    unseen_waits: float  # root of the fraction of ranks not recorded, where the answer is about time in collectives
     phases_alone: float  # 1: the answer rests on the durations of the hosts' phases alone, as from their summaries
     phases_mixed: float  # 1: and these contain communication
+    unseen_pauses: float  # 1: and it says that a rank computes longer, as a paused rank would seem to
     clock: float  # uncertainty of the ranks' clocks over the time that the answer is about
 
 

@@ -55,9 +55,13 @@ def _proven_culprits(names: Sequence[int], late: Series, dur_ns: Series, ranks: 
     affected = worst_each > least
     count = int(affected.sum())
     each = late[:, affected].sum(axis=1)  # a rank that is late by no more than noise is not late
+    beyond = each - typical(each, ranks)
     most_often = int((affected & (late >= worst_each)).sum(axis=1).max())
-    # Ranks that cost enough, and at least half as much as the worst, are tested together.
+    # Ranks that cost enough, and at least half as much as the worst, are tested together: without those that are hardly
+    # later than a typical rank, where there is one.
     suspects = np.flatnonzero((each >= STRAGGLER.least_delay_share * total) & (each >= each.max() / 2))
+    if len(suspects) <= ranks / 2:
+        suspects = suspects[beyond[suspects] >= beyond.max() / 2]
     if not len(suspects) or not count:
         return Culprits((), share, (most_often, count), 1.0, moves=_others_too(late, [each.argmax()], least, ranks))
     leads = int((affected & (late[suspects].max(axis=0) >= worst_each)).sum())
@@ -70,11 +74,7 @@ def _proven_culprits(names: Sequence[int], late: Series, dur_ns: Series, ranks: 
     ).all()
     alone = len(suspects) <= ranks / 2
     worst_first = tuple(names[i] for i in sorted(suspects.tolist(), key=lambda i: -float(each[i])))
-    if (
-        alone
-        and each[suspects].sum() >= STRAGGLER.waiting_share * late.sum()
-        and _by_time(late, suspects) <= STRAGGLER.chance
-    ):
+    if alone and _most_of_waiting(late, each, beyond, suspects) and _by_time(late, suspects) <= STRAGGLER.chance:
         return Culprits(worst_first, share, (leads, count), min(chance, even, STRAGGLER.chance), worst_first)
     if not (alone and bool(lasting) and leads / count >= STRAGGLER.affected_steps_share):
         moves = _others_too(late, [each.argmax()], least, ranks)
@@ -83,6 +83,23 @@ def _proven_culprits(names: Sequence[int], late: Series, dur_ns: Series, ranks: 
         return Culprits(worst_first, share, (leads, count), min(chance, even), worst_first)
     moves = _others_too(late, suspects, least, ranks)
     return Culprits((), share, (leads, count), min(chance, even), worst_first, moves)
+
+
+def typical(each: Series, ranks: int) -> float:
+    """How late a rank is by chance alone: the median of the less late half of ``ranks``, of which those without a value
+    are never late. At most half of the ranks are culprits, so this half has none."""
+    of_all = np.sort(np.concatenate([each, np.zeros(max(0, ranks - len(each)))]))
+    return float(np.median(of_all[: max(1, len(of_all) // 2)]))
+
+
+def _most_of_waiting(late: Series, each: Series, beyond: Series, suspects: npt.NDArray[np.intp]) -> bool:
+    """Whether the suspects are waited for most: by all of the time, or by the time beyond a typical rank, where this is
+    the larger part."""
+    if each[suspects].sum() >= STRAGGLER.waiting_share * late.sum():
+        return True
+    of_suspects = beyond[suspects].sum()
+    most = of_suspects >= STRAGGLER.waiting_share * np.maximum(beyond, 0).sum()
+    return bool(most and of_suspects >= STRAGGLER.half_of_waiting_share * late.sum())
 
 
 def _others_too(late: Series, suspects: Sequence[np.intp] | npt.NDArray[np.intp], least: Series, ranks: int) -> bool:

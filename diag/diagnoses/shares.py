@@ -18,7 +18,7 @@ from diag.rundir.tables import Tables
 
 from .cost_rows import NOBODY, CostRow, Side, Source
 from .costs import Cost, class_of
-from .culprits import Culprits, Series, find_culprits
+from .culprits import Culprits, Series, find_culprits, typical
 
 _K = TypeVar("_K", bound=Hashable)
 
@@ -176,6 +176,16 @@ class Shares(Struct, frozen=True, dict=True):
         """The culprits of a cost that all ranks may have some of; () unless at least half of it is charged to them."""
         ranks = self.culprits(cost).ranks
         return ranks if 2 * self.charged(cost, ranks).sum() >= self.cost(cost).sum() else ()
+
+    def beyond_typical(self, cost: Cost, ranks: Collection[int] = ()) -> float:
+        """How long the others waited for these ranks because of a cost, beyond what they wait for a typical rank, in
+        nanoseconds a step: about what the step would be shorter by if these ranks were like the others. Without ranks:
+        for the one that they waited for most."""
+        means = {rank: float(series.mean()) for rank, series in self.blame_ns.get(cost, {}).items()}
+        if not means:
+            return 0.0
+        usual = typical(np.array(list(means.values())), len(self.ranks))
+        return sum(means.get(rank, 0.0) - usual for rank in ranks or (max(means, key=means.__getitem__),))
 
     def charged_means(self, cost: Cost) -> dict[int, float]:
         """By rank, how long the others wait for it because of this cost, nanoseconds a step."""

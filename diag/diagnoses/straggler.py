@@ -252,6 +252,10 @@ def longest_batch_last(subject: Subject) -> tuple[int, int] | None:
     return (hits, steps) if at_least(hits, steps, float(np.clip(chance / steps, 0, 1))) <= STRAGGLER.chance else None
 
 
+# How the waiting for slower ranks is explained: by the same ranks in every step, or by all ranks in turn.
+ONE_RANK, ALL_RANKS = "compute-straggler", "compute-imbalance"
+ONE_OR_ALL = frozenset({ONE_RANK, ALL_RANKS})
+
 _INPUT = " No batch came from a torch DataLoader: reading and preparing the input counts as forward here."
 _WHERE = {Detail.FORWARD: "forward", Detail.BACKWARD: "backward", Detail.OPTIMIZER: "the optimizer"}
 
@@ -276,6 +280,8 @@ def _of_work(subject: Subject) -> list[Finding]:
             return [expert_imbalance.finding(subject, load, _counted(subject, culprits))]
         if load is not None and load.reason == Reason.OPEN:
             return [_load_or_itself(subject, culprits, cost, load)]
+        if not _mostly_theirs(subject, culprits.ranks):
+            return [_changing_rank(subject, culprits, subject.each(shares.cost(Cost.STRAGGLER)))]
         return [_always_the_same(subject, culprits, cost, load)]
     longest = longest_batch_last(subject)
     if longest is not None:
@@ -296,6 +302,12 @@ def _culprits(subject: Subject, cost: Cost) -> Culprits:
     if not late or max(late, key=lambda rank: late[rank]) not in last.ranks:
         return culprits
     return replace(culprits, ranks=last.ranks, suspects=last.ranks, chance=last.chance)
+
+
+def _mostly_theirs(subject: Subject, ranks: tuple[int, ...]) -> bool:
+    """Whether these ranks cost more, beyond a typical rank, than what makes all ranks late in turn."""
+    whole_ns = float(subject.shares.cost(Cost.STRAGGLER).mean())
+    return subject.shares.beyond_typical(Cost.STRAGGLER, ranks) >= STRAGGLER.half_of_waiting_share * whole_ns
 
 
 def _counted(subject: Subject, culprits: Culprits, cost: Cost = Cost.STRAGGLER) -> list[Evidence]:
@@ -367,7 +379,7 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: Expe
     evidence += subject.per_rank("compute_ns" if subject.phases_alone else "exposed_comm_ns")
     finding = subject.costing(
         Cost.STRAGGLER,
-        id="compute-straggler",
+        id=ONE_RANK,
         title=sentences.RANKS_ARE_SLOWER(
             len(ranks),
             ranks=ranks_text(ranks).capitalize(),
@@ -389,7 +401,7 @@ def _changing_rank(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     leads, affected = culprits.steps
     return subject.costing(
         Cost.STRAGGLER,
-        id="compute-imbalance",
+        id=ALL_RANKS,
         title=sentences.SLOWEST_RANK_CHANGES(cost=cost, waits=waited_for(culprits, subject.per, everybody=True)),
         action="Look for work that differs from batch to batch (sequence lengths: bucket them), or for more ranks than "
         "free cores on a host.",

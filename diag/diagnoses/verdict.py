@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import ceil, exp, sqrt
+from math import ceil, sqrt
 
 import numpy as np
 from msgspec import Struct
@@ -37,6 +37,7 @@ from . import (
     pipeline_bubble,
     ranks_train_alone,
     slow_data,
+    straggler,
 )
 from .comm_cause import SLOW_LINK
 from .costs import REMOVABLE, Cost, class_of
@@ -301,15 +302,17 @@ def _features(
 ) -> Features:
     shares = answer.shares
     missing = len(coverage.ranks_missing) / max(1, len(coverage.ranks_used) + len(coverage.ranks_missing))
+    by_phases = answer.phases is not None and not _on_device_clocks(answer.phases, shares)
     return Features(
         few_steps=1 / sqrt(max(1, len(shares.dur_ns))),
         noise=_noise(answer),
-        near_edge=exp(-_distance(answer.removable) / CONFIDENCE.near_edge_share),
         close_cause=_close_cause(answer, examination),
-        missing_ranks=missing,
+        one_or_all=_one_or_all(answer),
+        second_class=_second_class(answer),
         unseen_waits=sqrt(missing) if _waits(answer.bottleneck, answer.cause, shares) else 0.0,
-        phases_alone=float(answer.phases is not None and not _on_device_clocks(answer.phases, shares)),
+        phases_alone=float(by_phases),
         phases_mixed=float(answer.phases is not None and not answer.phases.frontier.communication_known),
+        unseen_pauses=float(by_phases and answer.cause is not None and answer.cause.id == straggler.ONE_RANK),
         clock=_clock(attribution, tables, answer),
     )
 
@@ -355,6 +358,23 @@ def _close_cause(answer: _Answer, examination: Examination) -> float:
     return min(1.0, max(others, default=0.0) / answer.cause.share)
 
 
+def _one_or_all(answer: _Answer) -> float:
+    """Where ranks wait for late ranks, one rank or all may be the reason, and both cost something: what the other
+    explanation costs, over the one that the answer names."""
+    cause, shares = answer.cause, answer.shares
+    if cause is None or answer.bottleneck == Bottleneck.MIXED or cause.id not in straggler.ONE_OR_ALL:
+        return 0.0
+    of_one = max(0.0, shares.beyond_typical(Cost.STRAGGLER, cause.ranks))
+    of_all = max(0.0, float(shares.cost(Cost.STRAGGLER).mean()) - of_one)
+    named, other = (of_one, of_all) if cause.id == straggler.ONE_RANK else (of_all, of_one)
+    return min(1.0, other / named) if named else float(other > 0)
+
+
+def _second_class(answer: _Answer) -> float:
+    first, second, *_ = sorted((answer.removable.get(name, 0.0) for name in REMOVABLE), reverse=True)
+    return second / first if second >= FINDINGS.warning_share else 0.0
+
+
 def _clock(attribution: Attribution, tables: Tables, answer: _Answer) -> float:
     if _alone(tables) or answer.phases is not None:  # durations of phases need no common clock
         return 0.0
@@ -381,7 +401,8 @@ def _rules(
         most = CONFIDENCE.with_unrecorded_ranks if waits else CONFIDENCE.with_other_ranks_unrecorded
         rules.append(Rule("ranks that were not recorded may be at fault", most, fitted=True))
     if unsure := _clock(attribution, tables, answer):
-        rules.append(Rule("imprecise clocks of the ranks", max(CONFIDENCE.without_common_clock, 1 - unsure)))
+        most = max(CONFIDENCE.without_common_clock, 1 - unsure)
+        rules.append(Rule("imprecise clocks of the ranks", most, fitted=True))
     if examination.doubts:
         rules.append(Rule("two accounts of the run differ", CONFIDENCE.if_accounts_differ))
     if cause is not None and (most := _without_cases(cause)) < 1:

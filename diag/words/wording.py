@@ -127,12 +127,13 @@ def fused_words(ns_per_step: float, per: str) -> str:
 DOUBTS = {
     "few_steps": "few steps",
     "noise": "the steps vary",
-    "near_edge": "a share near a threshold",
     "close_cause": "another cause nearly as large",
-    "missing_ranks": "missing ranks",
+    "one_or_all": "one late rank and differences between all ranks cost nearly as much",
+    "second_class": "a second bottleneck",
     "unseen_waits": "ranks that were not recorded may be late",
     "phases_alone": "only phases were recorded",
     "phases_mixed": "phases that contain communication",
+    "unseen_pauses": "a paused rank would look the same",
     "clock": "imprecise clocks",
 }
 

@@ -52,13 +52,14 @@ FEATURES = tuple(field.name for field in msgspec.structs.fields(Features))
 
 @dataclass(frozen=True)
 class Case:
-    """``bound``: of the rules that hold and no feature says, 1 for none. ``rules``: the names of all that hold."""
+    """``bound``: of the rules that hold and no feature says, 1 for none; ``most``: of all that hold, ``rules``."""
 
     set: str
     name: str
     right: bool
     features: dict[str, float]
     bound: float = 1.0
+    most: float = 1.0
     rules: str = ""
 
 
@@ -70,7 +71,8 @@ def case_of(group: str, name: str, result: Result, right: bool) -> Case | None:
     found, rules = evidence
     values = {name: round(value, 5) for name, value in msgspec.structs.asdict(found).items()}
     bound = min((rule.most for rule in rules if not rule.fitted), default=1.0)
-    return Case(group, name, right, values, round(bound, 4), "; ".join(rule.name for rule in rules))
+    most = min((rule.most for rule in rules), default=1.0)
+    return Case(group, name, right, values, round(bound, 4), round(most, 4), "; ".join(rule.name for rule in rules))
 
 
 _LEFT_OPEN = frozenset({"straggler-rank-unknown", "straggler-cause-unknown"})  # and so they are not wrong
@@ -263,10 +265,12 @@ def collected(names: Sequence[str], jobs: int, told: Callable[[str], object] = l
 def write(cases: Iterable[Case], path: Path) -> None:
     with path.open("w", newline="") as file:
         out = csv.writer(file, lineterminator="\n")
-        out.writerow(("set", "name", "right", *FEATURES, "bound", "rules"))
+        out.writerow(("set", "name", "right", *FEATURES, "bound", "most", "rules"))
         for case in sorted(cases, key=lambda case: (case.set, case.name)):
             values = (f"{case.features[name]:g}" for name in FEATURES)
-            out.writerow((case.set, case.name, int(case.right), *values, f"{case.bound:g}", case.rules))
+            out.writerow(
+                (case.set, case.name, int(case.right), *values, f"{case.bound:g}", f"{case.most:g}", case.rules)
+            )
 
 
 def read(path: Path) -> list[Case]:
@@ -278,6 +282,7 @@ def read(path: Path) -> list[Case]:
                 row["right"] == "1",
                 {name: float(row[name]) for name in FEATURES},
                 float(row["bound"]),
+                float(row["most"]),
                 row["rules"],
             )
             for row in csv.DictReader(file)

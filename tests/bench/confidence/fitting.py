@@ -59,9 +59,7 @@ def encoded(model: Fit) -> bytes:
 
 def confidence(case: Case, model: Fit) -> float:
     """As ``diag.diagnoses.confidence.weighed`` gives it."""
-    missing, waits = case.features["missing_ranks"], case.features["unseen_waits"]
-    unrecorded = CONFIDENCE.with_unrecorded_ranks if waits else CONFIDENCE.with_other_ranks_unrecorded
-    return round(min(model.probability(case.features), CONFIDENCE.at_most, case.bound, unrecorded if missing else 1), 2)
+    return round(min(model.probability(case.features), CONFIDENCE.at_most, case.most), 2)
 
 
 def calibration_error(said: Sequence[float], right: Sequence[bool]) -> float:
