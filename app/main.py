@@ -74,9 +74,13 @@ def main() -> None:
         return draw
 
     for page in pages:
-        linked[page.path] = st.Page(drawing(page), title=page.title, url_path=page.path, default=page is first)
+        linked[page.path] = st.Page(
+            drawing(page), title=page.title, url_path=page.path if page is not first else "first", default=page is first
+        )
     offer(linked)
-    shown = st.navigation(list(linked.values()))
+    # The first page has no path in the address. A link to its path, from before it came first, opens it all the same.
+    by_path = st.Page(drawing(first), title=first.title, url_path=first.path, visibility="hidden")
+    shown = st.navigation([*linked.values(), by_path])
     drawn = next((page for page in pages if page.path == shown.url_path), first)  # the first has no path of its own
     if drawn.of_folder and drawn is first and RUN in st.query_params:  # an address of one run, without a page
         st.switch_page(linked[overview_page.path], query_params=dict(st.query_params))
