@@ -108,7 +108,10 @@ def test_a_line_with_a_number_that_does_not_fit_is_left_out_alone(tmp_path: Path
     file = tmp_path / "run/ranks/00000/steps.jsonl"
     file.parent.mkdir(parents=True)
     fields = [
-        '"phases":[]', f'"phases":[["data",{huge},5]]', f'"phases":[],"gc":[[0,{huge}]]', f'"phases":[],"tokens":{huge}',
+        '"phases":[]',
+        f'"phases":[["data",{huge},5]]',
+        f'"phases":[],"gc":[[0,{huge}]]',
+        f'"phases":[],"tokens":{huge}',
         f'"phases":[],"loss":{float(huge)}', f'"phases":[],"memory":{{"rss":{huge}}}', '"phases":[],"window":"last"',
         f'"phases":[],"window":"no","held":{{"parameters":1,"gradients":{huge},"optimizer":3}}',
     ]  # fmt: skip

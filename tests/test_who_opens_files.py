@@ -20,7 +20,8 @@ REASONS = {
     # Files of the package itself.
     "app/html_report/render.py": "its own template",
     "diag/cli/help.py": "its own guides",
-    "app/views/timeline.py": "its own script and style",
+    "app/views/common.py": "its own scripts and styles",
+    "diag/show/json_keys.py": "its own list of keys",
     "diag/linting/model.py": "its own list of keys",
     "diag/account/cached_steps.py": "its own sources, for the version of what it keeps",
     "diag/diagnoses/confidence.py": "its own coefficients",
@@ -34,6 +35,7 @@ REASONS = {
     "collectors/attempts.py": "/proc of a process of this host",
     "diag/watch/doctor.py": "/proc and /sys of this host",
     "diag/cli/environment.py": "the standard streams",
+    "diag/watch/attached.py": "/proc of a process of this host",
     "app/server.py": "/dev/null",
     "diag/words/terminal.py": "/dev/null",
     "diag/watch/workers.py": "/proc",
