@@ -12,7 +12,7 @@ from diag.hang.job import JobLogs
 from diag.hang.model import Line
 from diag.hang.policy import HANG_ANSWER
 from diag.hang.text.gather import is_telling
-from diag.words.formatting import begun, counted
+from diag.words.formatting import counted
 
 # Patterns of lines that show in what state a job is, and of no cause.
 _OPEN = ("engine-waits", "hccl-timeout", "aborted", "exits-with")
@@ -31,7 +31,7 @@ def state_words(job: JobLogs, hits: Sequence[Hit]) -> str:
         sentences.append(same[0].sentence + _lasted([hit.line for hit in same]))
     last = hits[-1].line
     if not _followed(job, last):
-        sentences.append(f"{begun(printed_by(job, last))} printed nothing after it.")
+        sentences.append(f"It is the last line of {printed_by(job, last)}.")
     return " ".join(sentences)
 
 

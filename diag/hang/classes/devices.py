@@ -377,7 +377,7 @@ _INFINIBAND = (
                 ("ailed to modify QP", "ailed to modify RC QP"),
                 r"[Ff]ailed to modify (?:RC )?QP(?: \w+)? to (?:RTR|RTS)(?: state)?(?::? ?(?P<error>Connection timed "
                 r"out|Network is unreachable|No route to host|Invalid argument))?",
-                "perftest, UCX, NVSHMEM; perftest_resources.c, uct/ib",
+                "rdma-core's examples, and transports written after them (Mooncake); ibverbs' ibv_modify_qp",
                 "A queue pair could not be connected to its peer[: {error}].",
                 support=SUGGESTS,
             ),

@@ -286,10 +286,10 @@ CLASSES = (
             ),
             "hccl-timeout": confirms(
                 ("hccl", "EI0002", "HCCL"),
-                r"(?:chipId: ?(?P<device>\d+).{0,200}?)?\b(?:hccl|HCCL)\b[^\n]{0,80}?\btimeout\b[^\n]*?"
-                r"(?:timeout: ?(?P<limit>\d+ ?(?:min|s)\b))?|\bEI0002\b",
-                "CANN 6+; Ascend runtime's and HCCL's error codes EI9999, EI0002",
-                "A device[, {device},] waited[ {limit}] for other devices in a collective of HCCL.",
+                r"(?:chipId: ?(?P<device>\d+).{0,200}?)?\b(?:hccl|HCCL)\b[^\n]{0,80}?\btimeout\b"
+                r"(?:[^\n]*?timeout[:=] ?(?P<limit>\d+ ?(?:min|s)\b))?|\bEI0002\b",
+                "CANN 6+ (EI9999, EI0002); the runtime's device_error_proc.cc: `timeout:`, later `timeout=`",
+                "A device[ ({device})] waited[ {limit}] for other devices in a collective of HCCL.",
                 SUGGESTS,
             ),
             "aborted": confirms(

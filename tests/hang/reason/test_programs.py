@@ -91,6 +91,14 @@ def test_a_device_of_another_backend_that_waited(tmp_path: Path) -> None:
     assert not any("NCCL_" in step for step in answer.next_steps)
 
 
+@pytest.mark.parametrize("limit", ["timeout:30min(default)", "timeout=30min(default)"])
+def test_the_limit_of_a_collective_of_hccl_is_in_the_headline(tmp_path: Path, limit: str) -> None:
+    """Two versions of the runtime write it differently."""
+    said = f"device(chipId:2, dieId:0), hccl fftsplus task timeout occurred, stream_id:5, stuck notify num:1, {limit}."
+    answer = of(tmp_path, "\n".join(TRACEBACK[:2]) + f"\nEI9999: The error from {said}\n")
+    assert answer.headline.startswith("A device (2) waited 30min for other devices in a collective of HCCL.")
+
+
 def test_tasks_that_a_coordinator_misses(tmp_path: Path) -> None:
     job = "/job:jax_worker/replica:0/task:{}"
     error = "jaxlib.xla_extension.XlaRuntimeError: {}\n"
