@@ -37,7 +37,7 @@ def test_late_launches_make_a_run_host_bound(tmp_path: Path) -> None:
     verdict = result.verdict
     assert (verdict.bottleneck, verdict.severity, verdict.cause) == (Bottleneck.HOST, Severity.CRITICAL, "launch-bound")
     assert verdict.share == pytest.approx(0.6, abs=0.01)
-    assert verdict.confidence > 0.9
+    assert verdict.confidence > 0.85  # fewer than eight steps
     assert {result.bottleneck_of(step) for step in result.attribution.usable} == {Bottleneck.HOST}
     assert verdict.headline.startswith("Host-bound (")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
@@ -71,7 +72,7 @@ def _value(record: NumberRecord) -> float | None:
 
 def numbers_of(ranks: Mapping[int, RankLayout]) -> dict[int, Sequence[NumberRecord]]:
     """What the ranks recorded; empty while none of the first few has anything, as a reduction gives it to all."""
-    if not any(files.numbers.exists() for files in islice(ranks.values(), SILENCE.ranks_looked_at)):
+    if not any(os.path.exists(files.numbers) for files in islice(ranks.values(), SILENCE.ranks_looked_at)):
         return {}
     some = islice(ranks.items(), RUN_READING.most_identities_read)
     return {rank: read_lines(files.numbers, NumberRecord, files.run)[0] for rank, files in some}

@@ -38,7 +38,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture
 def opened(browser: Browser, served: Served) -> Iterator[Visit]:
     with visit(browser) as found:
-        found.open(served.at(), until="Confidence")
+        found.open(served.at("?run=one"), until="Confidence")
         yield found
 
 

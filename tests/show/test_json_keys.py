@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,9 @@ _SAMPLES = _ROOT / "sample_traces"
         ("plan", ("plan", "8B")),
     ],
 )
-def test_every_key_of_a_document_has_a_meaning(document: str, arguments: tuple[object, ...]) -> None:
-    printed = json.loads(diag(*map(str, arguments), "--json").stdout)
+def test_every_key_of_a_document_has_a_meaning(document: str, arguments: tuple[object, ...], tmp_path: Path) -> None:
+    given = [shutil.copytree(one, tmp_path / one.name) if isinstance(one, Path) else one for one in arguments]
+    printed = json.loads(diag(*map(str, given), "--json").stdout)
     assert sorted(set(undescribed(printed, documents()[document]))) == []
 
 

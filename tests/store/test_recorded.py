@@ -14,7 +14,7 @@ import pytest
 from diag import processes
 from diag.api import open_run
 from diag.collectors.layout import RunLayout
-from diag.collectors.packing import Keeper, Packing
+from diag.collectors.packing import Packing, keeper_of
 from diag.rundir.local import copies_folder, local_path
 from diag.rundir.runs import state_of
 from diag.rundir.states import State
@@ -69,7 +69,7 @@ def test_a_rank_starts_the_packer_and_another_one_when_it_is_killed(tmp_path: Pa
     rank.identity.write_text(f'{{"pid": {training.pid}}}')
     packing = Packing(f"file://{tmp_path}/out", 0.2, sys.executable, processes.__file__)
     failed: list[str] = []
-    Keeper(folder, packing, failed.append).start()
+    keeper_of(folder, packing, failed.append).start()
 
     def stored() -> int:
         deadline = time.monotonic() + PATIENCE_S
