@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from msgspec import Struct
 
-from diag.collectors.layout import RankLayout
+from diag.collectors.layout import RankLayout, is_regular
 from diag.collectors.numbers import LOSS, REPORTED_LOSS, REPORTED_NORM
 from diag.collectors.records import NumberRecord
 from diag.rundir.policy import RUN_READING, SILENCE
@@ -72,7 +71,7 @@ def _value(record: NumberRecord) -> float | None:
 
 def numbers_of(ranks: Mapping[int, RankLayout]) -> dict[int, Sequence[NumberRecord]]:
     """What the ranks recorded; empty while none of the first few has anything, as a reduction gives it to all."""
-    if not any(os.path.exists(files.numbers) for files in islice(ranks.values(), SILENCE.ranks_looked_at)):
+    if not any(is_regular(files.numbers) for files in islice(ranks.values(), SILENCE.ranks_looked_at)):
         return {}
     some = islice(ranks.items(), RUN_READING.most_identities_read)
     return {rank: read_lines(files.numbers, NumberRecord, files.run)[0] for rank, files in some}
