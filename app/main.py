@@ -29,7 +29,7 @@ _COMPACT = """<style>
 [data-testid="stHeader"] { background: transparent; pointer-events: none; }
 [data-testid="stHeader"] * { pointer-events: auto; }
 [data-testid="stMain"] h1 { font-size: 1.9rem; padding: 0 0 0.4rem; }
-[data-testid="stMain"] .st-key-verdict h3 { font-size: 1.3rem; line-height: 1.3; padding: 0; }
+[data-testid="stMain"] [class*="st-key-verdict"] h3 { font-size: 1.3rem; line-height: 1.3; padding: 0; }
 @media (max-width: 640px) {
   [data-testid="stMainBlockContainer"] { padding: 3.5rem 1rem 3rem; }
   [data-testid="stMain"] h1 { font-size: 1.5rem; }

@@ -130,7 +130,7 @@ def show_last_answer(state: RunState, answer: Answer) -> None:
     """Draws the verdict of the last analysis, until there is more to show."""
     st.title(plain(state.path.resolve().name))
     st.caption("Verdict of the last analysis; the figures follow.")
-    _verdict(verdict_of(answer), state)
+    _verdict(verdict_of(answer), state, key="verdict-before")
 
 
 def _head(view: RunView) -> None:
@@ -175,8 +175,9 @@ def _outcome(outcome: Outcome) -> None:
     st.caption(f"{words.UNTIL_THEN}:")
 
 
-def _verdict(verdict: Verdict, state: RunState, since: str = "") -> None:
-    with st.container(border=True, key="verdict"):
+def _verdict(verdict: Verdict, state: RunState, since: str = "", key: str = "verdict") -> None:
+    """``key``: that of the last analysis has another, because one run of the page draws both."""
+    with st.container(border=True, key=key):
         with st.container(horizontal=True, gap="small"):
             live.badge(state)
             st.badge(

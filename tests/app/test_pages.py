@@ -9,6 +9,7 @@ from streamlit.testing.v1 import AppTest
 from diag.api import Result, open_run
 from diag.app.markup import plain
 from diag.serve.server import SCRIPT
+from diag.show.json import save
 from diag.show.ranks import idle_table, stall_table
 from diag.words.formatting import duration, share, size
 from tests.account.kineto_builder import KinetoBuilder
@@ -161,3 +162,12 @@ def test_a_run_that_has_grown_is_read_again(slow_rank_1: Path, monkeypatch: pyte
             file.write_text("\n".join(file.read_text().splitlines()[:10]) + "\n")
     test.run()
     assert "10 steps" in said(test).replace("\u00a0", " ")
+
+
+def test_a_run_that_was_analysed_before_opens_with_its_last_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One run of the page draws that answer, and then the page."""
+    run = write_run(tmp_path / "run")
+    save(open_run(run))
+    assert plain(open_run(run).verdict.headline) in said(page(run, monkeypatch))
