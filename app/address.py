@@ -323,7 +323,9 @@ def choose(
     last = f"{param} as last shown"
     shown, shown_within, was_default = st.session_state.get(last, (None, within, True))
     requested = st.query_params.get(param)
-    if requested in options and requested != shown:  # a link was opened, or the browser went back
+    # The address may lag: of two quick choices the second comes with the address from before the first.
+    is_chosen = st.session_state.get(param) not in (None, shown)
+    if requested in options and requested != shown and not is_chosen:  # a link was opened, or the browser went back
         st.session_state[param] = requested
     elif shown_within != within:
         st.session_state[param] = default
