@@ -1,19 +1,10 @@
 // The advice as rows: gain as a bar with its interval, memory, risk, and a button that copies what to type.
-// Texts are set as textContent, never HTML.
 
 const COPIED_MS = 1600;
 
-const make = (name, className, text) => {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
-};
-
 export default function ({ data, parentElement }) {
-  const old = parentElement.querySelector(".advice");
   const root = make("ol", "advice");
-  for (const [name, colour] of Object.entries(data.colours)) root.style.setProperty(`--${name}`, colour);
+  colour(root, data.colours);
   data.rows.forEach((row, at) => {
     const line = root.appendChild(make("li", "row"));
     const title = line.appendChild(make("span", "title", row.title));
@@ -21,16 +12,12 @@ export default function ({ data, parentElement }) {
     const gain = line.appendChild(make("span", "gain"));
     gain.title = row.gain;
     const track = gain.appendChild(make("span", "track"));
-    const [low, likely, high] = row.share.map(share => Math.max(0, Math.min(1, share)) * 100);
-    track.appendChild(make("span", "bar")).style.width = `${likely}%`;
-    const interval = track.appendChild(make("span", "interval"));
-    interval.style.left = `${low}%`;
-    interval.style.width = `${high - low}%`;
+    predictedBar(track, row.share.map(share => Math.max(0, Math.min(1, share)) * 100));
     gain.append(make("span", row.sure ? "saves" : "saves unsure", row.saves), make("span", "range", row.range));
     line.append(make("span", "memory", row.memory), make("span", row.safe ? "risk" : "risk unsafe", row.risk));
     line.append(row.copy ? copying(row, at, root) : make("span", "none", ""));
   });
-  if (old) old.replaceWith(root); else parentElement.append(root);
+  place(parentElement, root);
 }
 
 function copying(row, at, root) {

@@ -1,16 +1,8 @@
 // The runs of a folder: a row each, worst first. Ticks and opened runs go to the server; drawing needs none.
-// Names and causes come from runs: they are set as textContent, never HTML.
 
 const SPARK = { width: 110, height: 26 };
 const SVG = "http://www.w3.org/2000/svg";
 const VIEWS = new WeakMap();
-
-const make = (name, className, text) => {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
-};
 
 export default function ({ data, parentElement, setStateValue, setTriggerValue }) {
   const view = VIEWS.get(parentElement) || { ticked: new Set(data.ticked), drawn: "" };
@@ -21,23 +13,13 @@ export default function ({ data, parentElement, setStateValue, setTriggerValue }
   const held = parentElement.querySelector(".cockpit :focus")?.dataset.key; // the list is drawn anew while one reads it
   parentElement.querySelector(".cockpit")?.remove();
   const root = make("div", "cockpit");
-  for (const [name, colour] of Object.entries(data.colours)) root.style.setProperty(`--${name}`, colour);
-  root.append(legend(data));
+  colour(root, data.colours);
+  root.append(legendOf(data.parts));
   const list = root.appendChild(make("div", "rows"));
   list.setAttribute("role", "list");
   for (const row of data.rows) list.append(line(row, data, view, setStateValue, setTriggerValue));
   parentElement.append(root);
   if (held) [...root.querySelectorAll("[data-key]")].find(node => node.dataset.key === held)?.focus();
-}
-
-function legend(data) {
-  const box = make("div", "legend");
-  for (const [name, colour] of data.parts) {
-    const entry = box.appendChild(make("span", "entry"));
-    entry.appendChild(make("i")).style.background = colour;
-    entry.append(name);
-  }
-  return box;
 }
 
 function line(row, data, view, setStateValue, setTriggerValue) {

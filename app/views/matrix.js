@@ -1,23 +1,9 @@
-// Ranks by groups of a hang: a table, those at fault first. Names come from logs: they are set as textContent, never HTML.
-
-const make = (name, className, text) => {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
-};
+// Ranks by groups of a hang: a table, those at fault first.
 
 export default function ({ data, parentElement }) {
-  const old = parentElement.querySelector(".matrix");
   const root = make("div", "matrix");
-  for (const [name, colour] of Object.entries(data.colours)) root.style.setProperty(`--${name}`, colour);
-  const legend = root.appendChild(make("div", "legend"));
-  for (const at of data.seen) {
-    const [words, colour] = data.states[at];
-    const entry = legend.appendChild(make("span", "entry"));
-    entry.appendChild(make("i")).style.background = colour;
-    entry.append(words);
-  }
+  colour(root, data.colours);
+  root.append(legendOf(data.seen.map(at => data.states[at])));
   const scroll = root.appendChild(make("div", "scroll"));
   scroll.tabIndex = 0; // wider than a window: scrolled by keyboard
   const table = scroll.appendChild(make("table"));
@@ -45,5 +31,5 @@ export default function ({ data, parentElement }) {
     }
   }
   if (data.more) root.append(make("p", "more", data.more));
-  if (old) old.replaceWith(root); else parentElement.append(root);
+  place(parentElement, root);
 }

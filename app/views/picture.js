@@ -1,27 +1,19 @@
 // The picture beside the verdict: a bar a rank with the predicted step, or a grid of ranks. A choice goes to the server;
-// hovering and moving do not. Texts come from runs: they are set as textContent, never HTML.
+// hovering and moving do not.
 
 const TALL = 300, LEAST_ROW = 9, MOST_ROW = 40; // pixels
 const LABELLED_PART = 34; // a narrower segment has no number
 const LEAST_CELL = 3, NAMED_CELL = 11, MOST_CELL = 22, HOST_PX = 96, BLOCK_GAP = 6, MOST_BLOCKS = 32;
 
-const make = (name, className, text) => {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
-};
-
 export default function ({ data, parentElement, setTriggerValue }) {
-  const old = parentElement.querySelector(".picture");
   const root = make("section", "picture");
-  for (const [name, colour] of Object.entries(data.colours)) root.style.setProperty(`--${name}`, colour);
+  colour(root, data.colours);
   const caption = root.appendChild(make("p", "caption"));
   caption.append(make("b", "", data.title), data.rest);
   const choose = rank => setTriggerValue("rank", rank);
   const drawn = data.kind === "bars" ? bars(root, data, choose) : grid(root, data, choose);
   root.append(make("p", "hidden", data.alt));
-  if (old) old.replaceWith(root); else parentElement.append(root);
+  place(parentElement, root);
   const redraw = new ResizeObserver(() => drawn(root.clientWidth));
   redraw.observe(root);
   return () => redraw.disconnect();
@@ -65,12 +57,7 @@ function keys(node, count, at, move, choose) {
 // -- bars ------------------------------------------------------------------------------------------------------------
 
 function bars(root, data, choose) {
-  const legend = root.appendChild(make("div", "legend"));
-  for (const [name, colour] of data.parts) {
-    const entry = legend.appendChild(make("span", "entry"));
-    entry.appendChild(make("i")).style.background = colour;
-    entry.append(name);
-  }
+  root.append(legendOf(data.parts));
   const end = Math.max(data.end, data.predicted ? data.predicted.ms[2] : 0) || 1;
   const list = root.appendChild(make("div", "rows"));
   list.setAttribute("role", "listbox");
@@ -116,13 +103,9 @@ const shown = ms => (ms >= 100 ? ms.toFixed(0) : ms >= 10 ? ms.toFixed(1) : ms.t
 
 function predicted(list, root, found, end, box) {
   const line = list.appendChild(make("div", "row predicted"));
-  const [low, likely, high] = found.ms.map(ms => (100 * ms) / end);
   line.append(make("span", "name", found.label));
   const track = line.appendChild(make("span", "track"));
-  track.appendChild(make("span", "bar")).style.width = `${likely}%`;
-  const interval = track.appendChild(make("span", "interval"));
-  interval.style.left = `${low}%`;
-  interval.style.width = `${high - low}%`;
+  predictedBar(track, found.ms.map(ms => (100 * ms) / end));
   line.append(make("span", "total", found.text));
   line.setAttribute("aria-label", found.about);
   line.addEventListener("mousemove", event => box.show(found.about, ...within(root, event)));
@@ -158,7 +141,7 @@ function grid(root, data, choose) {
   const cells = data.rows.flatMap((row, y) => row.cells.map((cell, x) => ({ x, y, cell, about: row.about[x] })));
   let at = Math.max(0, cells.findIndex(each => each.cell[2])), placed = null, focused = false;
 
-  const place = width => {
+  const layout = width => {
     // Hosts stand one below the other, in as many blocks side by side as make the cells largest. Names need one block.
     const fits = [];
     for (let blocks = 1; blocks <= Math.min(data.rows.length, MOST_BLOCKS); blocks++) {
@@ -173,7 +156,7 @@ function grid(root, data, choose) {
     Math.floor(y / placed.rows) * placed.block + placed.names + x * placed.size, (y % placed.rows) * placed.size,
   ];
   const draw = width => {
-    placed = place(width);
+    placed = layout(width);
     const ratio = window.devicePixelRatio || 1, tall = placed.rows * placed.size + 4;
     canvas.width = width * ratio;
     canvas.height = tall * ratio;
