@@ -79,9 +79,7 @@ def show_help(
         say(meaning)
         return
     if topic not in begun:
-        close = get_close_matches(topic, topics(), n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}? " if close else ""
-        raise DiagError(f"there is no topic {topic}", hint=f"{hint}`diag help` lists them", exit_code=ExitCode.USAGE)
+        raise _no_topic(topic, topics(), "diag help")
     if topic == _EXIT_CODES:
         for code in ExitCode:
             say(f"{int(code)}  {code.name:16}{code.meaning}")
@@ -126,7 +124,8 @@ def _show_policy(name: str | None) -> None:
     from diag.policy import rows, topics
 
     every = topics()
-    _must_be_one_of(name, every, _POLICY)
+    if name is not None and name not in every:
+        raise _no_topic(name, every, f"diag help {_POLICY}")
     for topic in [every[name]] if name is not None else every.values():
         fixed = " (fixed)" if topic.fixed else ""
         say(f"[{topic.name}]{fixed}  {topic.meaning}")
@@ -141,7 +140,8 @@ def _show_json(name: str | None) -> None:
     """Prints what the keys of one command's ``--json`` mean, or of every command's."""
     from diag.show.json_keys import documents, lines
 
-    _must_be_one_of(name, documents(), _JSON)
+    if name is not None and name not in documents():
+        raise _no_topic(name, documents(), f"diag help {_JSON}")
     for command in [name] if name is not None else documents():
         say(f"diag {command} --json")
         for line in lines(command):
@@ -150,13 +150,10 @@ def _show_json(name: str | None) -> None:
     say("Times are in nanoseconds, sizes in bytes, shares and confidences from 0 to 1.")
 
 
-def _must_be_one_of(name: str | None, every: Collection[str], topic: str) -> None:
-    if name is not None and name not in every:
-        close = get_close_matches(name, every, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}? " if close else ""
-        raise DiagError(
-            f"there is no topic {name}", hint=f"{hint}`diag help {topic}` lists them", exit_code=ExitCode.USAGE
-        )
+def _no_topic(name: str, every: Collection[str], listed_by: str) -> DiagError:
+    close = get_close_matches(name, every, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    return DiagError(f"there is no topic {name}", hint=f"{hint}`{listed_by}` lists them", exit_code=ExitCode.USAGE)
 
 
 def _show_command(context: typer.Context, name: str) -> None:
