@@ -31,9 +31,9 @@ from .losses import goodput_of, is_stuck, slow_stretches, spent, stalls, standst
 from .policy import HISTORY
 from .steps import Kept, kept_steps
 
-# Fields of ``diag.model.steps.Parts``, each with the columns of a summary that add up to it.
 _ENDS = (State.FINISHED, State.FAILED, State.STOPPED, State.HUNG)
 _COMPUTE = tuple(phase for phase in PHASES if phase not in (DATA, H2D, CHECKPOINT))
+# Fields of ``diag.model.steps.Parts``, each with the columns of a summary that add up to it.
 _PARTS = {
     "compute_ns": _COMPUTE,
     "exposed_comm_ns": tuple(phase + STILL for phase in (*PHASES, REST)),

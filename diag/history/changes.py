@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from math import log, sqrt
 
 import numpy as np
-import numpy.typing as npt
+
+from diag.rundir.columns import Floats
 
 from .policy import HISTORY
-
-Floats = npt.NDArray[np.float64]
 
 
 def level(values: Floats) -> float:

@@ -14,7 +14,7 @@ from diag.collectors.records import DEVICE, EVALUATION, STEP, WINDOW_NONE, RankR
 from .columns import Bools, Floats, Ints, Places, Steps
 from .curves import StepsSum
 from .lines import read_lines
-from .summaries import NS_PER_US, SummaryColumns, columns_of
+from .summaries import NS_PER_US, SummaryColumns, columns_of, is_of
 
 
 class Series(Struct, frozen=True, eq=False):
@@ -63,7 +63,7 @@ def joined(several: Sequence[Series]) -> Series:
 def each_step(files: RankLayout, identity: RankRecord | None, steps: Steps) -> Series:
     """Every step that is known by itself: from the summaries, and the steps after them from their records ``steps``."""
     records, _ = read_lines(files.summary, SummaryLine, files.run)
-    lines = [line for record in records if _is_of(record.identity, identity) and (line := columns_of(record))]
+    lines = [line for record in records if identity is None or is_of(record, identity) if (line := columns_of(record))]
     of_lines = [_of_summary(line) for line in lines]
     summed = joined(of_lines)
     if len(summed) and (np.diff(summed.first) <= 0).any():
@@ -100,10 +100,6 @@ def of_sums(lines: Sequence[StepsSum]) -> Series:
         NS_PER_US * whole("longest_us").astype(np.float64), {name: mean_ns(name) for name in names},
         np.zeros(len(lines), dtype=np.bool_), np.zeros(len(lines), dtype=np.bool_),
     )  # fmt: skip
-
-
-def _is_of(identity: RankRecord, wanted: RankRecord | None) -> bool:
-    return wanted is None or (identity.pid, identity.boot_id) == (wanted.pid, wanted.boot_id)
 
 
 def _of_summary(line: SummaryColumns) -> Series:

@@ -221,7 +221,7 @@ def read_span(
             line
             for record in records
             if record.first <= numbers[-1] and record.first + record.count > numbers[0]
-            if identity is None or (record.identity.pid, record.identity.boot_id) == (identity.pid, identity.boot_id)
+            if identity is None or is_of(record, identity)
             if (line := columns_of(record)) is not None
         ]
         if inside and _covers(read := _Read(rank, tuple(inside), whole=True), numbers):
@@ -366,6 +366,11 @@ def columns_of(record: SummaryLine) -> SummaryColumns | None:
         return _line(record)
     except (*DAMAGED, ValueError):
         return None
+
+
+def is_of(record: SummaryLine, identity: RankRecord) -> bool:
+    """Whether the process of this identity wrote the line."""
+    return (record.identity.pid, record.identity.boot_id) == (identity.pid, identity.boot_id)
 
 
 def _same_process(line: SummaryColumns, other: SummaryColumns) -> bool:
