@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .files import create_file, encode
-from .launchers import attempt_key
+from .launchers import attempt_key, names_one_start
 from .layout import RankLayout, RunLayout
 from .policy import RECORDING
 from .reading import read_object
@@ -38,7 +38,7 @@ def attempt_of(run: RunLayout, rank: int, world_size: int, environ: Mapping[str,
     """The run directory of the attempt that this rank belongs to; made if it is the first to come. ``world_size``: 0 if
     unknown. OSError where it cannot be made."""
     key = attempt_key(world_size, environ)
-    exact = " step:" in key or key.startswith("step:")
+    exact = names_one_start(key)
     number = 0
     while True:
         there = [run, *run.restarts()]

@@ -96,6 +96,9 @@ def joining(job: Job | None) -> str:
     return f"{JOIN}:{job.key}" if job is not None else JOIN
 
 
+_STEP = "step:"
+
+
 def attempt_key(world_size: int, environ: Mapping[str, str] = os.environ) -> str:
     """Equal in all processes of an attempt, as far as the variables say: the job and its count of starts, torchrun's
     run and its count of restarts, and the step of Slurm if that is the whole training. "" where they say nothing.
@@ -106,8 +109,13 @@ def attempt_key(world_size: int, environ: Mapping[str, str] = os.environ) -> str
     elif RESTARTS_VARIABLE in environ:
         parts.append(f"torchrun:{restarts(environ)}")
     elif is_slurm_step(world_size, environ):
-        parts.append(f"step:{environ.get('SLURM_STEP_ID')}")
+        parts.append(f"{_STEP}{environ.get('SLURM_STEP_ID')}")
     return " ".join(filter(None, parts))
+
+
+def names_one_start(key: str) -> bool:
+    """Whether no later attempt can have this ``attempt_key``: each start of a training is a step of its own."""
+    return any(part.startswith(_STEP) for part in key.split(" "))
 
 
 def _job_key(environ: Mapping[str, str]) -> str:
