@@ -47,6 +47,7 @@ def test_the_tutorials_end_in_tests_that_pass(tmp_path: Path) -> None:
             path = tmp_path / file
             if not before:
                 assert not path.exists(), f"{page}: there is a {file}"
+                path.parent.mkdir(exist_ok=True)
                 path.write_text(after, "utf-8")
                 tests += [file] if file.startswith("tests/") else []
                 continue

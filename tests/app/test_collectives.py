@@ -18,7 +18,7 @@ from tests.app.runs import write_run
 from tests.app.shown import shown, text
 from tests.experts import Experts, hot, run_of
 from tests.simulate import write_run as write_simulated
-from tests.test_breakdowns import two_ranks
+from tests.tables.test_breakdowns import two_ranks
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 MS = 1_000_000

@@ -10,7 +10,7 @@ import streamlit as st
 from tests.app.runs import write_run
 from tests.app.shown import RUN_PAGES, shown, text
 from tests.inspector.files import write_job
-from tests.test_breakdowns import rank_trace, two_ranks
+from tests.tables.test_breakdowns import rank_trace, two_ranks
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 PAGES = [path for path in RUN_PAGES if path not in ("overview", "timeline", "compare")]  # each has tests of its own

@@ -26,7 +26,7 @@ from tests.hang.ras.reports import text as ras_text
 from tests.hang.ras.server import listening, silent, speaks
 from tests.hang.rundir.test_well import manifest, run_of
 from tests.patience import PATIENCE_S
-from tests.test_standstill import NOW, training
+from tests.rundir.test_standstill import NOW, training
 
 ROOT = Path(__file__).parents[1] / "hang" / "captured"
 

@@ -16,7 +16,7 @@ from diag.model.breakdown import Bound
 from tests.account.kineto_builder import KinetoBuilder
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
-from tests.test_breakdowns import two_ranks
+from tests.tables.test_breakdowns import two_ranks
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 MS = 1_000_000

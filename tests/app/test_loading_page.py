@@ -15,7 +15,7 @@ from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
 from tests.simulate import Plan, simulate
 from tests.simulate import write_run as write_simulated
-from tests.test_breakdowns import two_ranks
+from tests.tables.test_breakdowns import two_ranks
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 

@@ -22,8 +22,8 @@ from tests.allocator import FORWARD, MIB, Allocator, frame, train
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
 from tests.patience import PATIENCE_S
+from tests.tables.test_breakdowns import rank_trace, two_ranks
 from tests.tables.test_memory_curve import trained
-from tests.test_breakdowns import rank_trace, two_ranks
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 MS, GB = 1_000_000, 10**9

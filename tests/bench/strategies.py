@@ -41,7 +41,7 @@ of 7 steps instead of 9 it does in all. It said of 17 of them that the ranks are
 profiler's window, where a trace tells Python from operators, were held against steps that were only recorded.
 
 Nothing here was run on GPUs. What cannot run on a CPU at all has a section of its own, at the end; pinned memory and
-copies of offloaded states as such are in synthetic traces (tests/test_offload.py), too.
+copies of offloaded states as such are in synthetic traces (tests/diagnoses/test_offload.py), too.
 
 | way | ranks | options | slow loader | straggler | slow wire |
 |---|---|---|---|---|---|

@@ -17,7 +17,7 @@ from tests.app.test_hang_page import written
 from tests.app.test_live import unended
 from tests.app.test_outcome import run_that
 from tests.browser.chromium import Scheme, Visit, visit
-from tests.test_breakdowns import two_ranks
+from tests.tables.test_breakdowns import two_ranks
 
 REAL = Path(__file__).parents[3] / "shared" / "traces" / "dlrm_v100_8ranks"
 WIDE: tuple[int, Scheme] = (1440, "light")

@@ -13,7 +13,7 @@ from diag.collectors.layout import RunLayout
 from tests.app.served import dashboard
 from tests.browser.chromium import visit
 from tests.hang.flight.boards import dump
-from tests.test_standstill import LAST_END_NS, training
+from tests.rundir.test_standstill import LAST_END_NS, training
 
 CALLS = dict.fromkeys(range(4), "0:all_reduce 0:all_reduce?") | {2: "0:all_reduce"}
 S = 10**9

@@ -37,6 +37,7 @@ from diag.errors import DiagError
 from tests.account.kineto_builder import KinetoBuilder
 from tests.bench.grid.device_rows import tuned, write_device_run
 from tests.bench.grid.gpu.simulate import simulate
+from tests.diagnoses.test_gpu_runs import COMPUTE, run_directory
 from tests.gpu import __main__ as program
 from tests.gpu.checks import (
     AGREEMENTS,
@@ -64,7 +65,6 @@ from tests.gpu.plan import (
 )
 from tests.gpu.report import CHECKS, REPORT, document, write_report
 from tests.inspector.files import write_job
-from tests.test_gpu_runs import COMPUTE, run_directory
 
 MS, GB = 1_000_000, 10**9
 H100 = Machine(gpus=1, name="H100", vendor="NVIDIA", memory=80 * GB, one_rank="Duplicate GPU detected")

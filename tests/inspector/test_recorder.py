@@ -26,8 +26,8 @@ from diag.model.steps import Bottleneck
 from diag.rundir import durations
 from diag.rundir.durations import INSPECTOR, RECORDER, DurationRecords, recorded
 from diag.rundir.policy import RUN_READING
+from tests.diagnoses.test_gpu_runs import BASE_NS, COMPUTE, run_directory
 from tests.inspector.test_runs import with_durations
-from tests.test_gpu_runs import BASE_NS, COMPUTE, run_directory
 
 MS = 1_000_000
 WORLD = tuple(range(8))

@@ -13,9 +13,9 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.settings import SETTINGS_VARIABLE, CollectorSettings
 from diag.diagnoses.costs import Cost
 from diag.model.steps import Bottleneck
+from tests.diagnoses.test_costs import add_up
+from tests.diagnoses.test_gpu_runs import COMPUTE, MS, run_directory
 from tests.inspector.files import collective, header, lines, metadata
-from tests.test_costs import add_up
-from tests.test_gpu_runs import COMPUTE, MS, run_directory
 
 STEPS = 20
 

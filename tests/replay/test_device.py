@@ -15,7 +15,7 @@ from diag.replay.predict import Baseline, baseline, build
 from diag.replay.program import Collective, Mutated, Program, replay, replay_error, with_collectives
 from diag.rundir.tables import RankTables, Tables
 from tests.copies import replace
-from tests.test_invariance import Plan, write
+from tests.diagnoses.test_invariance import Plan, write
 
 MS = 1_000_000
 FORWARD = (Kind.COMPUTE, Detail.FORWARD)

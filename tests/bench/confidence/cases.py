@@ -321,7 +321,7 @@ def public(path: Path, mirror: Path, told: Callable[[str], object] = lambda text
 
 
 def samples() -> list[Case]:
-    from tests.test_samples import EXPECTED, SAMPLES
+    from tests.diagnoses.test_samples import EXPECTED, SAMPLES
 
     found = []
     for name, (bottleneck, cause, culprits) in EXPECTED.items():

@@ -18,10 +18,10 @@ from diag.tables.kernel_kinds import KERNELS, OPERATORS, kinds_of
 from diag.words.formatting import short_name
 from tests.account.test_shared_traces import FILES, TRACES
 from tests.command import analyze_json, diag
-from tests.test_breakdowns import check_sums, rank_trace, two_ranks
-from tests.test_path_modules import check_path
+from tests.tables.test_breakdowns import check_sums, rank_trace, two_ranks
+from tests.tables.test_path_modules import check_path
 
-SAMPLES = Path(__file__).parents[1] / "sample_traces"
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 NAMES = ("collectives", "kernels", "modules", "efficiency", "path")
 RUNS = sorted({name.split("/")[0] for name in FILES} - {"odd"}) + [name for name in FILES if name.startswith("odd/")]
 

@@ -24,7 +24,7 @@ from tests.app.runs import write_stalled_trace
 from tests.many_ranks import Job, write_summaries
 from tests.simulate import MS, SMALL_BLOCKS, Plan, simulate, write_run
 
-SAMPLES = Path(__file__).parents[1] / "sample_traces"
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 NAMES = sorted(path.parent.name for path in SAMPLES.glob("*/manifest.json"))
 
 

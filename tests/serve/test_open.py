@@ -229,7 +229,7 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

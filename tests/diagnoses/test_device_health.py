@@ -16,7 +16,7 @@ from diag.diagnoses import degraded_links, unhealthy_memory
 from diag.diagnoses.subject import Subject
 from diag.model.steps import Bottleneck, Finding, Severity
 from tests.copies import replace
-from tests.test_device_findings import BOOT_NS, MS, Gpu, ids, run_of
+from tests.diagnoses.test_device_findings import BOOT_NS, MS, Gpu, ids, run_of
 
 Device = list[DeviceRecord]
 COUNT = 6  # readings, half a minute apart

@@ -10,7 +10,7 @@ from diag.api import open_run
 from diag.model.steps import Bottleneck, Kind, Severity
 from diag.show.json import to_json
 
-SAMPLES = Path(__file__).parent.parent / "sample_traces"
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 EXPECTED: dict[str, tuple[Bottleneck, str, tuple[int, ...]]] = {
     "ddp-healthy": (Bottleneck.COMPUTE, "", ()),

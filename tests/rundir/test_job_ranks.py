@@ -29,7 +29,7 @@ from diag.rundir.job_ranks import job_ranks
 from diag.rundir.policy import RUN_READING
 from diag.watch.traces import answers, ask
 from tests.allocator import train
-from tests.test_one_job import HOUR_NS, SECOND_NS, edit, later, recorded
+from tests.rundir.test_one_job import HOUR_NS, SECOND_NS, edit, later, recorded
 
 NOW_NS = HOUR_NS + 20 * SECOND_NS
 OOM = (

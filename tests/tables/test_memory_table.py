@@ -16,7 +16,7 @@ from tests.copies import replace
 from tests.simulate import Plan, simulate
 
 GB = 1_000_000_000
-SAMPLES = Path(__file__).parents[1] / "sample_traces"
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 
 def with_memory(tables: Tables, of: Callable[[int, int], MemoryRecord | None]) -> Tables:

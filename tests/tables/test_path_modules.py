@@ -27,7 +27,7 @@ from tests.examples import examples
 from tests.simulate import Plan, simulate
 
 MS, US = 1_000_000, 1_000
-SAMPLES = Path(__file__).parents[1] / "sample_traces"
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 LAYERS, STEPS = 4, 5
 WORK, TRANSFER, LOSS = 10 * MS, 3 * MS, MS // 5
 

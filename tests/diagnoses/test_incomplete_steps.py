@@ -18,7 +18,7 @@ from diag.model.steps import Bottleneck
 from tests.simulate import MS, Plan, simulate
 
 STEPS = 40
-SAMPLES = Path(__file__).parent.parent / "sample_traces"
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 
 def without(steps: Container[int], ranks: Container[int]) -> Result:

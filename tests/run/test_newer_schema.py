@@ -17,7 +17,7 @@ from diag.show.json import save
 from diag.tune.history import load
 from tests.command import diag_process
 
-SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ddp-healthy"
+SAMPLE = Path(__file__).parents[2] / "sample_traces" / "ddp-healthy"
 READERS = [
     ["analyze", "RUN"], ["analyze", "RUN", "--summary"], ["triage", "RUN"], ["compare", "RUN", str(SAMPLE)],
     ["check", "RUN", "--max-data-wait", "5%"], ["report", "RUN", "-o", "-"], ["metrics", "RUN"],

@@ -20,7 +20,7 @@ from diag.summaries import open_summaries
 from tests.allocator import train
 from tests.simulate import MS, Plan, simulate, write_run
 
-SAMPLES = Path(__file__).parent.parent / "sample_traces"
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 HOUR_NS = 3600 * 10**9
 SECOND_NS = 10**9
 

@@ -14,7 +14,19 @@ from diag.collectors.records import Manifest, MemoryRecord, PhaseRow, RankRecord
 from diag.show.json import to_json
 from diag.show.text import print_breakdown
 from tests.account.kineto_builder import BASE_NS, KinetoBuilder
-from tests.test_breakdowns import BACKWARD, COUNTED, FLOPS, MM, MS, STEP, STEPS, US, check_sums, rank_trace, two_ranks
+from tests.tables.test_breakdowns import (
+    BACKWARD,
+    COUNTED,
+    FLOPS,
+    MM,
+    MS,
+    STEP,
+    STEPS,
+    US,
+    check_sums,
+    rank_trace,
+    two_ranks,
+)
 
 
 def test_modules_and_recomputation(tmp_path: Path) -> None:
