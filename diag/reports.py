@@ -69,7 +69,7 @@ class TriageReport(Triage):
     def _repr_html_(self) -> str:
         from diag.show.triage import print_triage
 
-        return _html(lambda screen: print_triage(self, screen))
+        return _html(lambda screen: print_triage(self, screen, evidence=True))
 
 
 def triage(*paths: Path | str) -> TriageReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -47,7 +48,7 @@ def say_why(layout: RunLayout) -> None:
     except OSError as error:
         say(f"diag: the triage could not be stored: {error}", err=True)
     say(err=True)
-    print_triage(answer, console(err=True))
+    print_triage(answer, console(err=True), more=f"diag triage {shlex.quote(str(layout.root))} -v")
     say(err=True)
 
 

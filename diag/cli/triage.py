@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -12,6 +13,7 @@ import typer
 
 from diag.cli.reading import PolicyOption, override_thresholds
 from diag.collectors.layout import RunLayout, is_regular
+from diag.collectors.masking import masked
 from diag.errors import DiagError, ExitCode
 from diag.words.formatting import listing, spaced
 from diag.words.terminal import put, say
@@ -41,6 +43,10 @@ def triage(
             help="First ask every rank of a stuck run directory for its Python stacks and its Flight Recorder's dump, "
             "and show the stacks of all ranks as one tree. The training goes on as it is.",
         ),
+    ] = False,
+    evidence: Annotated[
+        bool,
+        typer.Option("--evidence", "--verbose", "-v", help="Also print all lines, stacks, and what was ruled out."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The JSON contract on standard output.")] = False,
     policy: PolicyOption = None,
@@ -91,7 +97,8 @@ def triage(
     if as_json:
         put(to_json(answer) + "\n")
     else:
-        print_triage(answer)
+        shown = [*(["--ras"] if ras else []), *map(masked, given)]
+        print_triage(answer, evidence=evidence, tree=stacks, more=shlex.join(["diag", "triage", *shown, "-v"]))
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if incomplete(answer) else ExitCode.OK)
 
 

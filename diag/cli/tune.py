@@ -25,6 +25,10 @@ def tune(
     out: Annotated[
         Path | None, typer.Option(help="Folder for all runs; else runs/<time>-tune.", callback=no_dash)
     ] = None,
+    evidence: Annotated[
+        bool,
+        typer.Option("--evidence", "--verbose", "-v", help="Also print all that is known of each change."),
+    ] = False,
     policy: PolicyOption = None,
 ) -> None:
     """Train, diagnose, apply the best advice, and keep it if runs with it are clearly faster than runs without.
@@ -34,6 +38,7 @@ def tune(
     """
     override_thresholds(policy)
     from diag.show.compare import print_history
+    from diag.tune.history import FILE_NAME
     from diag.tune.loop import train
     from diag.tune.loop import tune as tune_training
     from diag.watch.launch import require_torch
@@ -56,5 +61,6 @@ def tune(
     require_torch()
     folder = out if out is not None else Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-tune"
     history = tune_training(arguments, folder, rounds, repeats, train, lambda text: say(f"diag: {text}", err=True))
-    print_history(history)
-    say(f"\nAll runs: {folder}. In the browser: diag dashboard {folder}")
+    say()
+    print_history(history, evidence=evidence)
+    say(f"All of it: {folder / FILE_NAME}. In the browser: diag dashboard {folder}")

@@ -109,9 +109,18 @@ def lost_worker(text: str) -> tuple[str, str] | None:
     return (fault_class, f"lost a DataLoader worker (pid {match['pids'].strip()}), {words}") if fault_class else None
 
 
+_DIGITS = "0123456789"
+
+
 def shortened(text: str, most: int | None = None) -> str:
+    """At most so many characters. A number is left out rather than cut: the rest of it reads like another one."""
     most = ENDED.exception_chars if most is None else most
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    if len(text) <= most:
+        return text
+    kept = text[: most - 1]
+    if text[most - 1] in _DIGITS:
+        kept = kept.rstrip(_DIGITS) or kept
+    return f"{kept}…"
 
 
 def chain_of(text: str) -> Chain | None:

@@ -19,8 +19,18 @@ from diag.diagnoses.shares import PART_NAMES
 from diag.show.policy import PAGE
 from diag.tune.history import History, Interval, Outcome, Round
 from diag.words import sentences
-from diag.words.formatting import duration, size, spaced, visible
-from diag.words.table import HUNDREDTHS_OF_MS, TEXT_RIGHT, Column, Table, Unit, table_of
+from diag.words.formatting import counted, duration, share, size, spaced, visible
+from diag.words.table import (
+    HUNDREDTHS_OF_MS,
+    SIZE,
+    TENTHS_OF_MS,
+    TEXT_RIGHT,
+    Cell,
+    Column,
+    Table,
+    Unit,
+    table_of,
+)
 from diag.words.terminal import report_console
 from diag.words.wording import sentence
 
@@ -205,24 +215,71 @@ def _signed(ns: int) -> str:
 _COLOUR = {Outcome.KEPT: "green", Outcome.REVERTED: "yellow", Outcome.FAILED: "red"}
 
 
-def print_history(history: History, console: Console | None = None) -> None:
-    """All changes that were tried, and the command with those that were kept."""
+def print_history(history: History, console: Console | None = None, evidence: bool = False) -> None:
+    """What the tuning gained, the command with the changes that were kept, and a line for each change that was tried.
+    ``evidence``: all that is known of each change."""
     console = report_console(console)
-    for done in history.rounds:
-        _print_round(console, done)
+    if evidence:
+        for done in history.rounds:
+            _print_round(console, done)
+        console.print()
+    console.print(_gained(history), style="bold")
+    if history.kept:
+        console.print("[bold]What to do:[/] train with the kept changes")
+        console.print(Padding(f"[cyan]{escape(history.command)}[/]", (0, 0, 0, 2), expand=False))
+    if history.rounds and not evidence:
+        console.print()
+        outcomes = {(place, "outcome"): _COLOUR[done.outcome] for place, done in enumerate(history.rounds)}
+        print_table(console, tuning_table(history), outcomes)
     console.print()
-    if history.rounds:
-        before, now = history.rounds[0].baseline_ns, history.step_ns_now
-        if now is not None:
-            console.print(f"[bold]{before / 1e6:,.1f} ms a step before, {now / 1e6:,.1f} ms now[/]")
-        else:
-            console.print(f"[bold]{before / 1e6:,.1f} ms a step, and no change made it significantly shorter[/]")
     if history.stopped:
-        console.print(f"[dim]Stopped: {escape(history.stopped)}.[/]")
+        stopped = history.stopped if evidence else history.stopped.partition(" (")[0]
+        console.print(f"[dim]Stopped: {escape(stopped)}.[/]")
     for change in history.remaining:
         console.print(f"[dim]Also advised, but not an option of diag run: {escape(change)}.[/]")
-    if history.kept:
-        console.print(f"\n[cyan]{escape(history.command)}[/]")
+
+
+def _gained(history: History) -> str:
+    """The step before and now, in one sentence."""
+    if not history.rounds:
+        return "No change was tried."
+    before, now = history.rounds[0].baseline_ns, history.step_ns_now
+    if now is None:
+        return f"No change made the step of {spaced(duration(before))} significantly shorter."
+    kept = f"{len(history.kept)} of {counted(len(history.rounds), 'change')} kept"
+    saved = share((before - now) / before)
+    return spaced(f"{duration(now)} a step instead of {duration(before)}, {saved} less: {kept}.")
+
+
+def tuning_table(history: History) -> Table:
+    """The changes that were tried: how the step changed, as predicted and as measured."""
+    rounds = history.rounds
+    return table_of(
+        "tuning",
+        "",
+        {
+            Column("change", long=True, weight=0): [done.change for done in rounds],
+            Column("outcome", weight=0): [str(done.outcome) for done in rounds],
+            Column("predicted_ns", TENTHS_OF_MS, label="predicted", weight=5): [
+                _change_of_step(done.predicted_gain_ns, done.baseline_ns) for done in rounds
+            ],
+            Column("measured_ns", TENTHS_OF_MS, label="measured", weight=6): [
+                _change_of_step(done.gain_ns, done.baseline_ns) for done in rounds
+            ],
+            Column("memory_bytes", SIZE, label="memory", weight=4): [
+                done.memory_delta_bytes or None for done in rounds
+            ],
+        },
+    )
+
+
+def _change_of_step(gain: Interval | None, step_ns: int) -> Cell | None:
+    """``-54.1 (-56%)``: a gain shortens the step."""
+    if gain is None:
+        return None
+    saved = gain.likely / step_ns if step_ns else 0.0
+    portion = f" ({-saved:+.0%})" if abs(saved) >= 0.005 else ""  # not -0%
+    return Cell(-gain.likely, f"{-gain.likely / 1e6:+,.1f}{portion}")
 
 
 def _print_round(console: Console, done: Round) -> None:

@@ -58,7 +58,11 @@ class Page(Topic, name="page"):
     most_job_paths = threshold(4, "paths", "chosen", "of a job that is opened by its files, on a line")
     most_path_chars = threshold(40, "characters")
     log_line_rows = threshold(2, "rows", "chosen", "of a line from a log")
+    most_line_chars = threshold(2000, "characters", "chosen", "of a line from a log, where all evidence is printed")
+    most_evidence_kinds = threshold(3, "kinds", "chosen", "of lines from logs, printed with an answer")
+    shape_chars = threshold(60, "characters", "chosen", "messages that begin alike are of one kind")
     most_frames = threshold(8, "frames")
+    most_innermost_frames = threshold(3, "frames", "chosen", "of a rank's stack, printed with an answer")
 
 
 PAGE = Page()

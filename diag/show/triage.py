@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from diag import policy
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.ended.model import Culprit, Source, culprit_words
+from diag.ended.raised import shortened
 from diag.hang.model import MergedStack, Stack, Triage
+from diag.hang.text.prefixes import named, plain, read_text
 from diag.hang.wording import EMPTY, by_reason, guess_words
 from diag.show.policy import PAGE
-from diag.words.formatting import counted, listing, spaced, visible
+from diag.words import sentences
+from diag.words.formatting import counted, listing, rank_ranges, spaced, visible
 from diag.words.terminal import report_console
 
 _COLOUR = {"healthy": "green", "undetermined": "yellow"}
 _INDENT = 2
+
+TO_DO, EVIDENCE, GUESS, RULED_OUT = "What to do", "Evidence", "Next best guess", "Ruled out"
 
 
 def to_json(triage: Triage, indent: int | None = 1) -> str:
@@ -67,8 +72,11 @@ def _culprit(culprit: Culprit) -> dict[str, Any]:
     return {name: None if value == "" else value for name, value in asdict(culprit).items()}
 
 
-def print_triage(triage: Triage, console: Console | None = None) -> None:
-    """Prints the answer and its evidence."""
+def print_triage(
+    triage: Triage, console: Console | None = None, *, evidence: bool = False, tree: bool = False, more: str = ""
+) -> None:
+    """Prints who is at fault, what to do about it, and in short what that rests on. ``evidence``: prints all of it.
+    ``tree``: prints the stacks of all ranks as one tree. ``more``: the command that prints the evidence."""
     console = report_console(console)
     colour = _COLOUR.get(triage.fault_class, "red")
     console.print(Text(visible(triage.headline), style=f"bold {colour}"))
@@ -77,29 +85,36 @@ def print_triage(triage: Triage, console: Console | None = None) -> None:
     if name:
         facts.insert(1, f"at fault: {name}")
     if triage.victims:
-        facts.append(f"{counted(len(triage.victims), 'rank')} waited for it: {listing(triage.victims)}")
+        facts.append(f"{counted(len(triage.victims), 'rank')} waited for it: {rank_ranges(triage.victims)}")
     console.print(Text(visible(spaced("; ".join(facts))) + "."))
-    _section(console, "Evidence", [_line(console, evidence) for evidence in triage.evidence])
-    ranks = {rank for stack in triage.merged_stacks for rank in stack.ranks}
-    if len(ranks) > 1:
-        _section(console, f"Stacks of {counted(len(ranks), 'rank')}, outliers first", stack_tree(triage.merged_stacks))
-    for stack in triage.stacks if len(ranks) < 2 else ():
-        _section(console, f"Stack of rank {stack.rank} ({stack.what})", _frames(stack))
-    _section(console, "Next best guess", [Text(visible(guess_words(guess))) for guess in triage.guesses])
-    ruled_out = [
-        Text(visible(f"{alternative.fault_class}: {alternative.because}"), style="dim")
-        for alternative in triage.ruled_out
-    ]
-    _section(console, "Ruled out", ruled_out)
-    _section(console, "Next", [_step(step) for step in triage.next_steps])
-    if triage.coverage or triage.gaps or policy.notes():
-        console.print()
+    _to_do(console, triage.next_steps)
+    if evidence:
+        _section(console, EVIDENCE, [_whole_line(line) for line in triage.evidence])
+    else:
+        _section(console, EVIDENCE, _kinds(console, triage.evidence))
+    _print_stacks(console, triage, whole=evidence, tree=tree or evidence)
+    guesses = triage.guesses if evidence else triage.guesses[:1]
+    _section(console, GUESS, [Text(visible(guess_words(guess))) for guess in guesses])
+    if evidence:
+        ruled_out = [f"{alternative.fault_class}: {alternative.because}" for alternative in triage.ruled_out]
+        _section(console, RULED_OUT, [Text(visible(text), style="dim") for text in ruled_out])
+    console.print()
     for note in policy.notes():
         console.print(Text.assemble(("!", "yellow"), " ", visible(note)))
-    for sentence in triage.coverage:
+    read = list(triage.coverage)
+    if triage.ruled_out and not evidence:
+        names = dict.fromkeys(alternative.fault_class for alternative in triage.ruled_out)
+        read.insert(0, f"{RULED_OUT}: {', '.join(names)}.")
+    for sentence in read if evidence else filter(None, [" ".join(read)]):
         console.print(Text(visible(sentence), style="dim"))
-    for gap in _gaps([(path, reason) for path, reason in triage.gaps if not reason.startswith(EMPTY)]):
+    gaps = _gaps([(path, reason) for path, reason in triage.gaps if not reason.startswith(EMPTY)])
+    shown = gaps if evidence else gaps[: PAGE.most_gaps_in_short]
+    for gap in shown:
         console.print(Text.assemble(("!", "yellow"), " ", visible(gap)))
+    if len(gaps) > len(shown):
+        console.print(Text.assemble(("!", "yellow"), f" … and {len(gaps) - len(shown)} more"))
+    if more and not evidence:
+        console.print(Text(visible(sentences.MORE_BEHIND_THE_TRIAGE(command=more)), style="dim"), soft_wrap=True)
 
 
 def _gaps(gaps: Sequence[tuple[str, str]]) -> list[str]:
@@ -115,25 +130,122 @@ def _section(console: Console, title: str, rows: Sequence[Text]) -> None:
         return
     console.print()
     console.print(Text(visible(title), style="italic"))
+    _indented(console, rows)
+
+
+def _to_do(console: Console, steps: Sequence[str]) -> None:
+    """The first step beside the heading."""
+    if not steps:
+        return
+    console.print()
+    first, *others = map(_step, steps)
+    console.print(Text.assemble((f"{TO_DO}: ", "bold"), first))
+    _indented(console, others)
+
+
+def _indented(console: Console, rows: Sequence[Text]) -> None:
     for row in rows:
-        console.print(Padding(row, (0, 0, 0, _INDENT)))
+        for line in row.wrap(console, console.width - _INDENT, overflow="fold"):
+            line.rstrip()
+            console.print(Text.assemble(" " * _INDENT, line), no_wrap=True, overflow="ignore", crop=False)
 
 
-def _line(console: Console, evidence: Source) -> Text:
-    """``file:line  text``, cut to two rows."""
-    path = visible(evidence.path)
-    path = path if len(path) <= PAGE.most_path_chars else f"…{path[1 - PAGE.most_path_chars :]}"
-    place = f"{path}:{evidence.line}" if evidence.line else path
-    room = max(20, PAGE.log_line_rows * (console.width - _INDENT) - len(place) - 2)
-    text = visible(evidence.text.strip())
-    text = text if len(text) <= room else f"{text[: room - 1]}…"
-    return Text.assemble((place, "dim"), "  ", text, overflow="fold")
+# -- lines of logs -----------------------------------------------------------------------------------------------------
+
+
+def _whole_line(evidence: Source) -> Text:
+    """``file:line  text``, not cut but where it is longer than any message."""
+    text = shortened(visible(evidence.text.strip()), PAGE.most_line_chars)
+    return Text.assemble((visible(_place(evidence)), "dim"), "  ", text, overflow="fold")
+
+
+def _kinds(console: Console, evidence: Sequence[Source]) -> list[Text]:
+    """A line for each message, with the ranks that printed it and where it stands: ``ranks 0-6  RuntimeError: ...``"""
+    alike: dict[str, list[tuple[int | None, str, Source]]] = {}
+    for source in evidence:
+        rank, text = _said(source)
+        if text == _OPENS_A_TRACEBACK and len(evidence) > 1:  # says nothing beside its last line
+            continue
+        alike.setdefault(_shape(text), []).append((rank, text, source))
+    rows = []
+    for of_kind in list(alike.values())[: PAGE.most_evidence_kinds]:
+        ranks = sorted({rank for rank, _, _ in of_kind if rank is not None})
+        who = f"{spaced(rank_ranges(ranks))}  " if ranks else ""
+        _, text, first = of_kind[0]
+        more = f" and {len(of_kind) - 1} more" if len(of_kind) > 1 else ""
+        place = f" ({_last_of(visible(_place(first)))}{more})"
+        room = max(20, PAGE.log_line_rows * (console.width - _INDENT) - len(who) - len(place))
+        rows.append(Text.assemble((who, "bold"), shortened(visible(text), room), (place, "dim"), overflow="fold"))
+    if len(alike) > len(rows):
+        rows.append(Text(f"… and {len(alike) - len(rows)} more kinds of lines", style="dim"))
+    return rows
+
+
+_OPENS_A_TRACEBACK = "Traceback (most recent call last):"
+_MESSAGE = re.compile(r'\{"message": \{"message": "((?:[^"\\]|\\.)*)')  # of error.json, which may be cut
+
+
+def _said(source: Source) -> tuple[int | None, str]:
+    """The rank that printed it, where that is known, and its message without prefixes. An entry of a dump names its
+    rank itself."""
+    raw = source.text.strip()
+    if not source.line:
+        return None, raw
+    if match := _MESSAGE.match(raw):
+        raw = match[1].partition("\\n")[0]
+    parsed = read_text(plain(raw))
+    rank = parsed.rank if parsed.rank is not None else named(source.path).rank
+    return rank, parsed.text.strip() or raw
+
+
+def _shape(text: str) -> str:
+    """Equal for what several ranks say about one thing: without numbers and the exception's class."""
+    text = re.sub(r"^(?:[\w.]+(?:Error|Exception): )?(?:\[[^\]]*\]:? ?)*", "", text).lower()
+    return re.sub(r"\b(rank|process|node|host)s\b", r"\1", re.sub(r"\b0x[0-9a-f]+|\d+", "0", text))[: PAGE.shape_chars]
+
+
+def _place(evidence: Source) -> str:
+    return f"{evidence.path}:{evidence.line}" if evidence.line else evidence.path
+
+
+def _last_of(path: str) -> str:
+    """The end of a path, from a folder on."""
+    most = PAGE.most_path_chars
+    if len(path) <= most:
+        return path
+    _, slash, rest = path[1 - most :].partition("/")
+    return f"…/{rest}" if slash else f"…{path[1 - most :]}"
+
+
+# -- stacks ------------------------------------------------------------------------------------------------------------
+
+
+def _print_stacks(console: Console, triage: Triage, *, whole: bool, tree: bool) -> None:
+    """``whole``: all calls of a stack, with their paths; else the innermost ones."""
+    merged = triage.merged_stacks
+    ranks = {rank for stack in merged for rank in stack.ranks}
+    if len(ranks) > 1 and tree:
+        _section(console, f"Stacks of {counted(len(ranks), 'rank')}, outliers first", stack_tree(merged))
+    elif len(ranks) > 1:
+        rows = [_innermost(spaced(rank_ranges(stack.ranks)), stack.frames) for stack in merged]
+        shown = rows[: PAGE.ranks_that_matter]
+        more = [Text(f"… and {len(rows) - len(shown)} more groups", style="dim")] if len(rows) > len(shown) else []
+        _section(console, f"Stacks of {counted(len(ranks), 'rank')}, outliers first", [*shown, *more])
+    elif whole:
+        for stack in triage.stacks:
+            _section(console, f"Stack of rank {stack.rank} ({stack.what})", _frames(stack))
+    else:
+        rows = [_innermost(f"rank {stack.rank}", stack.frames) for stack in triage.stacks]
+        _section(console, "Stacks", rows)
+
+
+def _innermost(who: str, frames: Sequence[str]) -> Text:
+    calls = " < ".join(_short_frame(frame) for frame in frames[: PAGE.most_innermost_frames])
+    return Text.assemble((f"{who}  ", "bold"), visible(calls), " < …" * (len(frames) > PAGE.most_innermost_frames))
 
 
 def _frames(stack: Stack) -> list[Text]:
-    rows = [Text(visible(frame), overflow="ellipsis", no_wrap=True) for frame in stack.frames[: PAGE.most_frames]]
-    more = len(stack.frames) - PAGE.most_frames
-    return [*rows, Text(f"… and {more} more", style="dim")] if more > 0 else rows
+    return [Text(visible(frame), overflow="fold") for frame in stack.frames]
 
 
 def stack_tree(merged: Sequence[MergedStack]) -> list[Text]:

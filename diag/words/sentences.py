@@ -295,6 +295,7 @@ SOME_NOT_LOOKED_FOR = Sentence(
 )
 AND_MORE_REASONS = Sentence("{reason}, and {more}")
 MORE_BEHIND_THE_ANSWER = Sentence("More: {options}, or -v for all. In the browser: {dashboard}")
+MORE_BEHIND_THE_TRIAGE = Sentence("All lines, stacks and what was ruled out: {command}")
 MORE_BEHIND_THE_PLAN = Sentence("More: {options}, or -v for all.")
 
 # -- findings about devices --------------------------------------------------------------------------------------------

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from diag.ended.model import Culprit, Source, culprit_words
+from diag.ended.raised import shortened
+from diag.hang.api import triage
 from diag.hang.model import Guess, RuledOut, Stack, Triage
 from diag.show.triage import print_triage, to_dict, visible
 from tests.command import diag
@@ -49,9 +53,11 @@ OPEN = Triage(
 )
 
 
-def printed(triage: Triage, width: int = 110) -> str:
+def printed(triage: Triage, width: int = 110, *, evidence: bool = True) -> str:
     out = io.StringIO()
-    print_triage(triage, Console(file=out, width=width, highlight=False, color_system=None))
+    # A terminal, whose width is used; without a terminal it is that of a report.
+    console = Console(file=out, width=width, highlight=False, color_system=None, force_terminal=True)
+    print_triage(triage, console, evidence=evidence, more="diag triage R -v")
     return out.getvalue()
 
 
@@ -60,13 +66,13 @@ def test_the_report_says_it_all() -> None:
     assert text.startswith("A rank did not come to the collective: rank 3.\n")
     assert "missing_rank; at fault: rank 3 on node1 (GPU 1)" in text
     assert "confidence 85%" in text
-    assert "3 ranks waited for it: ranks 0, 1, 2." in text
+    assert "3 ranks waited for it: ranks 0-2." in text
     for words in (
         "logs/rank0.log:12  [rank0]:",
         "dumps/rank_3  entry 7",
         "Stack of rank 3 (culprit)",
         "read (loader.py:7)",
-        "… and 13 more",
+        "f19 (a.py:19)",
         "mismatch_op: all the same",
         "Take the stack: py-spy dump --pid 7.",
         "One ` alone.",
@@ -74,6 +80,47 @@ def test_the_report_says_it_all() -> None:
         "! logs/rank2.log: cut off",
     ):
         assert words in text, words
+
+
+def test_the_answer_is_short_and_says_how_to_see_the_rest() -> None:
+    text = printed(FOUND, evidence=False)
+    assert len([line for line in text.splitlines() if line]) <= 14
+    assert "rank 3  read (loader.py:7) < f0 (a.py:0) < f1 (a.py:1) < …" in text
+    assert "Ruled out: mismatch_op. 4 logs read." in text
+    assert text.splitlines()[-1].endswith("diag triage R -v")
+
+
+def test_what_several_ranks_say_is_one_line() -> None:
+    said = "[rank{0}]:[E1121 22:43:5{0}.97 ProcessGroupNCCL.cpp:67{0}] Watchdog timed out after {0}00 ms"
+    lines = [Source(f"logs/rank{rank}.log", rank + 1, said.format(rank)) for rank in (*range(5), 6)]
+    lines.append(Source("R/ranks/00009/error.json", 1, '{"message": {"message": "Watchdog timed out after 7 ms\\n"'))
+    lines.append(Source("logs/rank7.log", 1, "ValueError: no"))
+    text = printed(replace(FOUND, evidence=tuple(lines)), width=200, evidence=False)
+    rows = text.partition("Evidence\n")[2].partition("\n\n")[0].splitlines()
+    assert rows == [
+        "  ranks 0-4, 6, 9  Watchdog timed out after 000 ms (logs/rank0.log:1 and 6 more)",
+        "  rank 7  ValueError: no (logs/rank7.log:1)",
+    ]
+
+
+CAPTURED = sorted(path for path in (Path(__file__).parent / "captured").iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_no_number_of_an_answer_is_cut(width: int) -> None:
+    for folder in CAPTURED[::4]:
+        text = printed(answer := triage([str(folder)]), width, evidence=False)
+        assert max(map(len, text.splitlines()[:-1])) <= width
+        assert len([line for line in text.splitlines() if line]) <= 24
+        whole = {number for line in (*answer.evidence, *answer.coverage, answer.headline) for number in numbers(line)}
+        whole |= {number for stack in answer.stacks for frame in stack.frames for number in numbers(frame)}
+        # At a cut: "…" after a number, or before one.
+        cut = re.findall(r"\d+(?=…)|(?<=…)\d+", text)
+        assert [number for number in cut if number not in whole] == []
+
+
+def numbers(said: Source | str) -> list[str]:
+    return re.findall(r"\d+", said if isinstance(said, str) else f"{said.path} {said.text}")
 
 
 def test_guesses_are_said_apart_from_what_is_ruled_out() -> None:
@@ -104,7 +151,7 @@ def test_visible(text: str, shown: str) -> None:
 
 def test_long_lines_are_cut() -> None:
     long = Triage("undetermined", 0.3, "x.", (), (Source("p" * 300, 1, "y" * 10_000),), (), (), ())
-    lines = printed(long).splitlines()
+    lines = printed(long, evidence=False).splitlines()
     assert max(map(len, lines)) <= 110
     assert len(lines) < 10
 
@@ -215,3 +262,9 @@ def test_help_loads_nothing_heavy() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert ended.stdout.strip() == "[]"
+
+
+def test_a_number_is_left_out_rather_than_cut() -> None:
+    assert shortened("timeout 12345 ms", 11) == "timeout …"
+    assert shortened("timeout 12345 ms", 14) == "timeout 12345…"
+    assert shortened("1" * 20, 5) == "1111…"

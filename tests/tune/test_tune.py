@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from diag.errors import DiagError
 from diag.show.compare import print_history
@@ -201,10 +203,34 @@ def test_steps_that_count_are_measured(tmp_path: Path) -> None:
 def test_the_report_says_what_was_predicted_measured_and_done(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_history(tuned(tmp_path / "t", Trainer()))
+    print_history(tuned(tmp_path / "t", Trainer()), evidence=True)
     text = " ".join(capsys.readouterr().out.split())
-    for part in ("Round 1: Data-bound", "predicted 5", "measured 54", "kept", "ms now", "--num-workers 2"):
+    for part in (
+        "Round 1: Data-bound",
+        "predicted 5",
+        "measured 54",
+        "kept",
+        "ms a step instead of",
+        "--num-workers 2",
+    ):
         assert part in text
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_answer_of_a_tuning_is_short(tmp_path: Path, width: int) -> None:
+    history = tuned(tmp_path / "t", Trainer())
+    (done,) = history.rounds
+    out = io.StringIO()
+    print_history(history, Console(file=out, width=width, highlight=False, color_system=None, force_terminal=True))
+    lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
+    assert len(lines) <= 10
+    assert lines[0].endswith("1 of 1 change kept.")
+    assert lines[1:3] == ["What to do: train with the kept changes", f"  {history.command}"]
+    (row,) = [line for line in lines if line.startswith(done.change[:30])]
+    assert done.gain_ns is not None
+    assert f"-{done.gain_ns.likely / 1e6:.1f} (-" in row
+    assert "memory" not in "".join(lines)  # nothing is known of it
+    assert max(map(len, lines)) <= width
 
 
 @pytest.mark.parametrize(
