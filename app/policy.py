@@ -66,6 +66,9 @@ class Dashboard(Topic, name="dashboard", fixed=True):
     searches_kept = threshold(4, "searches")
     turn_s = threshold(0.002, "s", "chosen", "pause between two ranks while events are counted")
     most_timeline_ranks = threshold(128, "ranks", "chosen", "in one answer")
+    most_ranks_together = threshold(
+        64, "ranks", "chosen", "whose traces the browser hands to Perfetto together; `diag open` takes any number"
+    )
     most_search_chars = threshold(200, "characters", "chosen", "characters of a search")
     most_name_chars = threshold(2000, "characters", "chosen", "characters of a name that are sent")
     most_collective_bars = threshold(12, "bars")

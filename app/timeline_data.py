@@ -7,6 +7,7 @@ uint32, the header, padding to 8 bytes, then arrays, each at an offset from the 
 
 from __future__ import annotations
 
+import io
 import json
 import secrets
 import struct
@@ -363,6 +364,23 @@ def trace(source: Source, asked: Mapping[str, str]) -> Response:
     return Response(text, media_type="application/json", headers={"cache-control": "no-store", "x-diag-title": name})
 
 
+def together(source: Source, asked: Mapping[str, str]) -> Response:
+    """One step of all ranks for Perfetto, on one clock, as an archive."""
+    from diag.perfetto import together as step_together
+    from diag.perfetto import write_archive
+
+    if len(timeline_of(source.result).ranks) > DASHBOARD.most_ranks_together:
+        raise RefusedError(f"at most {DASHBOARD.most_ranks_together} ranks", HTTPStatus.BAD_REQUEST)
+    archive = io.BytesIO()
+    try:
+        chosen = step_together(source.result, _whole(asked.get("step", ""), "step"))
+        write_archive(chosen.members, archive)
+    except DiagError as error:
+        raise RefusedError(error.message, HTTPStatus.NOT_FOUND) from error
+    headers = {"cache-control": "no-store", "x-diag-title": f"step{chosen.step}-{len(chosen.members)}-ranks.zip"}
+    return Response(archive.getvalue(), media_type="application/zip", headers=headers)
+
+
 def _described(source: Source, rank: int, row: int, index: int, python: bool) -> dict[str, Any]:
     facts = source.facts(rank, row, index, python)
     return {
@@ -497,7 +515,15 @@ class _Packed:
         return Response(body, media_type="application/octet-stream", headers={"cache-control": "no-store"})
 
 
-_ANSWERS = {"ranks": ranks_tile, "rows": rows_tile, "event": event, "find": find, "tally": tally, "trace": trace}
+_ANSWERS = {
+    "ranks": ranks_tile,
+    "rows": rows_tile,
+    "event": event,
+    "find": find,
+    "tally": tally,
+    "trace": trace,
+    "together": together,
+}
 
 
 def answer(request: Request) -> Response:

@@ -1,4 +1,5 @@
-"""Opens a step of one rank in Perfetto: cuts it out of the trace into a file, and serves that once to the browser."""
+"""Opens a step in Perfetto, of one rank or of several on one clock: cuts it out of the traces into a file, and serves
+that once to the browser."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import shutil
 import socketserver
 import sys
 import threading
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ from msgspec.structs import replace
 from diag import processes
 from diag.account.cached_steps import windows_of
 from diag.account.trace_ranges import host_windows
+from diag.api import Result
 from diag.collectors.layout import RunLayout
 from diag.collectors.reading import open_regular
 from diag.errors import DiagError, ExitCode, readable
@@ -35,13 +38,15 @@ from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import read_manifest
 from diag.rundir.recorded_step import recorded_step
 from diag.rundir.run import must_exist, open_paths, run_cache, with_settings
+from diag.tables.zoom import RankLanes, clocked_traces
+from diag.timeline import timeline_of
 from diag.traces import kineto_json
 from diag.traces.event_table import exact_ns
 from diag.traces.kineto_json import Cutter
 from diag.traces.reading import Reading, read_traces
 from diag.traces.text_stream import blocks, damaged, is_remote, members, opened
 from diag.traces.trace import Trace
-from diag.words.formatting import number_ranges, rank_ranges
+from diag.words.formatting import number_ranges, rank_ranges, visible
 
 # -- one rank ----------------------------------------------------------------------------------------------------------
 #
@@ -225,7 +230,8 @@ def step_of(path: Path | str, rank: int, step: int | None, reading: Reading | No
         return recorded
 
 
-def _recorded(path: Path | str, rank: int, step: int, why: str) -> Excerpt | None:
+def _recorded(path: Path | str, rank: int, step: int, why: str, at_ns: int = 0) -> Excerpt | None:
+    """``at_ns``: when the step begins on the clock of the made trace."""
     if is_remote(str(path)) or not RunLayout(Path(path)).is_run():
         return None
     layout = RunLayout(Path(path))
@@ -234,12 +240,18 @@ def _recorded(path: Path | str, rank: int, step: int, why: str) -> Excerpt | Non
         files = job_ranks(layout).files.get(rank)
     if files is None:
         return None
-    made = recorded_step(files, rank, step)
-    return Excerpt(str(files.steps), rank, 0, made[1], f"step {step}", made[0], why) if made is not None else None
+    made = recorded_step(files, rank, step, at_ns)
+    if made is None:
+        return None
+    text, dur_ns = made
+    return Excerpt(str(files.steps), rank, at_ns, at_ns + dur_ns, f"step {step}", text, why)
 
 
 def _profiled(path: Path | str, rank: int, step: int | None, reading: Reading | None) -> Excerpt:
-    traces = traces_of(path, rank, reading)
+    return _cut(traces_of(path, rank, reading), path, rank, step)
+
+
+def _cut(traces: Sequence[Trace], path: Path | str, rank: int, step: int | None) -> Excerpt:
     windows = {number: (trace, begin, end) for trace in reversed(traces) for number, begin, end in _windows(trace)}
     step = min(windows, default=None) if step is None else step
     if step is None or step not in windows:
@@ -301,6 +313,128 @@ def write_excerpt(excerpt: Excerpt, target: Path) -> int:
     return trimming.events
 
 
+# -- several ranks -----------------------------------------------------------------------------------------------------
+#
+# One archive with the step of each rank, and a manifest that says how their clocks relate. The manifest's format is
+# that of docs/reference/perfetto-manifest.md in github.com/google/perfetto, since version 58.2: a JSON trace has its
+# own clock, and ``offset_ns`` is added to its times to get those of the file in ``sync_to``. Perfetto drops what comes
+# before the zero of a file's clock, so a step that is made from records does not begin there.
+
+_LEAD_NS = 1_000_000_000
+_MANIFEST = "perfetto_manifest.json"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A rank's part of an archive. ``zero_ns``: the zero of its file's clock on the clock of the run."""
+
+    excerpt: Excerpt
+    machine: str
+    zero_ns: int
+
+    @property
+    def name(self) -> str:
+        return f"rank-{self.excerpt.rank:05}.json"
+
+
+@dataclass(frozen=True)
+class Together:
+    """A step of several ranks. ``recorded``: the ranks whose part is made from records; ``left_out``: ranks without
+    that step; ``loose``: ranks of unknown clock offset, which begin the step together with the others."""
+
+    step: int
+    members: tuple[Member, ...]
+    left_out: tuple[int, ...]
+    loose: tuple[int, ...]
+
+    @property
+    def recorded(self) -> tuple[int, ...]:
+        return tuple(member.excerpt.rank for member in self.members if member.excerpt.recorded)
+
+    @property
+    def about(self) -> list[str]:
+        """What a user must know about it, in sentences."""
+        said = []
+        if self.recorded:
+            made = f"was not profiled on {rank_ranges(self.recorded)}: it is made from its records"
+            said.append(f"Step {self.step} {made}, phases and collectives.")
+        if self.left_out:
+            said.append(f"Step {self.step} was not recorded on {rank_ranges(self.left_out)}.")
+        if self.loose:
+            said.append(
+                f"The clock offset of {rank_ranges(self.loose)} is not known: the step begins there together with the "
+                "others."
+            )
+        return said
+
+
+def together(result: Result, step: int | None, ranks: Sequence[int] | None = None) -> Together:
+    """A step of several ranks, None for all; on one clock. ``step``: None for the first one that traces of most ranks
+    cover. DiagError if no rank has it, or the run lacks one of the ranks."""
+    timeline, root = timeline_of(result), result.tables.root
+    chosen = sorted(timeline.ranks if ranks is None else set(ranks))
+    for rank in chosen:
+        if rank not in timeline.ranks:
+            known = rank_ranges(sorted(timeline.ranks))
+            raise DiagError(f"the run has no rank {rank}", path=root, hint=f"it has {known}")
+    if step is None:
+        covered = [number for rank in chosen for number in timeline.ranks[rank].traced]
+        if not covered:
+            raise DiagError("no step was profiled", path=root, hint="give --step")
+        step = min(set(covered), key=lambda number: (-covered.count(number), number))
+    parts = {rank: _member(result, timeline.ranks[rank], step) for rank in chosen}
+    members = tuple(member for member in parts.values() if member is not None)
+    if not members:
+        raise DiagError(f"step {step} was not recorded on any of these ranks", path=root, hint="give another --step")
+    left_out = tuple(rank for rank, member in parts.items() if member is None)
+    return Together(step, members, left_out, tuple(rank for rank in timeline.loose if parts.get(rank) is not None))
+
+
+def _member(result: Result, account: RankLanes, step: int) -> Member | None:
+    tables, root = result.tables.ranks[account.rank], result.tables.root
+    machine = f"rank {account.rank}" + (f" on {visible(tables.host)}" if tables.host else "")
+    if step in account.traced:
+        excerpt = _cut(tables.traces, root, account.rank, step)
+        for trace, clock in clocked_traces(tables, account):
+            if trace.path == excerpt.path:
+                at = int(clock(np.array([excerpt.begin_ns + trace.base_ns], dtype=np.int64))[0])
+                return Member(excerpt, machine, at - excerpt.begin_ns)
+    begin_ns = next((each.begin_ns for each in account.steps if each.step == step), None)
+    recorded = _recorded(root, account.rank, step, "", _LEAD_NS) if begin_ns is not None else None
+    if begin_ns is None or recorded is None:
+        return None
+    return Member(recorded, machine, begin_ns + account.moved_ns - _LEAD_NS)
+
+
+def manifest_of(members: Sequence[Member]) -> bytes:
+    """The manifest that puts the clocks of the members on that of the first one."""
+    first, *others = members
+    files: list[dict[str, Any]] = [{"path": first.name, "machine": {"name": first.machine}}]
+    for member in others:
+        clocks = {"sync_to": {"file": first.name}, "offset_ns": member.zero_ns - first.zero_ns}
+        files.append({"path": member.name, "machine": {"name": member.machine}, "clocks": clocks})
+    return msgspec.json.encode({"perfetto_manifest": {"version": 1, "files": files}})
+
+
+def write_archive(members: Sequence[Member], target: BinaryIO) -> None:
+    """Writes the ZIP archive that Perfetto opens as one timeline. DiagError if a trace is damaged."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr(_MANIFEST, manifest_of(members))
+        for member in members:
+            with archive.open(member.name, "w") as file:
+                for piece in excerpt_text(member.excerpt):
+                    file.write(piece)
+
+
+def save_archive(members: Sequence[Member], target: Path) -> None:
+    """`write_archive` to a file, which appears when it is complete. DiagError if it cannot be written."""
+    with _replaced(target) as file:
+        write_archive(members, file)
+
+
+# -- parts of both -----------------------------------------------------------------------------------------------------
+
+
 def _windows(trace: Trace) -> list[tuple[int, int, int]]:
     """The trace's steps from the begin on the host, which launches their work, to the end on the device."""
     host = {step: (begin, end) for step, begin, end in host_windows(trace)}
@@ -342,15 +476,21 @@ def _source(path: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _replacing(target: Path) -> Iterator[BinaryIO]:
-    """A temporary file that replaces the target when it is complete."""
+    """A temporary file that replaces the target when it is complete; compressed if the target's name ends in .gz."""
+    with _replaced(target) as plain:
+        if target.name.endswith(".gz"):
+            with igzip.IGzipFile(fileobj=plain, mode="wb", compresslevel=_COMPRESSION, mtime=0) as packed:  # type: ignore[no-untyped-call]
+                yield cast(BinaryIO, packed)
+        else:
+            yield plain
+
+
+@contextmanager
+def _replaced(target: Path) -> Iterator[BinaryIO]:
     part = target.with_name(f".{target.name}.part")
     try:
         with part.open("wb") as plain:
-            if target.name.endswith(".gz"):
-                with igzip.IGzipFile(fileobj=plain, mode="wb", compresslevel=_COMPRESSION, mtime=0) as packed:  # type: ignore[no-untyped-call]
-                    yield cast(BinaryIO, packed)
-            else:
-                yield plain
+            yield plain
         part.replace(target)
     except OSError as error:
         raise DiagError(

@@ -280,7 +280,8 @@ class Timeline {
       button("+", "Zoom in (W)", () => this.zoom(0.5)),
       button("−", "Zoom out (S)", () => this.zoom(2)),
       this.wholeButton = button("Whole run", "Show the whole run, and follow it while it trains (0)", () => this.whole()),
-      this.perfetto = button("Open in Perfetto", "", () => this.openInPerfetto()),
+      this.perfetto = button("Open in Perfetto", "", () => this.openInPerfetto("trace")),
+      this.perfettoOfAll = button("All ranks in Perfetto", "The same step of all ranks on one timeline, their clocks aligned", () => this.openInPerfetto("together")),
       this.pythonButton = button("Python functions", "Draw the Python functions that were recorded with stacks: often more events than all others", () => this.togglePython()),
       this.shownRanks,
     );
@@ -296,14 +297,15 @@ class Timeline {
     this.perfetto.disabled = step === null;
     this.perfetto.textContent = label;
     this.perfetto.title = about;
+    this.perfettoOfAll.hidden = !this.data.open.together;
   }
 
   /** Perfetto's page sends PONG once it listens. Then the trace is posted to it; the trace does not leave this browser. */
-  async openInPerfetto() {
+  async openInPerfetto(what) {
     const { perfetto: site, open: { rank, step }, source } = this.data;
     const page = window.open(site);
     if (!page) return;
-    const answer = await fetch(address("trace", { source, rank, step }));
+    const answer = await fetch(address(what, { source, rank, step }));
     if (!answer.ok) {
       page.close();
       this.matchStatus.textContent = answer.status === 410 ? "" : (await answer.json()).error;

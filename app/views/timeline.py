@@ -322,7 +322,11 @@ def _perfetto(view: RunView, look: Look) -> None:
             "Run this where the run's files are. Nothing is uploaded: Perfetto's page reads the trace from your "
             "machine, as it does with the button *Open in Perfetto* above."
         )
-        show_code(open_command(view.result.tables.root.resolve(), chosen.rank, chosen.step), "bash")
+        root = view.result.tables.root.resolve()
+        commands = [open_command(root, chosen.step, chosen.rank)]
+        if len(timeline_of(view.result).ranks) > 1:
+            commands += ["# all ranks on one timeline:", open_command(root, chosen.step)]
+        show_code("\n".join(commands), "bash")
 
 
 _RECORDED = "it has its recorded phases and collectives only"
@@ -354,12 +358,14 @@ def _perfetto_button(view: RunView, look: Look) -> dict[str, Any]:
         "label": f"Open step {chosen.step}{of_rank} in Perfetto{'' if chosen.profiled else ' (not profiled)'}",
         "about": f"Step {chosen.step} of rank {chosen.rank} {what}. Nothing is uploaded: Perfetto's page gets it from "
         "this one.",
+        "together": 1 < len(timeline_of(view.result).ranks) <= DASHBOARD.most_ranks_together,
     }
 
 
-def open_command(path: Path, rank: int, step: int) -> str:
-    """The command that opens a step in Perfetto."""
-    return shlex.join(["diag", "open", str(path), "--rank", str(rank), "--step", str(step)])
+def open_command(path: Path, step: int, rank: int | None = None) -> str:
+    """The command that opens a step in Perfetto, of one rank or of all."""
+    whose = ["--ranks", "all"] if rank is None else ["--rank", str(rank)]
+    return shlex.join(["diag", "open", str(path), *whose, "--step", str(step)])
 
 
 # -- canvas ------------------------------------------------------------------------------------------------------------

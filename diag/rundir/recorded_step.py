@@ -17,9 +17,9 @@ _STEP, _PHASES, _GARBAGE, _COLLECTIVES = range(1, 5)  # threads of the trace
 _THREADS = {_STEP: "step", _PHASES: "phases", _GARBAGE: "Python's garbage collector"}
 
 
-def recorded_step(files: RankLayout, rank: int, step: int) -> tuple[bytes, int] | None:
-    """The step's phases and collectives as the text of a Chrome trace that begins with the step, and the step's
-    duration in ns; None if the rank did not record the step."""
+def recorded_step(files: RankLayout, rank: int, step: int, at_ns: int = 0) -> tuple[bytes, int] | None:
+    """The step's phases and collectives as the text of a Chrome trace in which the step begins at ``at_ns``, and the
+    step's duration in ns; None if the rank did not record the step."""
     last: deque[StepRecord] = deque(maxlen=1)
     each_line(files.steps, StepRecord, lambda record: last.append(record) if record.step == step else None)
     if not last:
@@ -34,7 +34,7 @@ def recorded_step(files: RankLayout, rank: int, step: int) -> tuple[bytes, int] 
         events.append({"ph": "M", "name": what, "pid": rank, "tid": thread, "args": {"name": text}})
 
     def add(thread: int, text: str, start_ns: int, end_ns: int, **args: object) -> None:
-        times = {"ts": (start_ns - record.begin_ns) / 1000, "dur": max(0, end_ns - start_ns) / 1000}
+        times = {"ts": (start_ns - record.begin_ns + at_ns) / 1000, "dur": max(0, end_ns - start_ns) / 1000}
         events.append({"ph": "X", "cat": "recorded", "name": text, "pid": rank, "tid": thread, **times, "args": args})
 
     name("process_name", f"rank {rank}, recorded, not profiled")

@@ -113,8 +113,8 @@ def test_the_page_holds_the_analysed_numbers(
     device = [lane for lane in lanes if lane.title in ("kernels", "communication", "copies")]
     assert [row["Time"] for row in table(test, 1)] == [duration(one.total_ns) for one in by_name(device, begin, end)]
     assert [row["Name"] for row in table(test, 1)] == [plain(one.name) for one in by_name(device, begin, end)]
-    command = open_command(traces.resolve(), 0, STEPS[1] if step != "all" else STEPS[0])
-    assert [code.value for code in test.code] == [command]
+    command = open_command(traces.resolve(), STEPS[1] if step != "all" else STEPS[0], 0)
+    assert [code.value.splitlines()[0] for code in test.code] == [command]
     assert command == f"diag open {traces.resolve()} --rank 0 --step {STEPS[1] if step != 'all' else STEPS[0]}"
 
 

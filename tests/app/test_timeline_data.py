@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +160,13 @@ def test_a_step_that_was_not_profiled_is_made_from_its_records(client: TestClien
     assert list(events) == ["step 7", "data", "forward", "backward", "all_reduce"]
     assert (events["step 7"]["ts"], events["step 7"]["dur"]) == (0, 66_000)
     assert events["data"]["dur"] == 1000
+
+
+def test_all_ranks_for_perfetto(client: TestClient, result: Result) -> None:
+    answer = asked(client, "together", result, step=STEPS[1])
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert sorted(archive.namelist()) == ["perfetto_manifest.json", "rank-00000.json", "rank-00001.json"]
+    assert asked(client, "together", result, step=STEPS[-1] + 1).status_code == 404
 
 
 def test_the_step_to_open_is_one_of_the_window(result: Result) -> None:

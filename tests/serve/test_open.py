@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import zipfile
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from diag.api import open_run
 from diag.cli.open import open_trace
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError, ExitCode
-from diag.perfetto import PORT, Excerpt, step_of, window_of, write_excerpt
+from diag.perfetto import PORT, Excerpt, save_archive, step_of, together, window_of, write_excerpt
 from diag.serve.server import SAMPLES
+from tests.account.kineto_builder import BASE_NS
 from tests.app.runs import write_run
 from tests.command import diag_process
 from tests.patience import PATIENCE_S
@@ -241,3 +243,85 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=PATIENCE_S) == 0
     assert not list(tmp_path.iterdir())
+
+
+# -- several ranks -----------------------------------------------------------------------------------------------------
+
+
+def merged(archive: Path) -> dict[int, list[tuple[str, float, float]]]:
+    """The slices of each rank as Perfetto places them: name, begin and end in ns on the first file's clock."""
+    with zipfile.ZipFile(archive) as opened:
+        manifest = json.loads(opened.read("perfetto_manifest.json"))["perfetto_manifest"]
+        assert manifest["version"] == 1
+        assert {file["path"] for file in manifest["files"]} == {*opened.namelist()} - {"perfetto_manifest.json"}
+        first = manifest["files"][0]["path"]
+        slices: dict[int, list[tuple[str, float, float]]] = {}
+        for file in manifest["files"]:
+            clocks = file.get("clocks", {"sync_to": {"file": first}, "offset_ns": 0})
+            assert clocks["sync_to"] == {"file": first}
+            document = json.loads(opened.read(file["path"]))
+            slices[int(file["machine"]["name"].split()[1])] = [
+                (event["name"], start, start + 1000 * event.get("dur", 0))
+                for event in document["traceEvents"]
+                if event["ph"] == "X" and (start := 1000 * event["ts"] + clocks["offset_ns"]) >= 0
+            ]
+    return slices
+
+
+def test_ranks_together_are_on_the_clock_of_the_account(tmp_path: Path) -> None:
+    result = open_run(SAMPLE)
+    chosen = together(result, None)
+    assert (chosen.step, chosen.about) == (TRACED, [])
+    save_archive(chosen.members, tmp_path / "both.zip")
+    begins = {
+        rank: next(start for name, start, _ in of_rank if name == f"diag.step#{TRACED}")
+        for rank, of_rank in merged(tmp_path / "both.zip").items()
+    }
+    account = {each.rank: each.begin_ns for each in result.attribution.rank_steps if each.step == TRACED}
+    assert begins[1] - begins[0] == pytest.approx(account[1] - account[0], abs=1000)
+
+
+def test_ranks_without_a_common_clock_begin_the_step_together(tmp_path: Path) -> None:
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    for rank in range(2):
+        gpu_trace(rank, base_ns=BASE_NS + 7_000_000_000 * rank).framed().write(traces, f"rank-{rank}.json")
+    chosen = together(open_run(traces), STEPS[1])
+    save_archive(chosen.members, tmp_path / "both.zip")
+    assert "clock offset of rank 1 is not known" in " ".join(chosen.about)
+    step = f"ProfilerStep#{STEPS[1]}"
+    slices = merged(tmp_path / "both.zip")
+    begins = [next(start for name, start, _ in of_rank if name == step) for of_rank in slices.values()]
+    assert begins[0] == begins[1]
+
+
+def test_ranks_together_in_a_step_that_was_not_profiled(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", ranks=3, slow_data_ms={1: 40})
+    chosen = together(open_run(run), 5, [0, 1])
+    save_archive(chosen.members, tmp_path / "two.zip")
+    assert "not profiled on ranks 0-1" in " ".join(chosen.about)
+    slices = merged(tmp_path / "two.zip")
+    assert set(slices) == {0, 1}
+    data = {rank: next(end - start for name, start, end in slices[rank] if name == "data") for rank in slices}
+    assert data[1] - data[0] == pytest.approx(39e6)
+    (begins,) = {next(start for name, start, _ in of_rank if name == "step 5") for of_rank in slices.values()}
+    assert begins > 0, "Perfetto drops what begins before a clock's zero"
+
+
+def test_ranks_that_are_not_there(tmp_path: Path) -> None:
+    run = open_run(write_run(tmp_path / "run"))
+    with pytest.raises(DiagError, match="no rank 7"):
+        together(run, 5, [0, 7])
+    with pytest.raises(DiagError, match="step 99 was not recorded"):
+        together(run, 99)
+    with pytest.raises(DiagError, match="no step was profiled"):
+        together(run, None)
+
+
+def test_all_ranks_by_the_command(tmp_path: Path) -> None:
+    ended = diag_process("open", SAMPLE, "--ranks", "all", "-o", tmp_path / "all.zip")
+    assert ended.returncode == 0, ended.stderr
+    assert "step 15 of 2\N{NO-BREAK SPACE}ranks, on one clock" in ended.stdout
+    assert set(merged(tmp_path / "all.zip")) == {0, 1}
+    assert diag_process("open", SAMPLE, "--ranks", "all", "--rank", "0").returncode == ExitCode.USAGE
+    assert diag_process("open", SAMPLE).returncode == ExitCode.USAGE
