@@ -32,6 +32,7 @@ MODULES = (
     "diag.collectors.policy",
     "diag.diagnoses.policy",
     "diag.ended.policy",
+    "diag.events.policy",
     "diag.export.policy",
     "diag.hang.policy",
     "diag.history.policy",

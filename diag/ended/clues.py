@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from diag.collectors.layout import RankLayout
@@ -13,6 +12,9 @@ from diag.ended.ends import left_by_itself
 from diag.ended.model import Clue, Source
 from diag.ended.policy import ENDED
 from diag.ended.read import CalledCollective, Rank, Rundir
+from diag.events.differs import By, Difference, Known, first_met, who_differs
+from diag.events.policy import COLLECTIVES
+from diag.events.rows import Call, Event, JobRank
 from diag.rundir.beats import waited_for
 from diag.rundir.state_words import since_words, where_words
 from diag.rundir.states import State
@@ -178,26 +180,25 @@ def _is_member(run: Rundir, rank: int, group: str) -> bool:
 
 
 def _first_difference(step: int, calls: Mapping[int, Calls], before: Mapping[int, Calls]) -> _Odd | None:
-    for place in range(max(map(len, calls.values()), default=0)):
-        here = {rank: of_rank[place] for rank, of_rank in calls.items() if len(of_rank) > place}
-        votes = Counter(call.what for call in here.values())
-        if len(votes) < 2:
-            continue
-        usual, count = votes.most_common(1)[0]
-        if 2 * count > len(here):
-            odd = tuple(rank for rank, call in here.items() if call.what != usual)
-            sure, because = ENDED.by_vote, "the others agree"
-        else:
-            steady = {rank for rank in here if _continues(calls[rank][: place + 1], before[rank])}
-            odd = tuple(rank for rank in here if rank not in steady)
-            sure, because = ENDED.by_history, f"unlike its calls of step {step - 1}"
-            if not steady or not odd:
-                odd, sure, because = tuple(here), ENDED.either_of_two, "it is unknown which is wrong"
-        model = next((rank for rank in here if rank not in odd), odd[-1])
-        should, did = here[model], here[odd[0]]
-        expected = max((calls[model], before[odd[0]], before[model]), key=len)
-        return _Odd(_class(calls[odd[0]], expected, place), odd, step, place, did, should, sure, because)
-    return None
+    met = first_met(
+        Event(JobRank(rank), place, _call(call))
+        for rank, of_rank in calls.items()
+        for place, call in enumerate(of_rank)
+    )
+    if not met:
+        return None
+    place = met[0].number
+    steady = {event.who: _continues(calls[event.who][: place + 1], before[event.who]) for event in met}
+    # A whole step, to see whether one call was left out of it.
+    usual = [calls[rank] for rank, its_is in steady.items() if its_is] or list(calls.values())
+    longest = max((*usual, *before.values()), key=len)
+    difference = who_differs(
+        met, known=Known(steady), since=lambda rank: _whats(calls[rank][place:]), step=_whats(longest[place:])
+    )
+    return _odd(step, difference, lambda event: calls[event.who][place]) if difference is not None else None
+
+
+_BEFORE = JobRank(-1)  # stands for a rank's own step before
 
 
 def _alone(run: Rundir, step: int, calls: Mapping[int, Calls], before: Mapping[int, Calls]) -> _Odd | None:
@@ -205,22 +206,34 @@ def _alone(run: Rundir, step: int, calls: Mapping[int, Calls], before: Mapping[i
     if len(calls) != 1 or run.world_size != 2:
         return None
     rank, current = next(iter(calls.items()))
-    earlier = before[rank]
-    for place, (did, should) in enumerate(zip(current, earlier, strict=False)):
-        if did.what != should.what:
-            because = f"unlike its calls of step {step - 1}"
-            return _Odd(_class(current, earlier, place), (rank,), step, place, did, should, ENDED.by_history, because)
-    return None
+    both = {JobRank(rank): current, _BEFORE: before[rank]}
+    met = first_met(
+        Event(who, place, _call(call)) for who, of_rank in both.items() for place, call in enumerate(of_rank)
+    )
+    if not met:
+        return None
+    place = met[0].number
+    known = Known({JobRank(rank): False, _BEFORE: True})
+    difference = who_differs(
+        met, known=known, since=lambda who: _whats(both[who][place:]), step=_whats(before[rank][place:])
+    )
+    return _odd(step, difference, lambda event: both[event.who][place]) if difference is not None else None
 
 
-def _class(calls: Calls, expected: Calls, place: int) -> str:
-    """ "desync" where a call was left out: the calls after it are the expected ones."""
-    rest, following = calls[place:], expected[place + 1 :]
-    if rest and _continues(rest, following):
-        return "desync"
-    if place < len(expected) and calls[place].what[0] == expected[place].what[0]:
-        return "mismatch_shape"
-    return "mismatch_op"
+def _odd(step: int, difference: Difference[JobRank], recorded: Callable[[Event[JobRank]], CalledCollective]) -> _Odd:
+    because = f"unlike its calls of step {step - 1}" if difference.by is By.HISTORY else difference.by.value
+    did, should = recorded(difference.strange), recorded(difference.usual)
+    place = difference.usual.number
+    return _Odd(difference.fault_class, difference.odd, step, place, did, should, difference.confidence, because)
+
+
+def _call(call: CalledCollective) -> Call:
+    op, size, dtype = call.what
+    return Call(op, sizes=size, types=dtype)
+
+
+def _whats(calls: Calls) -> list[Hashable]:
+    return [call.what for call in calls]
 
 
 def _continues(calls: Sequence[CalledCollective], expected: Sequence[CalledCollective]) -> bool:
@@ -261,7 +274,9 @@ def _aborted(run: Rundir, step: int) -> _Odd | None:
     if len(run.ranks) == 2 and not steady:
         everybody = tuple(run.ranks)
         because = "it is unknown which is wrong"
-        return _Odd(classes[0], everybody, step, -1, None, pending, ENDED.either_of_two, because, tuple(culprits))
+        return _Odd(
+            classes[0], everybody, step, -1, None, pending, COLLECTIVES.differs_openly, because, tuple(culprits)
+        )
     because = (
         "no call of the others has the size that it expected"
         if classes[0] == "mismatch_shape"

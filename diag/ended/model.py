@@ -8,18 +8,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from diag.ended.policy import ENDED
+from diag.events.rows import Source as Source
 from diag.words.formatting import begun, listing, spaced
 
 _ADDRESS = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}|(?=[^:]*:[^:]*:)[0-9A-Fa-f:.]+(?:%[\w.-]+)?")
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where something was read: a line of a file (from 1; 0 for a dump, whose ``text`` names the entry)."""
-
-    path: str
-    line: int
-    text: str  # as read; the renderer must escape it
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,7 @@ class Ended(Topic, name="ended"):
         "chosen",
         "a process that does not answer: stopped, swapping, or the interpreter's lock is held",
     )
-    by_vote = threshold(0.9, "confidence")
-    by_history = threshold(0.85, "confidence")
     by_message = threshold(0.85, "confidence")
-    either_of_two = threshold(
-        0.7, "confidence", "chosen", "two ranks without a previous step to compare with: both are named"
-    )
     ended_by_signal = threshold(0.9, "confidence")
     raised = threshold(0.87, "confidence", "chosen", "an exception of its own, not about other ranks")
     ended_by_code = threshold(0.85, "confidence")

@@ -56,7 +56,7 @@ class HangRules(Topic, name="hang-rules"):
     ranks_for_a_vote = threshold(3, "ranks", "chosen", "ranks: enough for a vote")
     group_unnamed = threshold(0.65, "confidence", "chosen", "the version of torch names no group")
     most_tensors_of_one_model = threshold(10_000_000, "tensors", "chosen", "tensors of one model")
-    vote_tied = threshold(0.6, "confidence", "chosen", "two ranks: one is wrong, and nothing shows which")
+    vote_of_watchdogs = threshold(0.8, "confidence", "chosen", "at most: each reports the call that its rank is in")
     same_address_twice = threshold(0.9, "confidence")
     one_connection_clear = threshold(0.85, "confidence")
     out_of_memory_and_exit = threshold(0.95, "confidence")
@@ -93,11 +93,7 @@ HANG_RULES = HangRules()
 class HangDumps(Topic, name="hang-dumps"):
     """What Flight Recorder dumps are compared by, and how much of them is read."""
 
-    most_shift = threshold(8, "calls", "chosen", "calls that a rank may have left out or made in addition")
     most_numbers_compared = threshold(200_000, "calls", "chosen", "numbers of a group that are compared, the last ones")
-    calls_after_shift = threshold(
-        3, "calls", "chosen", "calls that must agree again after the shift, for it to count as one"
-    )
     calls_shown = threshold(12, "rows")
     culprits_named = threshold(8, "ranks")
     rank_behind = threshold(0.9, "confidence")

@@ -9,15 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from diag.events.operations import kind_of, needs_all
 from diag.hang.model import MOST_RANKS
 
 # -- Types of what dumps hold ------------------------------------------------------------------------------------------
 
 Sizes = tuple[tuple[int, ...], ...]
-
-# Each rank's result needs every rank's part: where one member has finished it, all have come to it. Not so for a send,
-# a broadcast (its root may finish alone), or an all-to-all, whose parts may be empty.
-_NEEDS_ALL = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +33,6 @@ class CallShape:
     @property
     def output_numel(self) -> int:
         return sum(prod(size) for size in self.output_sizes)
-
-
-def kind_of(op: str) -> str:
-    name = op.lower().strip("_")
-    for kind in ("all_to_all", "reduce_scatter", "all_gather", "all_reduce", "broadcast", "barrier"):
-        if name.startswith((kind, kind.replace("_", ""))):
-            return "barrier" if "barrier" in name else kind
-    return name
-
-
-def needs_all(op: str) -> bool:
-    return kind_of(op) in _NEEDS_ALL
 
 
 @dataclass(frozen=True, slots=True)

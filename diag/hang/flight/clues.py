@@ -2,53 +2,59 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from diag.ended.model import Clue, Culprit, Source
-from diag.hang.flight.board import Board, CallShape, Dumps, RecordedOp, kind_of, lay_out
+from diag.events.differs import By, Difference, Known, who_differs
+from diag.events.operations import keeps_law, kind_of
+from diag.events.policy import COLLECTIVES
+from diag.events.rows import Call, Event, JobRank
+from diag.hang.flight.board import Board, CallShape, Dumps, RecordedOp, lay_out
 from diag.hang.flight.waits import Waits, follow
 from diag.hang.model import Stack
 from diag.hang.policy import HANG_DUMPS
 from diag.words.formatting import begun, counted, spaced
 
-# -- Collectives in which the members of a group do not agree: the first of each group, and the ranks that differ ------
+# -- Collectives in which the members of a group do not agree: the first of each group ---------------------------------
 #
-# Compared is what must be equal for the library: operation, number of elements (not the shape) and types. A vote
-# decides which ranks differ. An all-to-all's sizes, a gather's outputs and a scatter's inputs may differ and are not
-# compared.
+# Compared is what must be equal for the library: operation, number of elements (not the shape) and types. An
+# all-to-all's sizes, a gather's outputs and a scatter's inputs may differ and are not compared.
 
 _Table = npt.NDArray[np.int32]
-_Key = tuple[str, int, int, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """``odd``: the ranks that differ from the majority; in a tie all ranks, and ``tied`` is set. ``shift``: how many
-    calls the odd ranks left out (positive) or made in addition (negative), if the later calls agree with that."""
+    """``pending``: a rank waits in it or in a later one of the group. ``calls``: as recorded, of all ranks that made
+    it."""
 
     group: str
     number: int
-    fault_class: str
-    odd: tuple[int, ...]
-    tied: bool
-    pending: bool  # a rank waits in it or in a later one of the group
+    difference: Difference[JobRank]
+    pending: bool
     calls: dict[int, CallShape]
-    shift: int = 0
-    broken_law: tuple[int, ...] = ()  # ranks whose input and output sizes do not fit the size of the group
+
+    @property
+    def odd(self) -> tuple[int, ...]:
+        return self.difference.odd
 
 
 def find_mismatches(board: Board) -> list[Mismatch]:
     """The first mismatch of each group: later ones follow from it."""
-    mismatches = [_in_group(board, name, members) for name, members in board.members.items() if len(members) > 1]
+    codes: dict[Call, int] = {}
+    meaning = np.array([codes.setdefault(_call(shape), len(codes)) for shape in board.shapes] + [-1], dtype=np.int32)
+    calls = tuple(codes)
+    groups = ((name, members) for name, members in board.members.items() if len(members) > 1)
+    mismatches = (_in_group(board, name, members, meaning, calls) for name, members in groups)
     return [mismatch for mismatch in mismatches if mismatch is not None]
 
 
-def _key(shape: CallShape) -> _Key:
+def _call(shape: CallShape) -> Call:
     kind = kind_of(shape.op)
     op = shape.op if kind.startswith("coalesced") else kind
     inputs = 0 if kind in ("scatter", "all_to_all") else shape.input_numel
@@ -56,18 +62,18 @@ def _key(shape: CallShape) -> _Key:
     types = () if kind in ("scatter", "gather") else tuple(sorted(set(shape.dtypes)))
     if kind.endswith("_v") or "gather_v" in kind or "scatter_v" in kind:
         inputs = outputs = 0
-    return (op, inputs, outputs, types)
+    return Call(op, sizes=(inputs, outputs), types=types)
 
 
-def _in_group(board: Board, name: str, members: tuple[int, ...]) -> Mismatch | None:
+def _in_group(
+    board: Board, name: str, members: tuple[int, ...], meaning: _Table, calls: Sequence[Call]
+) -> Mismatch | None:
     ranks = [rank for rank in members if rank in board.dumps and name in board.dumps[rank].histories]
     histories = [board.dumps[rank].histories[name] for rank in ranks]
     if len(ranks) < 2:
         return None
     last = max(h.last for h in histories)
     first = max(min(h.first for h in histories), last - HANG_DUMPS.most_numbers_compared)
-    keys: dict[_Key, int] = {}
-    meaning = np.array([keys.setdefault(_key(shape), len(keys)) for shape in board.shapes] + [-1], dtype=np.int32)
     table = np.full((len(ranks), last - first + 1), -1, dtype=np.int32)
     for row, history in zip(table, histories, strict=True):
         codes = meaning[np.frombuffer(history.shapes, dtype=np.int32)][max(0, first - history.first) :]
@@ -78,77 +84,30 @@ def _in_group(board: Board, name: str, members: tuple[int, ...]) -> Mismatch | N
     if not differing.any():
         return None
     column = int(differing.argmax())
-    return _described(board, name, ranks, table, column, first + column, len(members))
+    rows = {JobRank(rank): row for rank, row in zip(ranks, table, strict=True)}
+    met = [Event(rank, first + column, calls[row[column]]) for rank, row in rows.items() if row[column] >= 0]
+    made: dict[int, CallShape] = {event.who: _recorded(board, event.who, name, event.number) for event in met}
+    lawless = {
+        JobRank(rank)
+        for rank, shape in made.items()
+        if not keeps_law(shape.op, shape.input_numel, shape.output_numel, len(members))
+    }
 
+    def since(rank: JobRank) -> list[int | None]:
+        codes = rows[rank][column : column + COLLECTIVES.calls_compared_after].tolist()
+        return [code if code >= 0 else None for code in codes]
 
-def _described(
-    board: Board, name: str, ranks: list[int], table: _Table, column: int, number: int, size: int
-) -> Mismatch:
-    by_value: dict[int, list[int]] = defaultdict(list)
-    for row, value in enumerate(table[:, column]):
-        if value >= 0:
-            by_value[int(value)].append(row)
-    groups = sorted(by_value.values(), key=len, reverse=True)
-    tied = len(groups[0]) == len(groups[1])
-    rows = [row for group in (groups if tied else groups[1:]) for row in group]
-    calls = {ranks[row]: _call(board, ranks[row], name, number) for group in groups for row in group}
-    broken = tuple(rank for rank, shape in calls.items() if not _keeps_law(shape, size))
-    odd = [ranks[row] for row in rows]
-    if tied and broken and len(broken) < len(calls):
-        odd, tied = list(broken), False
-    kinds = Counter(kind_of(shape.op) for shape in calls.values())
-    shift = 0 if tied else _shift(table, groups[0][0], [ranks.index(rank) for rank in odd], column)
-    return Mismatch(
-        group=name,
-        number=number,
-        fault_class="desync" if shift else "mismatch_op" if len(kinds) > 1 else "mismatch_shape",
-        odd=tuple(sorted(odd)),
-        tied=tied,
-        pending=any(
-            op.group == name and not op.p2p and op.number >= number for ops in board.pending.values() for op in ops
-        ),
-        calls=calls,
-        shift=shift,
-        broken_law=broken,
+    difference = who_differs(met, known=Known(lawless=lawless), since=since)
+    assert difference is not None
+    pending = any(
+        op.group == name and not op.p2p and op.number >= first + column for ops in board.pending.values() for op in ops
     )
+    return Mismatch(name, first + column, difference, pending, made)
 
 
-def _call(board: Board, rank: int, name: str, number: int) -> CallShape:
+def _recorded(board: Board, rank: int, name: str, number: int) -> CallShape:
     history = board.dumps[rank].histories[name]
     return board.shapes[history.shapes[number - history.first]]
-
-
-def _keeps_law(shape: CallShape, size: int) -> bool:
-    """Whether input and output fit the group: an all-gather's output is the input of all members; a reduce-scatter's
-    reverse."""
-    kind = kind_of(shape.op)
-    if kind == "all_gather":
-        return shape.output_numel == shape.input_numel * size
-    if kind == "reduce_scatter":
-        return shape.input_numel == shape.output_numel * size
-    return True
-
-
-def _shift(table: _Table, usual: int, odd: list[int], column: int) -> int:
-    """The number of calls by which all odd rows are ahead of a usual one (they left out that many), negative if they
-    are behind it; 0 where the later calls agree without a shift."""
-    if any(_agrees(table[usual], table[row], column + 1, 0, least=1) for row in odd):
-        return 0
-    for shift in (sign * size for size in range(1, HANG_DUMPS.most_shift + 1) for sign in (1, -1)):
-        if all(_agrees(table[usual], table[row], column, shift) for row in odd):
-            return shift
-    return 0
-
-
-def _agrees(usual: _Table, odd: _Table, column: int, shift: int, least: int | None = None) -> bool:
-    least = HANG_DUMPS.calls_after_shift if least is None else least
-    theirs, ours = (usual[column + shift :], odd[column:]) if shift > 0 else (usual[column:], odd[column - shift :])
-    length = min(len(theirs), len(ours))
-    both = (theirs[:length] >= 0) & (ours[:length] >= 0)
-    agreed = theirs[:length][both]
-    # A row of equal calls agrees with itself at any shift.
-    several = shift == 0 or len(set(agreed.tolist())) > 1
-    return len(agreed) >= least and several and bool((agreed == ours[:length][both]).all())
 
 
 # -- Ranks, calls and states in words ----------------------------------------------------------------------------------
@@ -492,20 +451,21 @@ def _mismatch_clue(board: Board, mismatch: Mismatch) -> Clue:
         f"{listed(tuple(ranks))}: {text}" for text, ranks in sorted(calls.items(), key=lambda c: len(c[1]))
     )
     note = f"Collective #{mismatch.number} of {group.title} is not the same on all ranks ({calls_text})."
-    if mismatch.tied:
+    difference = mismatch.difference
+    if difference.open:
         note += " Equally many ranks make either call: the dumps do not show which one is wrong."
-    elif mismatch.shift:
-        difference = f"left out {mismatch.shift}" if mismatch.shift > 0 else f"made {-mismatch.shift} too many"
-        note += f" {begun(listed(mismatch.odd))} {difference}: with that, the later calls agree again."
-    elif set(mismatch.odd) == set(mismatch.broken_law):
+    elif difference.shift:
+        did = f"left out {difference.shift}" if difference.shift > 0 else f"made {-difference.shift} too many"
+        note += f" {begun(listed(mismatch.odd))} {did}: with that, the later calls agree again."
+    elif difference.by is By.LAW:
         size = len(board.members[mismatch.group])
         note += f" The input and output sizes of {listed(mismatch.odd)} do not fit a group of {size}."
-    confidence = (0.5 if mismatch.tied else 0.9) * (1 if mismatch.pending else 0.6)
+    confidence = difference.confidence * (1 if mismatch.pending else 0.6)
     if board.unknown:
         confidence *= 0.9
     odd, usual = mismatch.odd, tuple(rank for rank in mismatch.calls if rank not in mismatch.odd)
     return Clue(
-        fault_class=mismatch.fault_class,
+        fault_class=difference.fault_class,
         culprits=tuple(
             Culprit(rank=rank, host=board.dumps[rank].host, process_group=group.desc or group.name) for rank in odd
         ),

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from diag.hang.flight.board import Board, RecordedOp, needs_all
+from diag.events.operations import needs_all
+from diag.hang.flight.board import Board, RecordedOp
 from diag.hang.policy import HANG_DUMPS
 
 # -- Pending collectives, each once, with all ranks that wait in it ----------------------------------------------------

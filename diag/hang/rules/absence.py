@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from diag.ended.model import Clue
+from diag.events.differs import who_differs
+from diag.events.rows import Call, Event, JobRank
 from diag.hang.classes.base import Hit
 from diag.hang.failures import (
     TIMED_OUT,
@@ -210,12 +212,14 @@ def _lacking(stalled: re.Match[str], size: int) -> set[int]:
     return set(range(size)) - set(ranks_in(stalled["ready"])) if size <= MOST_RANKS else set()
 
 
-def _elsewhere(lacking: Mapping[str, set[int]], size: int) -> tuple[list[int], str]:
+def _elsewhere(lacking: Mapping[str, set[int]], size: int) -> tuple[Sequence[int], str]:
     """Where no rank lacks all tensors: the ranks that submitted others than most, and what the two sides submitted."""
     submitted = {rank: tuple(t for t, ranks in lacking.items() if rank not in ranks) for rank in range(size)}
-    usual, count = Counter(submitted.values()).most_common(1)[0]
-    odd = sorted(rank for rank, tensors in submitted.items() if tensors != usual)
-    if 2 * count <= size or not usual or not submitted[odd[0]]:
+    difference = who_differs([Event(JobRank(rank), 0, Call(sizes=tensors)) for rank, tensors in submitted.items()])
+    if difference is None or difference.open:
+        return sorted(set().union(*lacking.values())), ""
+    odd, usual = difference.odd, submitted[difference.usual.who]
+    if not usual or not submitted[odd[0]]:
         return sorted(set().union(*lacking.values())), ""
     return odd, f"{begun(spaced(listing(odd, len(odd))))} submitted {submitted[odd[0]][0]}, the others {usual[0]}."
 

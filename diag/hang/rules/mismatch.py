@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from diag.ended.model import Clue, Culprit, Source
+from diag.events.differs import Difference, Kind, Known, first_met, who_differs
+from diag.events.operations import keeps_law
+from diag.events.policy import COLLECTIVES
+from diag.events.rows import Call, Did, Event, GroupRank, JobRank, M
 from diag.hang.classes.base import Hit
 from diag.hang.failures import GroupTimeouts, Timeout, groups_of, speaker_of, timeouts_of
 from diag.hang.job import JobLogs, distinct
-from diag.hang.model import Communicator, NcclCall, StrayCalls
+from diag.hang.model import NcclCall, StrayCalls
 from diag.hang.numbering import Member, Numbering, member_culprit
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, far_end, ranks_in, time_of
@@ -51,12 +55,13 @@ def _analyser(job: JobLogs) -> list[Clue]:
         return []
     listed = {int(match["rank"]) for match in hit.pattern.matches(hit.line.text)}
     members = _analysed_members(job, hit)
-    rest = sorted(members - listed)
-    odd = rest if rest and 2 * len(listed) > len(members) else sorted(listed)
+    calls = [Event(JobRank(rank), 0, Call("another" if rank in listed else "the first one's")) for rank in members]
+    difference = who_differs(calls)
+    odd = difference.odd if difference is not None and not difference.open else sorted(listed)
     of = f"{len(listed)} of {len(members) or '?'}"
     note = f"{hit.sentence} It compares with one rank only: {of} ranks differ from it."
     culprits = [job.of_rank(rank) for rank in odd]
-    return [clue_of(_ANALYSED[hit.groups["error"]], [hit], culprits, note, confidence=HANG_RULES.vote_tied)]
+    return [clue_of(_ANALYSED[hit.groups["error"]], [hit], culprits, note, confidence=COLLECTIVES.differs_openly)]
 
 
 def _analysed_members(job: JobLogs, hit: Hit) -> set[int]:
@@ -77,7 +82,9 @@ def _same_model(job: JobLogs) -> list[Clue]:
     printers = {int(hit.groups["rank"]): Member(int(hit.groups["rank"]), job.rank_of(hit.line)) for hit in printed}
     numbering = Numbering(printers.values())
     readers = {int(hit.groups["other_rank"]): printers[int(hit.groups["rank"])] for hit in printed}
-    odd, clear = _vote({**counts, **peer_counts})
+    events = [Event(GroupRank(rank), 0, Call(sizes=count)) for rank, count in {**counts, **peer_counts}.items()]
+    difference = who_differs(events)
+    odd, clear = (list(difference.odd), not difference.open) if difference is not None else ([], False)
     elsewhere = any(count == 0 or count > HANG_RULES.most_tensors_of_one_model for count in peer_counts.values())
     name = "desync" if elsewhere else "mismatch_shape"
     note = hits[0].sentence
@@ -87,16 +94,6 @@ def _same_model(job: JobLogs) -> list[Clue]:
     ranks = {number: numbering.likely(number, printers.get(number) or readers[number]) for number in named}
     culprits = [member_culprit(job, number, ranks[number]) for number in named]
     return [clue_of(name, hits, culprits, note, confidence=sure)]
-
-
-def _vote(calls: Mapping[int, Hashable]) -> tuple[list[int], bool]:
-    """The ranks that differ from the majority, and whether there is one."""
-    counts = Counter(calls.values()).most_common()
-    if len(counts) < 2:
-        return [], False
-    if counts[0][1] == counts[1][1]:
-        return sorted(calls), False
-    return sorted(rank for rank, call in calls.items() if call != counts[0][0]), True
 
 
 def _detail(job: JobLogs) -> list[Clue]:
@@ -133,37 +130,31 @@ def _detail(job: JobLogs) -> list[Clue]:
                 confidence=HANG_EVIDENCE.suggests,
             )
         ]
-    fields = list(zip(*prints.values(), strict=True))
-    if len(set(fields[1])) > 1:
-        name, position = "mismatch_op", 1
-    elif len(set(fields[2])) > 1 or len(set(fields[3])) > 1:
-        name, position = "mismatch_shape", 2 if len(set(fields[2])) > 1 else 3
-    else:
-        name, position = "desync", 0
-    odd, clear = _vote({number: fingerprint[position] for number, fingerprint in prints.items()})
-    world = job.logs.world_size
-    if not clear and len(prints) == 2 and world is not None and world > 2:
-        # The second rank of each message is the first that differs: the culprit, if the others agree.
-        second = Counter(int(hit.groups["other_rank"]) for hit in hits if "other_rank" in hit.groups).most_common()
-        clear = len(hits) > 1 and (len(second) == 1 or second[0][1] > second[1][1])
-        odd = [second[0][0]] if clear else odd
-    first = prints[odd[0]] if odd else next(iter(prints.values()))
+    # The second rank of each message is the first that differs: the culprit, if the others agree.
+    named = Counter(GroupRank(int(hit.groups["other_rank"])) for hit in hits if "other_rank" in hit.groups)
+    only_two = len(prints) == 2 and len(hits) > 1 and (job.logs.world_size or 0) > 2
+    events = [
+        Event(GroupRank(number), int(seq or 0), Call(op, sizes=shape, types=dtype))
+        for number, (seq, op, shape, dtype) in prints.items()
+    ]
+    difference = who_differs(events, known=Known(named=named if only_two else None), with_numbers=True)
+    if difference is None:
+        return [clue_of("desync", hits, [], "", confidence=COLLECTIVES.differs_openly)]
     singular, plural = {
-        "mismatch_op": ("runs {1}", "run {1}"),
-        "mismatch_shape": ("passes [{2}] {3}", "pass [{2}] {3}"),
-        "desync": ("is at number {0}", "are at number {0}"),
-    }[name]
+        Kind.OPERATION: ("runs {1}", "run {1}"),
+        Kind.SIZE: ("passes [{2}] {3}", "pass [{2}] {3}"),
+        Kind.NUMBER: ("is at number {0}", "are at number {0}"),
+    }[difference.kind]
+    odd = difference.odd
+    first = prints[odd[0]]
     others = [call for number, call in prints.items() if number not in odd] or list(prints.values())[1:]
-    note = ""
-    if odd:
-        one = begun(_member_words(odd[0], ranks))
-        note = f"{one} {singular.format(*first)}, the others {plural.format(*others[0])}."
-    if not clear and len(odd) == 2:
+    one = begun(_member_words(odd[0], ranks))
+    note = f"{one} {singular.format(*first)}, the others {plural.format(*others[0])}."
+    if difference.open and len(odd) == 2:
         other = _member_words(odd[1], ranks)
         note = f"{one} {singular.format(*first)}, {other} {singular.format(*prints[odd[1]])}."
-    sure = HANG_EVIDENCE.names_the_cause if clear else HANG_RULES.vote_tied
     culprits = [member_culprit(job, number, ranks[number]) for number in odd]
-    return [clue_of(name, hits, culprits, note, confidence=sure)]
+    return [clue_of(difference.fault_class, hits, culprits, note, confidence=difference.confidence)]
 
 
 def _member_words(number: int, ranks: Mapping[int, int | None]) -> str:
@@ -175,49 +166,46 @@ def _calls(job: JobLogs) -> list[Clue]:
     """NCCL's lines (SUBSYS=COLL): the first call of a communicator that its members make differently."""
     mismatches = []
     for communicator in job.communicators:
-        by_count: dict[int, dict[int, NcclCall]] = {}
-        for member in communicator.members:
-            for call in member.calls:
-                if call.op not in _POINT_TO_POINT:
-                    by_count.setdefault(call.op_count, {})[member.group_rank] = call
-        for number in sorted(by_count):
-            clue = _differing(job, communicator, number, by_count[number])
-            if clue is not None:
-                mismatches.append(clue)
-                break
+        events = [event for member in communicator.members for event in _made(member.group_rank, member.calls)]
+        difference = who_differs(first_met(events))
+        if difference is not None:
+            name = f"communicator {communicator.comm_id or 'without id'}"
+            note = f"Call {difference.usual.number:#x} of {name}{_calls_in_words(difference)}."
+            evidence = evidence_of(difference, events)
+            culprits = distinct([job.of_member(communicator, rank) for rank in difference.odd])
+            mismatches.append(Clue(difference.fault_class, culprits, evidence, difference.confidence, note))
     return mismatches
 
 
-def _differing(job: JobLogs, communicator: Communicator, number: int, calls: dict[int, NcclCall]) -> Clue | None:
-    difference = _difference(calls)
-    if difference is None:
-        return None
-    name, odd, clear, words = difference
-    op = next(iter(calls.values())).op
-    note = f"Call {number:#x} of communicator {communicator.comm_id or 'without id'}"
-    note += f" ({op}): {words}." if name == "mismatch_shape" else f": {words}."
-    agreeing = [rank for rank in calls if rank not in odd][:2]
-    evidence = tuple(calls[rank].evidence for rank in (*odd[:4], *agreeing))
-    sure = HANG_EVIDENCE.names_the_cause if clear else HANG_RULES.vote_tied
-    return Clue(name, distinct([job.of_member(communicator, rank) for rank in odd]), evidence, sure, note)
+def _made(member: int, calls: Iterable[NcclCall]) -> list[Event[GroupRank]]:
+    """The calls of a member that all members must make alike."""
+    return [
+        Event(
+            GroupRank(member), call.op_count, Call(call.op, call.root, call.count, call.datatype), source=call.evidence
+        )
+        for call in calls
+        if call.op not in _POINT_TO_POINT
+    ]
 
 
-def _difference(calls: Mapping[int, NcclCall]) -> tuple[str, list[int], bool, str] | None:
-    """The class of the difference between calls of one number, the members that differ, whether most agree, and the
-    difference in words; None where all are equal."""
-    if len({call.op for call in calls.values()}) > 1:
-        name, key = "mismatch_op", {rank: call.op for rank, call in calls.items()}
-    elif len({call.root for call in calls.values()}) > 1:
-        name, key = "mismatch_op", {rank: f"root {call.root}" for rank, call in calls.items()}
-    elif len({(call.count, call.datatype) for call in calls.values()}) > 1:
-        name = "mismatch_shape"
-        key = {rank: f"{call.count} elements of type {call.datatype}" for rank, call in calls.items()}
-    else:
-        return None
-    odd, clear = _vote(key)
-    usual = Counter(key.values()).most_common(1)[0][0]
-    strange = next(words for rank in odd if (words := key[rank]) != usual)
-    return name, odd, clear, f"{strange}, the others {usual}" if clear else f"{usual} against {strange}"
+def _calls_in_words(difference: Difference[GroupRank]) -> str:
+    usual, strange = (_call_in_words(event.call, difference) for event in (difference.usual, difference.strange))
+    op = f" ({difference.usual.call.op})" if difference.kind is Kind.SIZE else ""
+    return f"{op}: {usual} against {strange}" if difference.open else f"{op}: {strange}, the others {usual}"
+
+
+def _call_in_words(call: Call, difference: Difference[GroupRank]) -> str:
+    if difference.kind is Kind.SIZE:
+        return f"{call.sizes} elements of type {call.types}"
+    return call.op if difference.aspect == "op" else f"root {call.root}"
+
+
+def evidence_of(difference: Difference[M], met: Iterable[Event[M]]) -> tuple[Source, ...]:
+    """The lines of the first members that differ, and of two others."""
+    of_call = {event.who: event.source for event in met if event.number == difference.usual.number}
+    others = [member for member in of_call if member not in difference.odd][:2]
+    sources = (of_call.get(member) for member in (*difference.odd[:4], *others))
+    return tuple(source for source in sources if source is not None)
 
 
 def _stray_calls(job: JobLogs) -> list[Clue]:
@@ -229,20 +217,19 @@ def _stray_calls(job: JobLogs) -> list[Clue]:
     for size, strays in by_size.items():
         if size < 2 or len(strays) != size or len({(stray.host, stray.pid, stray.gpu) for stray in strays}) != size:
             continue
-        made = [{call.op_count: call for call in stray.calls if call.op not in _POINT_TO_POINT} for stray in strays]
-        for number in sorted(set.intersection(*(set(calls) for calls in made))):
-            calls = {member: of_one[number] for member, of_one in enumerate(made)}
-            if (difference := _difference(calls)) is None:
-                continue
-            name, odd, _, words = difference
-            culprits = [Culprit(host=strays[member].host, gpu=strays[member].gpu) for member in odd]
-            differ = ", ".join(f"GPU {c.gpu} of {c.host}" if c.gpu is not None else c.host for c in culprits)
-            note = (
-                f"Call {number:#x} ({calls[0].op}) of {differ}: {words}. No line shows the ranks of these processes, "
-            )
-            note += f"or that they are one communicator of {size}."
-            evidence = tuple(calls[member].evidence for member in (*odd[:4], *(m for m in calls if m not in odd)))[:6]
-            return [Clue(name, distinct(culprits), evidence, HANG_EVIDENCE.suggests, note)]
+        made = [_made(place, stray.calls) for place, stray in enumerate(strays)]
+        common = set.intersection(*({event.number for event in events} for events in made))
+        events = [event for of_one in made for event in of_one if event.number in common]
+        if (difference := who_differs(first_met(events))) is None:
+            continue
+        culprits = [Culprit(host=strays[place].host, gpu=strays[place].gpu) for place in difference.odd]
+        differ = ", ".join(f"GPU {c.gpu} of {c.host}" if c.gpu is not None else c.host for c in culprits)
+        note = (
+            f"Call {difference.usual.number:#x} of {differ}{_calls_in_words(difference)}. No line shows the ranks of "
+            f"these processes, or that they are one communicator of {size}."
+        )
+        evidence = evidence_of(difference, events)
+        return [Clue(difference.fault_class, distinct(culprits), evidence, HANG_EVIDENCE.suggests, note)]
     return []
 
 
@@ -271,28 +258,43 @@ def _one_group(job: JobLogs, reports: Mapping[int, Timeout]) -> bool:
 
 
 def _by_watchdog(job: JobLogs, group: GroupTimeouts, reports: dict[int, Timeout]) -> Clue | None:
-    by_seq = Counter(report.seq for report in reports.values())
-    if len(by_seq) > 1:
-        name, (odd, clear) = "desync", _vote({rank: report.seq for rank, report in reports.items()})
-    elif len({report.op for report in reports.values()}) > 1:
-        name, (odd, clear) = "mismatch_op", _vote({rank: report.op for rank, report in reports.items()})
-    else:
-        sizes = {rank: (report.numel_in, report.numel_out) for rank, report in reports.items()}
-        op = next(iter(reports.values())).op.replace("ALLGATHER", "").replace("REDUCE_SCATTER", "")
-        if len(set(sizes.values())) < 2 or any(word in op for word in _UNEVEN):
-            return None
-        name, (odd, clear) = "mismatch_shape", _vote(sizes)
-    usual = next((reports[rank] for rank in reports if rank not in odd), reports[odd[-1]])
+    events = [_event(JobRank(rank), report) for rank, report in reports.items()]
+    size = len(group.members) if group.members is not None else 0
+    lawless = [
+        JobRank(rank)
+        for rank, report in reports.items()
+        if size and not keeps_law(report.op, report.numel_in or 0, report.numel_out or 0, size)
+    ]
+    difference = who_differs(events, known=Known(lawless=lawless), with_numbers=True, number_first=True)
+    if difference is None:
+        return None
+    odd, usual = difference.odd, reports[difference.usual.who]
     note = f"In {group.words} rank {odd[0]} waits in {reports[odd[0]].words}, the others in {usual.words}."
-    if not clear:
-        note = f"In {group.words} the ranks wait in {reports[odd[0]].words} and in {usual.words}."
-    evidence = tuple(reports[rank].line.evidence for rank in odd[:4]) + ((usual.line.evidence,) if clear else ())
-    sure = (0.8 if name != "desync" else HANG_EVIDENCE.names_an_effect) if clear else HANG_RULES.vote_tied
+    if difference.open:
+        note = f"In {group.words} the ranks wait in {reports[odd[0]].words} and in {reports[odd[-1]].words}."
+    evidence = tuple(reports[rank].line.evidence for rank in odd[:4]) + (
+        () if difference.open else (usual.line.evidence,)
+    )
+    # Each report is of the call that its rank is in, not of one in which they meet.
+    most = HANG_EVIDENCE.names_an_effect if difference.kind is Kind.NUMBER else HANG_RULES.vote_of_watchdogs
     culprits = [replace(job.of_rank(rank), process_group=group.group) for rank in odd]
     waiting = tuple(sorted(set(reports) - set(odd)))
     return Clue(
-        name, distinct(culprits), evidence, sure, note, waiting, time_of(report.line for report in reports.values())
+        difference.fault_class,
+        distinct(culprits),
+        evidence,
+        min(most, difference.confidence),
+        note,
+        waiting,
+        time_of(report.line for report in reports.values()),
     )
+
+
+def _event(rank: JobRank, report: Timeout) -> Event[JobRank]:
+    op = report.op.replace("ALLGATHER", "").replace("REDUCE_SCATTER", "")
+    uneven = any(word in op for word in _UNEVEN)
+    sizes = () if uneven else (report.numel_in, report.numel_out)
+    return Event(rank, report.seq, Call(report.op, sizes=sizes), Did.WAITS, source=report.line.evidence)
 
 
 def _transport(job: JobLogs) -> list[Clue]:
@@ -311,7 +313,7 @@ def _transport(job: JobLogs) -> list[Clue]:
     both = [culprit for culprit, count in counts if count > 1]
     culprits = both if len(both) == 1 else [*peers, *speakers]
     note = f"{hits[0].sentence} The two ends disagree; this line does not show which one is wrong."
-    return [clue_of("mismatch_shape", hits, culprits, note, confidence=HANG_RULES.vote_tied)]
+    return [clue_of("mismatch_shape", hits, culprits, note, confidence=COLLECTIVES.differs_openly)]
 
 
 def _gloo(job: JobLogs) -> list[Clue]:
@@ -322,7 +324,7 @@ def _gloo(job: JobLogs) -> list[Clue]:
         return []
     culprits = [speaker_of(job, hit.line) for hit in hits]
     note = f"{hits[0].sentence} This rank or the sender calls with another size than the others."
-    return [clue_of("mismatch_shape", hits, culprits, note, confidence=HANG_RULES.vote_tied)]
+    return [clue_of("mismatch_shape", hits, culprits, note, confidence=COLLECTIVES.differs_openly)]
 
 
 def _desync_report(job: JobLogs) -> list[Clue]:
