@@ -186,7 +186,7 @@ def memory_figure(curve: MemoryCurve, capacity: float | None, theme: Theme) -> g
     if capacity is not None:
         figure.add_hline(y=capacity / unit, line={"color": theme.ink, "dash": "dash"})
     for phase in dict.fromkeys(band.phase for band in curve.bands):
-        colour = theme.work[_WORK[phase]]
+        colour = phase_colour(phase, theme)
         figure.add_bar(x=[None], y=[None], name=phase, marker={"color": colour})  # for the legend only
         for band in curve.bands:
             if band.phase == phase:
@@ -207,6 +207,11 @@ def memory_figure(curve: MemoryCurve, capacity: float | None, theme: Theme) -> g
             "range": [(low - below) / unit, 1.15 * high / unit],
         },
     )
+
+
+def phase_colour(phase: str, theme: Theme) -> str:
+    """The timeline's colour of a phase of the step."""
+    return theme.work[_WORK[phase]]
 
 
 def snapshot_figure(account: SnapshotAccount, theme: Theme) -> go.Figure:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from diag.model.breakdown import KernelKind
+from diag.model.memory import Category
 from diag.model.steps import Bottleneck, Severity
 from diag.tables.zoom import BACKWARD, CALL, FORWARD
 
@@ -23,7 +24,8 @@ from .run_view import Part
 class Theme:
     """``ground`` and ``ink``: page and text; ``soft``: secondary text; ``faint`` and ``grid``: lines; ``host``: time on
     the host that may be work or waiting; ``work``: kinds of kernels, operations and phases of the host, as the timeline
-    names them; ``good``, ``bad`` and ``warn``: texts beside a sign; ``series``: of what is no part of a step;
+    names them; ``memory``: what device memory is used for; ``good``, ``bad`` and ``warn``: texts beside a sign;
+    ``series``: of what is no part of a step;
     ``heat``: the scale of heat maps, from zero (near the ground) to the most."""
 
     name: str
@@ -37,6 +39,7 @@ class Theme:
     bottleneck: Mapping[Bottleneck, str]
     work: Mapping[str, str]
     series: tuple[str, ...]
+    memory: Mapping[Category, str]
     heat: tuple[tuple[float, str], ...]
     good: str
     bad: str
@@ -108,6 +111,21 @@ _SERIES = (
     ("#5d4330", "#a97f5e"),
 )
 
+
+def _memory(series: tuple[str, ...], before: str, outside: str) -> dict[Category, str]:
+    """What the process cannot name is grey."""
+    return {
+        Category.BEFORE: before,
+        Category.PARAMETERS: series[0],
+        Category.OPTIMIZER: series[2],
+        Category.GRADIENTS: series[3],
+        Category.ACTIVATIONS: series[1],
+        Category.COMMUNICATION: series[4],
+        Category.OTHER: series[5],
+        Category.OUTSIDE: outside,
+    }
+
+
 LIGHT = Theme(
     name="light",
     ground="#ffffff",
@@ -120,6 +138,7 @@ LIGHT = Theme(
     bottleneck=_bottlenecks(_LIGHT_PARTS, mixed="#e8dd3a"),
     work={work: light for work, (light, _) in _WORK.items()},
     series=tuple(light for light, _ in _SERIES),
+    memory=_memory(tuple(light for light, _ in _SERIES), before="#8a91a0", outside="#d3d6dd"),
     heat=((0.0, "#fff6e3"), (0.35, "#fbc868"), (0.7, "#e07b0f"), (1.0, "#8a3603")),
     good="#1b6e3c",
     bad="#b3261e",
@@ -137,6 +156,7 @@ DARK = Theme(
     bottleneck=_bottlenecks(_DARK_PARTS, mixed="#efe65a"),
     work={work: dark for work, (_, dark) in _WORK.items()},
     series=tuple(dark for _, dark in _SERIES),
+    memory=_memory(tuple(dark for _, dark in _SERIES), before="#9aa2b1", outside="#55585f"),
     heat=((0.0, "#1d1a17"), (0.35, "#7a430c"), (0.7, "#e08a1e"), (1.0, "#ffe2a8")),
     good="#6fd49a",
     bad="#ff9a90",

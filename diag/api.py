@@ -748,23 +748,54 @@ _MOST_SNAPSHOT_BYTES = 64 << 20
 def _failed_allocations(result: Result) -> tuple[FailedAllocation, ...]:
     if result.from_summaries:
         return ()
+    from diag.tables.would_fit import would_fit
+
     tables, failed = result.tables, dict[int | str, FailedAllocation]()
     suspects = [path for path in tables.snapshots if f"memory-{OOM}-" in path or mentions_failure(path)]
     for account, oom in _snapshots(within_bytes(suspects, _MOST_SNAPSHOT_BYTES)).failed:
         key = account.path if account.rank is None else account.rank
         known = failed.get(key)
         if known is None or (isinstance(known.size, int) and oom.requested > known.size):
-            failed[key] = FailedAllocation(account.rank, account.path, oom.requested, oom.place, account.step)
+            failed[key] = FailedAllocation(
+                account.rank,
+                account.path,
+                oom.requested,
+                oom.place,
+                account.step,
+                device_free=oom.device_free,
+                unallocated=account.state.inactive,
+                largest_free=account.state.largest_free,
+                fits=would_fit(
+                    oom.requested,
+                    oom.device_free,
+                    account.state.inactive,
+                    account.categories_at_failure(oom),
+                    account.settings,
+                    tables.manifest,
+                ),
+            )
     for path in suspects:
         rank = rank_of(path)
         if f"memory-{OOM}-" in path and rank is not None:
             failed.setdefault(rank, FailedAllocation(rank, path))
     layout = RunLayout(tables.root)
     if layout.is_run():
-        from diag.ended.out_of_memory import out_of_memory_lines
+        from diag.ended.out_of_memory import bytes_of, out_of_memory_lines
 
-        for rank, (file, size) in out_of_memory_lines(layout, tables.ranks).items():
-            failed.setdefault(rank, FailedAllocation(rank, str(file), size or None))
+        for rank, said in out_of_memory_lines(layout, tables.ranks).items():
+            wanted = bytes_of(said.size)
+            fits = would_fit(wanted, said.free, said.unallocated, {}, "", tables.manifest) if wanted else ()
+            failed.setdefault(
+                rank,
+                FailedAllocation(
+                    rank,
+                    str(said.path),
+                    said.size or None,
+                    device_free=said.free,
+                    unallocated=said.unallocated,
+                    fits=fits,
+                ),
+            )
     for rank, of_rank in tables.ranks.items():
         times = max(0, int(of_rank.steps.memory_of("ooms").max(initial=0)))
         if times:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
 from diag.api import open_memory_snapshots
 from diag.app.address import choose
 from diag.app.curves import memory_figure, snapshot_figure
-from diag.app.markup import plain
+from diag.app.markup import plain, prose
+from diag.app.memory_picture import of_account, of_curve
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import draw, nothing, show_metrics, show_rows
+from diag.app.views.common import component, draw, in_view, nothing, show_metrics, show_rows
 from diag.show.breakdowns import allocation_table, larger_there
 from diag.show.memory import (
     REQUESTED,
     comparison_sentence,
     curve_sentence,
     failed_sentence,
+    missing_in,
     name_of,
     oom_sentence,
     peak_sentence,
@@ -30,6 +33,8 @@ from diag.show.page import Metric
 from diag.tables.memory_curves import MemoryCurve, Share, fullest
 from diag.tables.snapshots import SnapshotAccount, SnapshotTable
 from diag.words.formatting import share, size
+
+_PICTURE_PX = 380
 
 # -- traces ------------------------------------------------------------------------------------------------------------
 
@@ -50,11 +55,21 @@ def show_curves(view: RunView, theme: Theme) -> None:
     assert curve is not None
     st.markdown(plain(curve_sentence(curve)))
     capacity = view.memory.capacity if view.memory is not None else None
-    draw(memory_figure(curve, capacity, theme), "memory-curve", f"Device memory of rank {rank} over time")
+    data = of_curve(curve, capacity, theme)
+    if data is not None:
+        _picture(data, "memory-curve")
+    else:
+        draw(memory_figure(curve, capacity, theme), "memory-curve", f"Device memory of rank {rank} over time")
     others = sum(window.rank == rank for window in curves) - 1
     if others:
         st.caption(f"The window with the highest peak of this rank. Other recorded windows or devices: {others}.")
     _show_live(curve)
+
+
+@st.fragment
+def _picture(data: dict[str, Any], key: str) -> None:
+    if in_view(f"{key}-picture", _PICTURE_PX):
+        component("memory")(key=f"{key}-picture", data=data)
 
 
 def _show_live(curve: MemoryCurve) -> None:
@@ -78,9 +93,9 @@ def _show_live(curve: MemoryCurve) -> None:
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 
-def show_snapshots(table: SnapshotTable, theme: Theme, within: str) -> None:
+def show_snapshots(table: SnapshotTable, theme: Theme, within: str, capacity: float | None = None) -> None:
     """Draws a comparison of ranks, files or devices, then one snapshot: its curve, the allocations at its peak, its
-    fragmentation and errors. ``within``: the run of the snapshots."""
+    fragmentation and errors. ``within``: the run of the snapshots; ``capacity``: of its devices."""
     for gap in table.gaps:
         st.warning(plain(f"{Path(gap.path).name}: {gap.reason}"))
     accounts = table.accounts
@@ -105,10 +120,10 @@ def show_snapshots(table: SnapshotTable, theme: Theme, within: str) -> None:
         )
     else:
         st.caption(plain(names[number]))
-    _show_snapshot(accounts[int(number)], theme)
+    _show_snapshot(accounts[int(number)], theme, capacity)
 
 
-def _show_snapshot(account: SnapshotAccount, theme: Theme) -> None:
+def _show_snapshot(account: SnapshotAccount, theme: Theme, capacity: float | None) -> None:
     state = account.state
     show_metrics(
         Metric("Peak allocated", size(account.peak_allocated), f"{peak_sentence(account)} {REQUESTED}"),
@@ -127,7 +142,12 @@ def _show_snapshot(account: SnapshotAccount, theme: Theme) -> None:
     if account.doubt:
         st.warning(plain(f"The curve may be wrong: {account.doubt}."))
     st.markdown(plain(peak_sentence(account)))
-    if account.events:
+    data = of_account(account, capacity, theme)
+    if data is not None:
+        _picture(data, "snapshot-curve")
+        if missing := missing_in(account, capacity):
+            st.caption(prose(missing))
+    if account.history is None and account.events:
         draw(snapshot_figure(account, theme), "snapshot-curve", "Allocated and reserved memory before the snapshot")
     tables = {"By code": account.frames, "By module": account.modules}
     tables |= {"By operator": account.operators, "By phase": account.phases}

@@ -23,6 +23,7 @@ from diag.app.views.common import (
     show_rows,
     without_steps,
 )
+from diag.model.memory import Category
 from diag.model.steps import Severity
 from diag.show.breakdowns import memory_rows
 from diag.show.page import Metric
@@ -68,7 +69,8 @@ def show(view: RunView) -> None:
 def _snapshots(view: RunView, theme: Theme) -> None:
     if view.result.tables.snapshots:
         st.subheader("Memory snapshots", anchor="snapshots")
-        show_snapshots(view.result.memory_snapshots, theme, view.run["path"])
+        capacity = view.memory.capacity if view.memory is not None else None
+        show_snapshots(view.result.memory_snapshots, theme, view.run["path"], capacity)
 
 
 def _numbers(peak: Metric, table: MemoryTable) -> None:
@@ -235,10 +237,10 @@ def against_states(table: MemoryTable, theme: Theme) -> go.Figure:
     rows = table.rows
     rest = [max(0, row.allocated - states.total) for row in rows]
     series = [
-        ("parameters", [states.parameters] * len(rows), theme.series[0]),
-        ("gradients", [states.gradients] * len(rows), theme.series[1]),
-        ("optimizer states", [states.optimizer] * len(rows), theme.series[2]),
-        ("the rest of the peak", rest, theme.series[4]),
+        ("parameters", [states.parameters] * len(rows), theme.memory[Category.PARAMETERS]),
+        ("gradients", [states.gradients] * len(rows), theme.memory[Category.GRADIENTS]),
+        ("optimizer states", [states.optimizer] * len(rows), theme.memory[Category.OPTIMIZER]),
+        ("the rest of the peak", rest, theme.memory[Category.BEFORE]),
     ]
     names = [f"rank {row.rank}" for row in rows]
     figure = go.Figure()

@@ -35,6 +35,7 @@ from diag.diagnoses.compare import reasons_against
 from diag.model.steps import Bottleneck, Outcome, Risk, Severity
 from diag.model.steps import Verdict as Answer
 from diag.show import page as words
+from diag.show.memory import Failure
 from diag.show.page import Advised, Card, Change, Page, Verdict, advice_of, metrics_of, verdict_of
 from diag.show.ranks import IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
 from diag.version import version
@@ -69,8 +70,8 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     if page.incomplete:
         st.warning(f"{plain(page.incomplete)} [Details](#coverage)", icon=":material/warning:")
     state = state_of(view.result.tables.root)
-    for failure in page.out_of_memory:
-        st.error(prose(failure), icon=":material/memory:")
+    for failure in page.failures:
+        _out_of_memory(failure)
     if state.live:
         live.show_standstill(state.path)
     elif page.outcome is not None:
@@ -163,6 +164,23 @@ def _not_comparable(view: RunView, baseline: RunView) -> None:
     reasons = reasons_against(baseline.result.tables, view.result.tables)
     if reasons:
         st.warning("Not comparable with the baseline, because:\n" + bullets(reasons), icon=":material/difference:")
+
+
+def _out_of_memory(failure: Failure) -> None:
+    """Draws what failed, what was free, and what would have made room."""
+    what, _, detail = failure.text.partition(". ")
+    lines = [f"**{prose(what.rstrip('.'))}.** {prose(failure.room)}"]
+    if failure.enough:
+        lines.append("It might have fitted with:\n" + "\n".join(f"- {prose(change)}" for change in failure.enough))
+    if failure.others:
+        lines.append(
+            ("Not enough alone" if failure.enough else "No single change frees enough")
+            + ":\n"
+            + "\n".join(f"- {prose(change)}" for change in failure.others)
+        )
+    if detail:
+        lines.append(f"What was live is on [Memory]({href('memory')}). {prose(detail)}")
+    st.error("\n\n".join(lines), icon=":material/memory:")
 
 
 def _outcome(outcome: Outcome) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from diag.collectors.layout import OOM, RankLayout, RunLayout
 from diag.collectors.reading import read_tail
@@ -76,21 +77,69 @@ MESSAGES: Mapping[str, Message] = {
 _ANCHORS = tuple(dict.fromkeys(anchor for message in MESSAGES.values() for anchor in message.anchors))
 
 
-def out_of_memory_lines(layout: RunLayout, ranks: Iterable[int]) -> dict[int, tuple[Path, str]]:
-    """For each of these ranks whose log ends with an out-of-memory error, the file and the size that did not fit as
-    the log has it, "" if it has none."""
+class Reported(NamedTuple):
+    """An out-of-memory error of a log: the file, the size that did not fit as the log has it, "" if it has none; and in
+    bytes, None if the message has none, what was free on the device and reserved by PyTorch but unallocated."""
+
+    path: Path
+    size: str
+    free: int | None = None
+    unallocated: int | None = None
+
+
+# torch's message, c10/cuda/CUDACachingAllocator.cpp: since 2.1, and before.
+_AMOUNT = r"([\d.]{1,20}) ([KMGT]?i?B|bytes)"
+_FREE = (
+    re.compile(rf"capacity of {_AMOUNT} of which {_AMOUNT} is free"),
+    re.compile(rf"total capacity; .{{0,80}}?; {_AMOUNT} free"),
+)
+_UNALLOCATED = re.compile(rf"{_AMOUNT} is reserved by PyTorch but unallocated")
+_ALLOCATED, _RESERVED = (
+    re.compile(rf"{_AMOUNT} already allocated"),
+    re.compile(rf"{_AMOUNT} reserved in total by PyTorch"),
+)
+_UNITS = {"bytes": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+def bytes_of(text: str) -> int | None:
+    """A size as torch's messages have it, in bytes; None if it is none."""
+    number, _, unit = text.partition(" ")
+    try:
+        return round(float(number) * _UNITS[unit])
+    except (ValueError, KeyError, OverflowError):
+        return None
+
+
+def _last_amount(pattern: re.Pattern[str], text: str) -> int | None:
+    found = [match.groups()[-2:] for match in pattern.finditer(text)]
+    return bytes_of(" ".join(found[-1])) if found else None
+
+
+def _free_of(text: str) -> tuple[int | None, int | None]:
+    """What was free on the device, and what PyTorch had reserved without giving it out."""
+    found = [_last_amount(pattern, text) for pattern in _FREE]
+    free = next((amount for amount in found if amount is not None), None)
+    unallocated = _last_amount(_UNALLOCATED, text)
+    allocated, reserved = _last_amount(_ALLOCATED, text), _last_amount(_RESERVED, text)
+    if unallocated is None and allocated is not None and reserved is not None:
+        unallocated = max(0, reserved - allocated)
+    return free, unallocated
+
+
+def out_of_memory_lines(layout: RunLayout, ranks: Iterable[int]) -> dict[int, Reported]:
+    """For each of these ranks whose log ends with an out-of-memory error, what it says."""
     lines = {}
     for rank in ranks:
         files = layout.rank(rank)
         for path in (files.error, files.log):
-            size = _size(path, files)
-            if size is not None:
-                lines[rank] = path, size
+            reported = _reported(path, files)
+            if reported is not None:
+                lines[rank] = reported
                 break
     return lines
 
 
-def _size(path: Path, files: RankLayout) -> str | None:
+def _reported(path: Path, files: RankLayout) -> Reported | None:
     try:
         text = read_tail(path, ENDED.out_of_memory_tail_bytes, files.run)[0].decode(errors="replace")
     except OSError:  # no such file, or one that the analysis reports
@@ -98,7 +147,7 @@ def _size(path: Path, files: RankLayout) -> str | None:
     if not any(anchor in text for anchor in _ANCHORS):
         return None
     sizes = [size for line in text.splitlines() for message in MESSAGES.values() for size in message.sizes(line)]
-    return next(filter(None, sizes), "") if sizes else None
+    return Reported(path, next(filter(None, sizes), ""), *_free_of(text)) if sizes else None
 
 
 def look_at_snapshot(layouts: Iterable[RunLayout], ranks: Collection[int | None]) -> str:

@@ -578,10 +578,24 @@ class Attribution(Struct, frozen=True):
         return sum(step.explained_ns for step in counted) / waited if waited else None
 
 
+class Fit(Struct, frozen=True):
+    """A change with which a failed allocation might have fitted. ``frees``: bytes; ``at_most``: it may be less.
+    ``enough``: whether so many bytes would have been enough by themselves. ``risk``: what else it changes; "" for
+    nothing."""
+
+    change: str
+    frees: int
+    at_most: bool
+    enough: bool
+    risk: str = ""
+
+
 class FailedAllocation(Struct, frozen=True):
     """Device memory that a rank did not get. ``rank``: None if unknown; ``size``: what was requested, in bytes or as a
     log has it, None if it was not recorded; ``place``: the line of code, "" if unknown; ``times``: how often
-    allocations failed, 0 if that was not counted; ``source``: the file that reports it."""
+    allocations failed, 0 if that was not counted; ``source``: the file that reports it. In bytes, None if unknown:
+    ``device_free``, ``unallocated`` (reserved by PyTorch and not allocated) and ``largest_free``, its largest block.
+    ``fits``: what would have made room, the changes that are enough first."""
 
     rank: int | None
     source: str
@@ -589,6 +603,10 @@ class FailedAllocation(Struct, frozen=True):
     place: str = ""
     step: int | None = None
     times: int = 0
+    device_free: int | None = None
+    unallocated: int | None = None
+    largest_free: int | None = None
+    fits: tuple[Fit, ...] = ()
 
 
 class Outcome(Struct, frozen=True):

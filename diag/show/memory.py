@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 
 from diag.api import Result
 from diag.collectors.layout import ASKED, NEAR_OOM, OOM, SCHEMA_VERSION
-from diag.model.steps import FailedAllocation
+from diag.model.steps import FailedAllocation, Fit
 from diag.show.policy import PAGE
 from diag.tables.memory import peak_memory, rank_peaks
 from diag.tables.memory_curves import HOST_MEMORY, MemoryCurve, Share
@@ -78,6 +78,24 @@ def state_sentence(account: SnapshotAccount) -> str:
     )
 
 
+def missing_in(account: SnapshotAccount, capacity: float | None) -> str:
+    """What a snapshot does not show, and what records it; "" if nothing is missing."""
+    missing = []
+    if account.doubt:
+        missing.append(f"What was live over time is not known: {account.doubt}.")
+    elif not account.events:
+        missing.append(
+            "What was live over time is not known: no history was recorded. `diag run --memory-snapshots` records it; "
+            "in other programs, `torch.cuda.memory._record_memory_history()`."
+        )
+    if account.outside(capacity) is None:
+        missing.append(
+            "Memory outside of PyTorch is not known: only the snapshot of a failed allocation in a run of `diag run` "
+            "has both the free memory and the capacity of the device."
+        )
+    return " ".join(missing)
+
+
 def oom_sentence(oom: OutOfMemory, account: SnapshotAccount) -> str:
     """A failed allocation, compared with the free memory."""
     free = "" if oom.device_free is None else f" The device had {size(oom.device_free)} free."
@@ -88,14 +106,37 @@ def oom_sentence(oom: OutOfMemory, account: SnapshotAccount) -> str:
     )
 
 
-def out_of_memory_sentences(failed: Sequence[FailedAllocation]) -> tuple[str, ...]:
-    """A sentence for each rank that ran out of device memory, and one for the rest of many."""
-    shown = tuple(map(_out_of_memory, failed[: PAGE.most_snapshots_named]))
+class Failure(Struct, frozen=True):
+    """A failed allocation in words: what failed; what was free; the changes that would have made room, and those that
+    are not enough alone, each with its effect on memory and its price."""
+
+    text: str
+    room: str = ""
+    enough: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> str:
+        """What would have made room, in a sentence or two; "" if that is not known."""
+        first = f"It might have fitted with {'; or '.join(self.enough)}." if self.enough else ""
+        if not self.others:
+            return first
+        nothing = "" if first else "No single change frees enough. "
+        return f"{first} {nothing}Not enough alone: {'; '.join(self.others)}.".strip()
+
+    @property
+    def sentence(self) -> str:
+        return " ".join(filter(None, (self.text, self.room, self.fits)))
+
+
+def failures_of(failed: Sequence[FailedAllocation]) -> tuple[Failure, ...]:
+    """One for each rank that ran out of device memory, and one for the rest of many."""
+    shown = tuple(map(_failure, failed[: PAGE.most_snapshots_named]))
     more = len(failed) - len(shown)
-    return (*shown, f"Out of memory on {counted(more, 'more rank')}.") if more else shown
+    return (*shown, Failure(f"Out of memory on {counted(more, 'more rank')}.")) if more else shown
 
 
-def _out_of_memory(failure: FailedAllocation) -> str:
+def _failure(failure: FailedAllocation) -> Failure:
     wanted = size(failure.size) if isinstance(failure.size, int) else failure.size or ""
     what = f"an allocation{f' of {wanted}' if wanted else ''} failed"
     if failure.times > 1:
@@ -105,7 +146,28 @@ def _out_of_memory(failure: FailedAllocation) -> str:
     where += f", at {failure.place}" if failure.place else ""
     by = f" ({file_name(failure.source)})"
     detail = f" `diag analyze {failure.source}` shows what was allocated." if failure.source.endswith(ENDINGS) else ""
-    return f"Out of memory: {what}{where}{by}.{detail}"
+    return Failure(
+        f"Out of memory: {what}{where}{by}.{detail}",
+        _room(failure),
+        tuple(_fit(fit) for fit in failure.fits if fit.enough),
+        tuple(_fit(fit) for fit in failure.fits if not fit.enough),
+    )
+
+
+def _room(failure: FailedAllocation) -> str:
+    """What was free when an allocation failed."""
+    free = "" if failure.device_free is None else f"the device had {size(failure.device_free)} free"
+    held = "" if failure.unallocated is None else f"PyTorch had {size(failure.unallocated)} reserved but unallocated"
+    if held and failure.largest_free is not None:
+        held += f", in blocks of at most {size(failure.largest_free)}"
+    facts = " and ".join(filter(None, (free, held)))
+    return f"{sentence(facts)}." if facts else ""
+
+
+def _fit(fit: Fit) -> str:
+    risk = f"; {fit.risk}" if fit.risk else ""
+    change = f"`{fit.change}`" if "=" in fit.change else fit.change
+    return f"{change} (frees {'at most ' if fit.at_most else 'about '}{size(fit.frees)}{risk})"
 
 
 def snapshots_sentence(files: Sequence[str]) -> str:

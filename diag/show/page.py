@@ -33,7 +33,7 @@ from diag.model.steps import (
     Severity,
 )
 from diag.model.steps import Verdict as Answer
-from diag.show.memory import out_of_memory_sentences
+from diag.show.memory import Failure, failures_of
 from diag.show.policy import PAGE
 from diag.show.ranks import duration_rank_table, idle_table, rank_table, stall_lines, stall_table
 from diag.tables.efficiency import token_rate, tokens_of
@@ -177,7 +177,7 @@ class Advised(Struct, frozen=True):
 class Page(Struct, frozen=True):
     """Everything but the advice, from top to bottom. ``outcome``: how a run failed, if it did; it comes first, and the
     verdict is then about the steps recorded until that moment. ``since``: since when a step takes as long as it does,
-    and because of what; "" if that did not change. ``out_of_memory``: allocations that failed, whether or not that
+    and because of what; "" if that did not change. ``failures``: allocations that failed, whether or not that
     ended the run. ``recorded``: when the run was recorded, "" if it is not known.
     ``rank``: the one shown in detail. ``stall_lines``: the longest stalls, a line each. ``not_looked``:
     questions and the reason that they share. ``gaps``: at most MOST_GAPS of ``all_gaps``."""
@@ -203,7 +203,12 @@ class Page(Struct, frozen=True):
     recorded: str = ""
     outcome: Outcome | None = None
     since: str = ""
-    out_of_memory: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def out_of_memory(self) -> tuple[str, ...]:
+        """Each failed allocation in a few sentences."""
+        return tuple(failure.sentence for failure in self.failures)
 
     @property
     def urgent(self) -> list[Card]:
@@ -256,7 +261,7 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
         recorded=_recorded(result),
         outcome=result.outcome,
         since=since(result.history),
-        out_of_memory=out_of_memory_sentences(result.failed_allocations),
+        failures=failures_of(result.failed_allocations),
     )
 
 

@@ -8,6 +8,7 @@ and live at the peak is known; the rest was allocated before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +20,14 @@ from diag.account import trace_ranges as ranges
 from diag.account.intervals import Intervals, Window
 from diag.account.trace_ranges import host_windows
 from diag.collectors import records
+from diag.model.memory import Category
 from diag.rundir.tables import RankTables, Tables
 from diag.tables.policy import MEMORY_GROWTH
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
-from . import nesting
+from . import memory_history, nesting
+from .memory_history import History, Origin
 from .module_ranges import PYTHON_MODULES, class_of, module_ranges
 
 HOST = 0  # c10::DeviceType of host memory
@@ -35,6 +38,17 @@ BEFORE_BACKWARD = "before the backward"  # a phase, if nothing marks the forward
 NO_OPERATOR, NO_MODULE = "outside of operators", "outside of modules"
 # Operators that only allocate: their memory is for the operator around them.
 _ALLOCATES = r"^aten::_?(?:empty|new_empty|resize)"
+_COMMUNICATES = r"^(?:c10d::|nccl:|gloo:)"
+_WRAPPER_COMMUNICATES = (
+    r"^FSDP::(?:all_gather|post_backward_reduce)"  # where FSDP2 allocates what it gathers and reduces
+)
+_CATEGORY = {
+    FORWARD: Category.ACTIVATIONS,
+    BEFORE_BACKWARD: Category.ACTIVATIONS,
+    BACKWARD: Category.GRADIENTS,
+    OPTIMIZER: Category.OPTIMIZER,
+    OTHER: Category.OTHER,
+}
 
 Times = npt.NDArray[np.int64]
 
@@ -70,7 +84,7 @@ class Band(Struct, frozen=True):
     end_ns: int
 
 
-class MemoryCurve(Struct, frozen=True, eq=False):
+class MemoryCurve(Struct, frozen=True, eq=False, dict=True):
     """One device of one rank in one trace; for a rank that computes on a CPU the host, device HOST_MEMORY. The arrays
     have one length, at most MOST_POINTS: ``at_ns`` (since the trace began) and the largest ``allocated`` and
     ``reserved`` bytes in the bin that begins there; ``reserved`` is None if it was not recorded. ``totals`` False:
@@ -91,6 +105,13 @@ class MemoryCurve(Struct, frozen=True, eq=False):
     phase: str
     bands: tuple[Band, ...]
     live: Live
+    trace: Trace | None = None
+    changes: pl.DataFrame | None = None  # the samples of this device
+
+    @cached_property
+    def history(self) -> History | None:
+        """What was live over the window; None if the trace does not record the addresses of allocations."""
+        return _history(self.trace, self.changes) if self.trace is not None and self.changes is not None else None
 
 
 def memory_curves(tables: Tables) -> tuple[MemoryCurve, ...]:
@@ -143,7 +164,54 @@ def _curve(rank: int, trace: Trace, samples: pl.DataFrame, phases: Mapping[str, 
         phase=_phase_at(phases, np.array([moment]))[0],
         bands=_bands(phases, int(at_ns[0]), int(at_ns[-1]), trace.begin_ns),
         live=_live(trace, samples[: peak + 1], int(allocated[peak]) if totals else None, phases),
+        trace=trace,
+        changes=samples.with_columns(held=pl.Series(allocated)),
     )
+
+
+def _history(trace: Trace, samples: pl.DataFrame) -> History | None:
+    if samples["addr"].null_count() or samples["bytes"].null_count():
+        return None
+    size, held = samples["bytes"].to_numpy(), samples["held"].to_numpy()
+    rows = np.flatnonzero(size > 0)
+    origins = [Origin(Category.BEFORE, Category.BEFORE.value), *_origins(trace, samples[rows])]
+    number = np.zeros(len(size), dtype=np.int64)
+    number[rows] = np.arange(1, len(rows) + 1)
+    changes = zip((size > 0).tolist(), samples["addr"].to_list(), np.abs(size).tolist(), number.tolist(), strict=True)
+    found = memory_history.matched(changes, 0, len(samples))
+    # Held when the window began, and not released in it: also memory whose release was not recorded.
+    released = sum(size for size, begin in zip(found.size, found.begin, strict=True) if begin < 0)
+    if (stayed := int(held[0] - size[0]) - released) > 0:
+        found.add(-1, len(samples), stayed, 0)
+    at_ns = samples["ts_ns"].to_numpy() - trace.begin_ns
+    return memory_history.history(found.columns(origins, len(samples)), at_ns, held)
+
+
+def _origins(trace: Trace, allocated: pl.DataFrame) -> list[Origin]:
+    """What made each of these allocations: the operator and the module around it."""
+    at_ns = allocated["ts_ns"].to_numpy()
+    thread = allocated["thread"].fill_null(2**32 - 1).to_numpy().astype(np.int64)
+    operators, phases = _operators(trace, at_ns, thread), _phase_at(_phases(trace), at_ns)
+    modules = _modules(trace, at_ns, thread)
+    wrapper = ranges.named(trace, _WRAPPER_COMMUNICATES)
+    gathers = nesting.enclosing(wrapper, at_ns, thread) >= 0 if len(wrapper) else np.zeros(len(at_ns), dtype=bool)
+    communicates = pl.Series(operators, dtype=pl.String).str.contains(_COMMUNICATES).to_numpy() | gathers
+    return [
+        Origin(
+            Category.COMMUNICATION if of_collective else _CATEGORY[phase],
+            operator if module == NO_MODULE else f"{operator} in {module}",
+        )
+        for operator, module, phase, of_collective in zip(operators, modules, phases, communicates, strict=True)
+    ]
+
+
+def _modules(trace: Trace, at_ns: Times, thread: Times) -> list[str]:
+    """The innermost module around each moment."""
+    modules = next(iter(module_ranges(trace)), None)
+    if modules is None:
+        return [NO_MODULE] * len(at_ns)
+    found = _names(modules.calls, nesting.enclosing(modules.calls, at_ns, thread), NO_MODULE)
+    return [class_of(name) for name in found] if modules.source == PYTHON_MODULES else found
 
 
 def _bins(at_ns: Times) -> Times:
@@ -204,14 +272,9 @@ def _live(trace: Trace, until: pl.DataFrame, peak: int | None, phases: Mapping[s
     size, at_ns = live["bytes"].to_numpy(), live["ts_ns"].to_numpy()
     thread = live["thread"].fill_null(2**32 - 1).to_numpy().astype(np.int64)
     modules = next(iter(module_ranges(trace)), None)
-    in_module = [NO_MODULE] * len(live)
-    if modules is not None:
-        in_module = _names(modules.calls, nesting.enclosing(modules.calls, at_ns, thread), NO_MODULE)
-        if modules.source == PYTHON_MODULES:
-            in_module = [class_of(name) for name in in_module]
     return Live(
         operators=_table(_operators(trace, at_ns, thread), size, peak),
-        modules=_table(in_module, size, peak) if modules is not None else (),
+        modules=_table(_modules(trace, at_ns, thread), size, peak) if modules is not None else (),
         phases=_table(_phase_at(phases, at_ns), size, peak),
         before=max(0, peak - int(size.sum())) if peak is not None else None,
         module_source=modules.source if modules is not None else "",

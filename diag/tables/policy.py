@@ -113,6 +113,12 @@ class MemoryGrowth(Topic, name="memory-growth"):
     most_bands_of_curve = threshold(400, "bands", "chosen", "phases of a curve that are kept, the longest ones")
     most_live_allocations_listed = threshold(10, "rows", "chosen", "rows of a table of live allocations")
     most_failures_kept = threshold(20, "failures")
+    most_moments = threshold(240, "moments", "chosen", "of a history by category: each is at the peak of its bin")
+    most_origins = threshold(
+        48, "stacks", "chosen", "of a history, the largest ones; the others are summed by category"
+    )
+    most_segments_drawn = threshold(40, "segments", "chosen", "of the map of blocks, the largest ones")
+    most_blocks_drawn = threshold(4_000, "blocks", "chosen", "of the map of blocks")
     most_allocations_compared = threshold(5, "allocations")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +20,15 @@ from msgspec import Struct
 from diag.collectors.layout import MOST_RANKS
 from diag.collectors.reading import natural
 from diag.model import Gap
+from diag.model.memory import Category
 from diag.tables.policy import MEMORY_GROWTH
 from diag.traces import memory_snapshots as of
 from diag.traces.memory_snapshots import DeviceSnapshot, Snapshot, Stack
 from diag.traces.text_stream import file_name
 
+from . import memory_history
 from .memory_curves import Share, shares_of
+from .memory_history import Allocations, History, SegmentBlocks
 
 WITHOUT_STACK = "no recorded stack, or older than the history"
 
@@ -60,9 +64,10 @@ class OutOfMemory(Struct, frozen=True):
     device_free: int | None
     place: str
     at_us: int | None
+    event: int = 0  # its position in the history
 
 
-class SnapshotAccount(Struct, frozen=True, eq=False):
+class SnapshotAccount(Struct, frozen=True, eq=False, dict=True):
     """One device of one snapshot. The arrays have one length, at most MOST_POINTS, and hold the largest value of each
     bin: ``at_us`` since the first event (the event's number if the snapshot has no times, ``timed`` False),
     ``allocated`` as requested for tensors, and ``reserved``. All are empty without a recorded history: then the peak is
@@ -95,10 +100,46 @@ class SnapshotAccount(Struct, frozen=True, eq=False):
     ooms: tuple[OutOfMemory, ...]
     doubt: str = ""
     several_devices: bool = False  # the process used more than this one
+    content: DeviceSnapshot | None = None
+    stacks: tuple[Stack, ...] = ()
 
     @property
     def rank_known(self) -> bool:
         return self.rank is not None
+
+    @cached_property
+    def allocations(self) -> Allocations | None:
+        """Every allocation of the history; None if none was recorded."""
+        if self.content is None or not self.events or self.doubt:
+            return None
+        freed = _freed(self.content.events["action"].to_numpy())
+        return memory_history.of_snapshot(self.content, self.stacks, freed)
+
+    @cached_property
+    def history(self) -> History | None:
+        """What was live over time; None if no history was recorded, or one that is not whole."""
+        if self.allocations is None or self.content is None:
+            return None
+        events = self.content.events
+        allocated = _curves(events, self.state)[0]
+        return memory_history.history(self.allocations, _at_us(events), allocated)
+
+    @cached_property
+    def blocks(self) -> tuple[SegmentBlocks, ...]:
+        """The largest segments with their blocks, when the snapshot was written."""
+        return memory_history.map_of_blocks(self.content, self.stacks) if self.content is not None else ()
+
+    def outside(self, capacity: float | None) -> int | None:
+        """Bytes of the device that neither this allocator reserved nor were free when an allocation failed. None if
+        that is not known: only a failed allocation records what is free. ``capacity``: of the device."""
+        free = next((failure.device_free for failure in reversed(self.ooms) if failure.device_free is not None), None)
+        if capacity is None or free is None:
+            return None
+        return max(0, int(capacity) - free - self.state.reserved)
+
+    def categories_at_failure(self, failure: OutOfMemory) -> dict[Category, int]:
+        """Bytes that were live when an allocation failed, by category; empty if that is not known."""
+        return self.allocations.by_category(failure.event) if self.allocations is not None else {}
 
 
 class Larger(Struct, frozen=True):
@@ -171,15 +212,15 @@ def account_of(snapshot: Snapshot, device: DeviceSnapshot) -> SnapshotAccount:
     peak = int(allocated.argmax()) if len(events) else -1
     live = _live_at(events[: peak + 1], events[peak + 1 :], blocks)
     held = int(allocated[peak]) if len(events) else state.requested
-    timed = bool(len(events)) and not events["time_us"].null_count()
-    at_us = events["time_us"].to_numpy() - events["time_us"][0] if timed else np.arange(len(events), dtype=np.int64)
+    timed = _is_timed(events)
+    at_us = _at_us(events)
     first = _bins(at_us)
     stacks = snapshot.stacks
     known = [(stacks[stack], size) for stack, size in live if stack]
     before = sum(size for stack, size in live if not stack)
     places = _sums([*((stack.place, size) for stack, size in known), (WITHOUT_STACK, before)])
     ooms = [
-        _oom(row, stacks, int(at_us[at]) if timed else None)
+        _oom(row, stacks, int(at_us[at]) if timed else None, int(at))
         for at, row in zip(np.flatnonzero(action == of.OOM), events.filter(action == of.OOM).rows(), strict=True)
     ]
     return SnapshotAccount(
@@ -208,7 +249,21 @@ def account_of(snapshot: Snapshot, device: DeviceSnapshot) -> SnapshotAccount:
         ooms=tuple(ooms[-MEMORY_GROWTH.most_failures_kept :]),
         doubt=doubt,
         several_devices=len(snapshot.devices) > 1,
+        content=device,
+        stacks=stacks,
     )
+
+
+def _is_timed(events: pl.DataFrame) -> bool:
+    return bool(len(events)) and not events["time_us"].null_count()
+
+
+def _at_us(events: pl.DataFrame) -> Sizes:
+    """Since the first event; the numbers of the events if they have no times."""
+    if not _is_timed(events):
+        return np.arange(len(events), dtype=np.int64)
+    at_us: Sizes = events["time_us"].to_numpy() - events["time_us"][0]
+    return at_us
 
 
 def _has_phases(known: Iterable[tuple[Stack, int]]) -> bool:
@@ -294,9 +349,9 @@ def _bins(at_us: Sizes) -> Sizes:
     return np.unique((later - later[0]) // width, return_index=True)[1].astype(np.int64)
 
 
-def _oom(row: tuple[int, ...], stacks: Sequence[Stack], at_us: int | None) -> OutOfMemory:
+def _oom(row: tuple[int, ...], stacks: Sequence[Stack], at_us: int | None, event: int) -> OutOfMemory:
     _, _, size, _, free, stack = row
-    return OutOfMemory(size, free, stacks[stack].place, at_us)
+    return OutOfMemory(size, free, stacks[stack].place, at_us, event)
 
 
 def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:

@@ -25,6 +25,7 @@ from diag.collectors.layout import MOST_RANKS, run_of
 from diag.collectors.reading import read_regular
 from diag.errors import DiagError
 from diag.model import Gap
+from diag.model.memory import Category
 from diag.traces.policy import TRACE_LIMITS
 from diag.words.formatting import counted
 
@@ -71,6 +72,15 @@ _OPERATOR = re.compile(r"at::_ops::(\w+)::(?:call|redispatch)")
 _ALLOCATES = re.compile(r"_?(?:empty|new_empty|resize)")
 _CALL_MODULE = ("_call_impl", "torch/nn/modules/module.py")
 _BACKWARD = re.compile(r"torch::autograd::(?:Engine|PythonEngine)|_engine_run_backward")
+# Frames of a collective, or of a wrapper that gathers or reduces. Their own set-up holds parameters.
+_COMMUNICATES = re.compile(
+    r"torch/distributed/(?:distributed_c10d|_functional_collectives|_symmetric_memory|fsdp/|algorithms/)|"
+    r"torch/distributed/tensor/[\w/]*(?:_redistribute|_collective)|deepspeed/(?:comm|runtime/(?:comm|zero))/"
+)
+_COMMUNICATES_IN_C = re.compile(r"\bc10d::")
+_SETS_UP = re.compile(r"__init__|_?init_|reset_parameters|_materialize|to_empty|_apply$|_lazy_init|fully_shard$")
+_HOLDS_PARAMETERS = re.compile(r"torch/nn/(?:modules/|parameter\.py|init\.py)|torch/distributed/fsdp/")
+_RECOMPUTES = "torch/utils/checkpoint.py"
 
 
 class Stack(Struct, frozen=True):
@@ -82,6 +92,8 @@ class Stack(Struct, frozen=True):
     operator: str = ""
     module: str = ""
     phase: str = OTHER
+    category: Category = Category.BEFORE
+    calls: tuple[str, ...] = ()  # the frames outside of torch and the standard library, innermost first
 
     @property
     def place(self) -> str:
@@ -114,17 +126,20 @@ class _Stacks:
 
 def _stack(frames: Sequence[object]) -> Stack:
     user = operator = module = inner = ""
-    phase = OTHER
+    phase, calls, use = OTHER, list[str](), _Use()
     for entry in frames:
         if not isinstance(entry, Mapping):
             continue
         name, file = _text(entry.get("name")), _text(entry.get("filename"))
+        use.look_at(name, file)
         if _BACKWARD.search(name):
             phase = BACKWARD
         if file.endswith(".py"):
             label = f"{file.rpartition('/')[2]}:{_int(entry.get('line'), 0, 1 << 31) or 0} {name}"
-            if not user and not _TORCH.search(file) and not _STANDARD_LIBRARY.search(file):
-                user = label
+            if not _TORCH.search(file) and not _STANDARD_LIBRARY.search(file):
+                user = user or label
+                if len(calls) < TRACE_LIMITS.most_frames_named:
+                    calls.append(label)
             if "torch/optim/" in file and phase == OTHER:
                 phase = OPTIMIZER
             if name == _CALL_MODULE[0] and file.endswith(_CALL_MODULE[1]):
@@ -133,7 +148,37 @@ def _stack(frames: Sequence[object]) -> Stack:
             inner = label
         elif not operator and (match := _OPERATOR.search(name)) and not _ALLOCATES.match(match[1]):
             operator = match[1]
-    return Stack(user, operator, module, phase)
+    return Stack(user, operator, module, phase, use.category(phase), tuple(calls))
+
+
+class _Use:
+    """What a stack says about the use of its memory, frame by frame from the innermost. Wrappers are outer frames of
+    everything that a model computes, so a collective counts only inside of the first call of a module or of user
+    code."""
+
+    def __init__(self) -> None:
+        self.communicates = self.sets_up = self.recomputes = self._in_model = False
+
+    def look_at(self, name: str, file: str) -> None:
+        if not file.endswith(".py"):
+            self.communicates |= not self._in_model and bool(_COMMUNICATES_IN_C.search(name))
+            return
+        self.recomputes |= file.endswith(_RECOMPUTES)
+        self.sets_up |= bool(_SETS_UP.match(name) and _HOLDS_PARAMETERS.search(file))
+        if not self._in_model and _COMMUNICATES.search(file):
+            self.communicates |= not _SETS_UP.match(name)
+        self._in_model |= not _TORCH.search(file) or "torch/nn/modules/" in file
+
+    def category(self, phase: str) -> Category:
+        if phase == OPTIMIZER:
+            return Category.OPTIMIZER
+        if self.communicates:
+            return Category.COMMUNICATION
+        if phase == BACKWARD:
+            return Category.ACTIVATIONS if self.recomputes else Category.GRADIENTS
+        if self.sets_up:
+            return Category.PARAMETERS
+        return Category.ACTIVATIONS if phase == FORWARD else Category.OTHER
 
 
 # -- snapshots ---------------------------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ class TraceLimits(Topic, name="trace-limits", fixed=True):
     )
     latest_us = threshold(1 << 53, "us")
     most_snapshot_text_chars = threshold(200, "characters")
+    most_frames_named = threshold(8, "frames", "chosen", "of a stack, outside of torch and the standard library")
     archive_free_bytes = threshold(
         8 << 30, "bytes", "chosen", "also in addition to the traces: a core file is mostly zeros"
     )
