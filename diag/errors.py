@@ -74,14 +74,14 @@ def install_command(*requirements: str) -> str:
 
 
 def _requirements(extra: str) -> list[str]:
+    """The packages of an extra. Empty where the installed diag knows no such extra, as a checkout that was pulled after
+    it had been installed: a package of the extra's name would be somebody else's."""
     try:
         lines = requires("diag") or []
     except PackageNotFoundError:  # a source tree that was never installed
         lines = []
     marked = (line.partition(";") for line in lines)
-    return [name.strip() for name, _, marker in marked if re.search(rf"""extra == ["']{extra}["']""", marker)] or [
-        extra
-    ]
+    return [name.strip() for name, _, marker in marked if re.search(rf"""extra == ["']{extra}["']""", marker)]
 
 
 def require(module: str, what: str, extra: str) -> None:

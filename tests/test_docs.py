@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import typer
@@ -33,11 +32,7 @@ from diag.gate.budgets import QUANTITIES
 from diag.hang.classes import CLASSES
 from diag.model.steps import Blame, CriticalPath, MatchedCollective, Segments
 from diag.rundir.columns import Rows, Steps
-from tests.command import diag_process
-
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
-README = ROOT / "README.md"
+from tests.pages import DOCS, README, ROOT, SHELL, blocks, commands_in, committed
 
 
 def _generate() -> ModuleType:
@@ -57,14 +52,6 @@ generate = _generate()
 def reference() -> Mapping[str, str]:
     """The generated pages by name."""
     return {name: page() for name, page in generate.PAGES.items()}
-
-
-@cache
-def committed() -> Mapping[Path, str]:
-    """The pages that people write, by path."""
-    paths = [README, *DOCS.rglob("*.md")]
-    written = [path for path in paths if path.parent != DOCS / "reference" or path.name == "index.md"]
-    return {path: path.read_text("utf-8") for path in sorted(written)}
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
@@ -92,7 +79,7 @@ def test_the_readme_is_short_and_so_are_its_sentences() -> None:
 
 
 def test_the_readme_begins_with_the_two_commands() -> None:
-    first = next(_blocks(README.read_text("utf-8")))
+    first = next(blocks(README.read_text("utf-8")))
     assert [line.split("#")[0].strip() for line in first.lines[:2]] == ["make demo", "make test"]
 
 
@@ -179,45 +166,11 @@ def test_the_readme_links_only_to_files_of_the_repository() -> None:
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
-class Block(NamedTuple):
-    language: str
-    lines: list[str]
-    mark: str  # "starts": its command is run, and the output begins with what is shown
-
-
-def _blocks(text: str) -> Iterator[Block]:
-    pattern = r"(?:<!-- checked: (starts) -->\n)?^```(\S*)\n(.*?)^```"
-    for found in re.finditer(pattern, text, flags=re.S | re.M):
-        yield Block(found[2], found[3].splitlines(), found[1] or "")
-
-
 def _shell_lines(text: str) -> Iterator[str]:
-    """Lines of the code blocks that a shell takes, those that end in a backslash joined with the next."""
-    for block in _blocks(text):
-        if block.language in ("", "console", "yaml", "bash"):
-            for line in "\n".join(block.lines).replace("\\\n", " ").splitlines():
-                yield re.sub(r"^(\$|- run:) ", "", line.strip())
-
-
-def commands_in(line: str) -> Iterator[list[str]]:
-    """The simple commands of a line: those of a pipe, of a list and inside of ``$(...)``."""
-    for inner in re.findall(r"\$\(([^()]*)\)", line):
-        yield from commands_in(inner)
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=";|&<>")
-    lexer.whitespace_split = True
-    lexer.commenters = "#"
-    try:
-        words = list(lexer)
-    except ValueError:  # an output with a lone quotation mark
-        return
-    command: list[str] = []
-    for word in [*words, ";"]:
-        if set(word) <= set(";|&<>"):
-            if command:
-                yield command
-            command = []
-        else:
-            command.append(word)
+    """Lines of the code blocks that a shell takes."""
+    for block in blocks(text):
+        if block.language in SHELL:
+            yield from block.commands()
 
 
 @cache
@@ -309,7 +262,7 @@ def test_blocks_of_code_are_what_they_say() -> None:
     parsers = {"python": lambda text: compile(text, "page", "exec"), "toml": tomllib.loads, "json": json.loads}
     seen = set()
     for path, text in committed().items():
-        for block in _blocks(text):
+        for block in blocks(text):
             if block.language in parsers:
                 parsers[block.language]("\n".join(block.lines))
                 seen.add((path, block.language))
@@ -331,80 +284,6 @@ def test_the_page_of_tables_names_every_column(table: type) -> None:
     # Lists that columns of codes refer to, and what is no column.
     others = {"names", "groups", "matched", "ranks", "keys", "changes", "on_device", "noise"}
     assert {column for column in columns if f"`{column}`" not in described[1]} <= others
-
-
-# -- examples ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the examples read; an analysis leaves its verdict there."""
-    folder = tmp_path_factory.mktemp("checkout")
-    for name in ("sample_traces", "tests/hang/captured/sigkill-2-ranks"):
-        shutil.copytree(ROOT / name, folder / name)
-    return folder
-
-
-def _examples() -> Mapping[str, list[list[str]]]:
-    """What the pages show of each command's output, in words."""
-    found: dict[str, list[list[str]]] = {}
-    for text in committed().values():
-        for block in _blocks(text):
-            if block.mark:
-                prompt, *shown = block.lines
-                found.setdefault(prompt, []).append(" ".join(shown).split())
-    return found
-
-
-@pytest.mark.parametrize("prompt", _examples())
-def test_an_example_begins_with_what_is_shown(
-    prompt: str, checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(checkout)
-    for name, value in {"COLUMNS": "108", "DIAG_CACHE": "off", "OPENBLAS_NUM_THREADS": "1"}.items():
-        monkeypatch.setenv(name, value)
-    dollar, name, *arguments = shlex.split(prompt)
-    assert (dollar, name) == ("$", "diag")
-    app(arguments, standalone_mode=False)
-    printed = capsys.readouterr().out.split()
-    for shown in _examples()[prompt]:
-        assert len(shown) > 20
-        assert printed[: len(shown)] == shown
-
-
-# What the README's words stand for, and the commands that train, serve or ask a running job, which other tests do.
-_STANDS_FOR = {
-    "TRACES/": "traces",
-    "R": "sample_traces/fsdp2-slow-loader-rank1",
-    "before": "sample_traces/fsdp2-not-overlapped",
-    "after": "sample_traces/fsdp2-slow-wire",
-    "logs/": "tests/hang/captured/sigkill-2-ranks",
-    "dumps/": "tests/hang/captured/sigkill-2-ranks",
-    "ds_config.json": "ds_config.json",
-}
-_ELSEWHERE = {"run", "attach", "trace", "tune", "dashboard", "metrics", "demo"}
-_MORE = {"open": ["-o", "step.json.gz"]}  # or it waits for the browser
-
-
-def _of_the_readme() -> list[list[str]]:
-    commands = [command for line in _shell_lines(README.read_text("utf-8")) for command in commands_in(line)]
-    asked = [command[1:] for command in commands if command[0] == "diag" and len(command) > 1]
-    return [
-        one for one in asked if one[0] not in _ELSEWHERE and not {"--ras", "--stacks"} & set(one) and "-" not in one
-    ]
-
-
-@pytest.mark.parametrize("command", _of_the_readme(), ids=" ".join)
-def test_a_command_of_the_readme_runs(command: list[str], checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(checkout)
-    for trace in (ROOT / "sample_traces/ddp-healthy").glob("ranks/*/trace-*"):
-        copied = Path("traces", trace.parent.name, trace.name)
-        copied.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(trace, copied)
-    Path("ds_config.json").write_text('{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}')
-    words = [_STANDS_FOR.get(word, word) for word in command]
-    ended = diag_process(*words, *_MORE.get(words[0], []))
-    assert ended.returncode == 0, ended.stderr
 
 
 # -- reference ---------------------------------------------------------------------------------------------------------
