@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle, product
 from pathlib import Path
@@ -176,16 +176,29 @@ def _with_stacks(answer: Answer, run: Path) -> Answer:
     return replace(answer, stacks=stacks, by_triage=blamed)
 
 
-def live(at_once: int, every: int, first: int, out: Path | None) -> None:
-    answers = []
+def live(at_once: int, every: int, first: int, out: Path | None, kinds: tuple[str, ...]) -> None:
+    """Runs the cases of these kinds whose answers are not in ``out`` yet; the table is of all that are there."""
+    answers = _answers_in(out) if out is not None and out.exists() else []
+    known = {answer.case for answer in answers}
+    left = [case for case in cases()[first::every] if case.kind in kinds and case not in known]
     with ThreadPoolExecutor(at_once) as pool:
-        for answer in pool.map(run_case, cases()[first::every]):
-            answers.append(answer)
+        for done in as_completed([pool.submit(run_case, case) for case in left]):
+            answers.append(answer := done.result())
             print(answer, flush=True)
             if out is not None:
                 with out.open("a") as file:
                     file.write(json.dumps(asdict(answer) | {"right": answer.right}) + "\n")
     table(answers)
+
+
+def _answers_in(out: Path) -> list[Answer]:
+    answers = []
+    for line in out.read_text().splitlines():
+        fields = json.loads(line)
+        fields.pop("right")
+        fields |= {"case": Case(**fields["case"]), "named": tuple(fields["named"])}
+        answers.append(Answer(**fields | {"by_triage": tuple(fields["by_triage"])}))
+    return answers
 
 
 def table(answers: list[Answer]) -> None:
@@ -430,7 +443,8 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("--every", type=int, default=1, help="of the cases, every n-th")
     parser.add_argument("--first", type=int, default=0, help="from this one on")
-    parser.add_argument("--out", type=Path, help="a file to which each answer is added")
+    parser.add_argument("--out", type=Path, help="a file to which each answer is added; those in it are not run again")
+    parser.add_argument("--kind", choices=KINDS, action="append", help="of faults; all without it")
     parser.add_argument("--hours", type=float, default=1000)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--each", type=float, default=5, help="minutes of one training")
@@ -438,7 +452,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     if given.what == "live":
-        live(given.at_once, given.every, given.first, given.out)
+        live(given.at_once, given.every, given.first, given.out, tuple(given.kind or KINDS))
     elif given.what == "busy":
         beside_busy_loops(given.minutes, given.each)
     elif given.what == "cost":
