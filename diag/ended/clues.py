@@ -15,9 +15,10 @@ from diag.ended.read import CalledCollective, Rank, Rundir
 from diag.events.differs import By, Difference, Known, first_met, who_differs
 from diag.events.policy import COLLECTIVES
 from diag.events.rows import Call, Event, JobRank
-from diag.rundir.beats import waited_for
+from diag.rundir.beats import Beat, waited_for
 from diag.rundir.state_words import since_words, where_words
 from diag.rundir.states import State
+from diag.rundir.turns import skipped_by
 from diag.words.formatting import begun, listing, spaced
 
 # -- A training that hangs, by the heartbeats that ranks sent when they were asked -------------------------------------
@@ -39,7 +40,9 @@ def clues_of_standstill(run: Rundir) -> list[Clue]:
     away = {rank for rank in run.ranks if rank not in waiting}
     beats = {rank: record.beat for rank, record in run.ranks.items()}
     groups = {rank: record.groups for rank, record in run.ranks.items()}
-    if not waiting or not away:
+    if not away:
+        return _clues_of_order(run, beats, waiting)
+    if not waiting:
         return []
     needed = waited_for(beats, groups, waiting) & away or away
     if any(record.beat is not None and record.beat.failed for rank, record in run.ranks.items() if rank in needed):
@@ -61,6 +64,26 @@ def clues_of_standstill(run: Rundir) -> list[Clue]:
             victims=victims,
         )
         for fault, ranks in by_class.items()
+    ]
+
+
+def _clues_of_order(run: Rundir, beats: Mapping[int, Beat | None], waiting: set[int]) -> list[Clue]:
+    """A clue for the ranks that have left the order of their calls, where all ranks wait for each other."""
+    skipped = skipped_by(beats, waiting, {rank: RankLayout(run.ranks[rank].folder) for rank in waiting})
+    if not skipped:
+        return []
+    first, call = next(iter(sorted(skipped.items())))
+    victims = tuple(sorted(waiting - set(skipped)))
+    wait = "waits" if len(victims) == 1 else "wait"
+    return [
+        Clue(
+            fault_class="desync",
+            culprits=tuple(run.ranks[rank].culprit for rank in sorted(skipped)),
+            evidence=tuple(evidence_of_standstill(run.ranks[rank]) for rank in (*sorted(skipped)[:4], *victims[:1])),
+            confidence=COLLECTIVES.differs_from_itself,
+            note=f"Rank {first} {call.words}; {spaced(listing(victims))} {wait} meanwhile",
+            victims=victims,
+        )
     ]
 
 

@@ -120,6 +120,11 @@ class Silence(Topic, name="silence"):
     )
     most_pauses_kept = threshold(512, "ranks", "chosen", "whose longest pauses are kept while their files stay")
     most_ranks_named = threshold(4, "ranks")
+    orders_compared = threshold(
+        64, "ranks", "chosen", "of those that wait for each other, whose calls of the last steps are read"
+    )
+    orders_tail_bytes = threshold(1 << 18, "bytes", "chosen", "of these calls: some steps of 32 layers with FSDP2")
+    least_orders = threshold(3, "steps", "chosen", "that show in which order a rank makes its calls")
 
 
 SILENCE = Silence()

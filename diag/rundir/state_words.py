@@ -51,7 +51,8 @@ def stuck_words(judged: Judged) -> str:
             texts.append(f"{spaced(listing(named))} wait{'s' if len(named) == 1 else ''} {words}")
     if waiting and not culprits:
         in_circle = len(waiting) > 1 and all(rank.waits_for for rank in waiting)
-        texts.append("they wait for each other" if in_circle else "no rank is known to be behind")
+        open_words = "they wait for each other, and no recorded order of their calls shows which one left it"
+        texts.append(open_words if in_circle else "no rank is known to be behind")
     return "; ".join(texts)
 
 
@@ -66,6 +67,8 @@ def where_words(rank: RankState) -> str:
         return f"is silent for {elapsed(rank.silent_ns)}, last {place} of step {rank.step:,}"
     if rank.state is State.FINISHED:
         return "has finished its training"
+    if rank.skipped:
+        return f"{rank.skipped}, and waits in {rank.waits_in}"
     if rank.waits_in:
         return f"waits in {rank.waits_in}"
     since = f" for {elapsed(rank.in_it_ns)}" if rank.in_it_ns is not None else ""
@@ -82,7 +85,7 @@ def blocked_words(rank: RankState) -> str:
 
 def behind_ranks(judged: Judged) -> list[RankState]:
     """The ranks that the others of a stuck run wait for, as far as it is known: those that raised, else those that are
-    silent, else those that are in no collective while others wait in one."""
+    silent, else those that are in no collective while others wait in one, else those that have left out a call."""
     for states in (
         [rank for rank in judged.ranks if rank.raised],
         [rank for rank in judged.ranks if rank.state in (State.STUCK, State.UNKNOWN)],
@@ -95,7 +98,7 @@ def behind_ranks(judged: Judged) -> list[RankState]:
     if waiting and away:
         open_ones = [rank for rank in away if rank.state is not State.FINISHED]
         return [rank for rank in away if rank.rank in needed] or open_ones or away
-    return []
+    return [rank for rank in waiting if rank.skipped]
 
 
 def headline_of(judged: Judged) -> str:

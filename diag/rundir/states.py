@@ -30,6 +30,7 @@ from .lines import (
     read_identity,
 )
 from .pauses import Pause, longest
+from .turns import skipped_by
 
 BUSY_PHASES = (CHECKPOINT, EVALUATION)  # long by nature, and often on one rank alone
 
@@ -64,7 +65,8 @@ class RankState(Struct, frozen=True):
     """One rank. ``step``: under way, -1 before the first; ``phase``: as its heartbeat says; ``in_it_ns``: time in that
     phase, None if unknown; ``silent_ns``: since its last heartbeat. ``waits_in``: its unfinished collective, in words;
     ``waits_for``: the ranks that have not called it. ``line``: the training's own, which it is in: "train.py:57 in
-    load". ``blocked_in``: the call to the system in which it has waited for seconds: "flock /data/lock"."""
+    load". ``blocked_in``: the call to the system in which it has waited for seconds: "flock /data/lock".
+    ``skipped``: of ranks that wait for each other, what this one has left out: "has called group 2 without ..."."""
 
     rank: int
     state: State
@@ -77,6 +79,7 @@ class RankState(Struct, frozen=True):
     raised: str = ""
     line: str = ""
     blocked_in: str = ""
+    skipped: str = ""
 
 
 class Standstill(Struct, frozen=True):
@@ -367,7 +370,7 @@ def _of_live(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], now_ns: in
     elif not busy and still_ns >= max(SILENCE.slow_s * 1e9, SILENCE.slow_steps * usual_ns):
         state = State.SLOW if still_ns > _pauses(heard).period_ns else state
     standstill = _standstill(read, still_ns if still_ns >= base_ns else None, now_ns, last_step)
-    return Judged(state, now_ns, None, standstill, _states(read))
+    return Judged(state, now_ns, None, standstill, _states(read, ask_order=state is State.STUCK))
 
 
 def _of_first_step(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], heard: list[_Rank], now_ns: int) -> Judged:
@@ -445,21 +448,26 @@ def _standstill(
     return Standstill(still_ns, longest_first, raised, busy, since_ns, last_step)
 
 
-def _states(read: Mapping[int, _Rank]) -> tuple[RankState, ...]:
+def _states(read: Mapping[int, _Rank], ask_order: bool = False) -> tuple[RankState, ...]:
+    """``ask_order``: whether, if all ranks wait, the records are asked which one left the order of its calls."""
     beats = {rank: its.beat for rank, its in read.items()}
     waiting = {rank for rank, its in read.items() if its.waits}
     needed = waited_for(beats, {}, waiting) if waiting else set()
+    skipped: dict[int, str] = {}
+    if ask_order and waiting and all(its.waits for its in read.values() if its.beat is None or its.open):
+        files = {rank: its.files for rank, its in read.items()}
+        skipped = {rank: call.words for rank, call in skipped_by(beats, waiting, files).items()}
     states = []
     for rank, its in sorted(read.items()):
         if its.beat is None:
             if rank in needed:
                 states.append(RankState(rank, State.UNKNOWN, -1, "", None, its.age_ns))
             continue
-        states.append(_state_of_rank(rank, its, beats, rank in waiting))
+        states.append(_state_of_rank(rank, its, beats, rank in waiting, skipped.get(rank, "")))
     return tuple(states)
 
 
-def _state_of_rank(rank: int, its: _Rank, beats: Mapping[int, Beat | None], waits: bool) -> RankState:
+def _state_of_rank(rank: int, its: _Rank, beats: Mapping[int, Beat | None], waits: bool, skipped: str) -> RankState:
     beat = its.beat
     assert beat is not None
     if beat.done:
@@ -480,5 +488,5 @@ def _state_of_rank(rank: int, its: _Rank, beats: Mapping[int, Beat | None], wait
     return RankState(
         rank, state, beat.step, beat.phase, its.in_phase_ns, its.age_ns, beat.waits_words if waits else "",
         tuple(sorted(waits_for)), its.raised, beat.line,
-        beat.call if its.idle_ns >= SILENCE.idle_still_s * 1e9 else "",
+        beat.call if its.idle_ns >= SILENCE.idle_still_s * 1e9 else "", skipped,
     )  # fmt: skip

@@ -121,6 +121,7 @@ def state_to_dict(state: RunState | None) -> dict[str, Any] | None:
                 "silent_ns": rank.silent_ns,
                 "waits_in": rank.waits_in or None,
                 "waits_for": list(rank.waits_for),
+                "skipped": rank.skipped or None,
                 "raised": rank.raised or None,
             }
             for rank in state.by_rank

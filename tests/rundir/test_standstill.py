@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from diag.api import RunState, state_of
 from diag.app.views.live import progress_line
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.manifest import update_manifest
-from diag.collectors.records import Heartbeat
+from diag.collectors.records import CollectiveLine, CollectiveRow, Heartbeat
+from diag.hang.api import triage
 from diag.rundir.curves import Progress
 from tests.app.runs import write_run
 
@@ -212,6 +214,49 @@ def test_two_groups_that_wait_for_each_other_name_nobody(tmp_path: Path) -> None
     state = state_of(run, NOW)
     assert [rank.state for rank in state.by_rank] == ["waiting", "waiting"]
     assert "is in" not in state.headline
+
+
+def of_two_groups(run: Path, orders: list[str], ranks_in: list[str]) -> RunState:
+    """Ranks that called groups "a" and "b" in these orders, step by step, and then each wait in one group."""
+    training(run, dict.fromkeys(range(len(ranks_in)), (1, 40, "forward")))
+    for rank, group in enumerate(ranks_in):
+        files, made, lines = RunLayout(run).rank(rank), Counter[str](), list[CollectiveLine]()
+        for step, order in enumerate(orders):
+            rows = []
+            for at, name in enumerate(order):
+                rows.append(
+                    CollectiveRow(name, made[name], "all_reduce", 4, "float32", 10 * step + at, None, None, None)
+                )
+                made[name] += 1
+            lines.append(CollectiveLine(step, rows))
+        files.collectives.write_text("".join(f"{json.dumps(asdict(line))}\n" for line in lines))
+        finished = {name: count - 1 for name, count in made.items()}
+        beat = json.loads(files.heartbeat.read_text())
+        beat |= {"last_started": finished | {group: made[group]}, "last_finished": finished, "step": len(orders)}
+        files.heartbeat.write_text(json.dumps(beat))
+        os.utime(files.heartbeat, ns=(NOW - S, NOW - S))
+    return state_of(run, NOW)
+
+
+@pytest.mark.parametrize("ranks_in", [["a", "b"], ["b", "a", "a"], ["a", "b", "a", "a"]])
+@pytest.mark.parametrize("orders", [["ab"] * 5, ["abab"] * 4, ["ab", "aabb", "ab", "ab"]])
+def test_of_ranks_that_wait_for_each_other_the_one_that_left_its_order(
+    tmp_path: Path, orders: list[str], ranks_in: list[str]
+) -> None:
+    state = of_two_groups(tmp_path / "run", orders, ranks_in)
+    odd = ranks_in.index("b")
+    assert [rank.rank for rank in state.behind] == [odd]
+    assert f"rank {odd} has called group b without #" in state.headline
+    answer = triage([tmp_path / "run"])
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("desync", [odd])
+
+
+@pytest.mark.parametrize("orders", [["ab", "ba", "ab", "ba"], ["ab"], ["a", "b", "a", "b"], ["b"] * 4])
+def test_no_rank_is_named_where_the_order_is_not_known(tmp_path: Path, orders: list[str]) -> None:
+    """The calls came in both orders, in too few steps, or never both in one."""
+    state = of_two_groups(tmp_path / "run", orders, ["a", "b"])
+    assert state.behind == []
+    assert not any(rank.skipped for rank in state.by_rank)
 
 
 def test_the_calls_that_only_the_recorder_sees_lead_to_the_rank(tmp_path: Path) -> None:
