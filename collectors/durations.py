@@ -65,7 +65,7 @@ def poll_of(
     recorder = native_recorder()
     if recorder is None:
         return None, "this build of torch has no Flight Recorder of an accelerator"
-    timing = _Timing(accelerator.device)
+    timing = _Timing()
     timing.enable()
     kind = accelerator.kind
     return DurationPoll(recorder, file, complaints, timing.enable, lambda: query_beside_captures(kind)), ""
@@ -74,8 +74,7 @@ def poll_of(
 class _Timing:
     """Enables the timing of groups that were created before TIMING_VARIABLE was set."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self) -> None:
         self._enabled: set[str] = set()
 
     def enable(self) -> None:
@@ -86,8 +85,9 @@ class _Timing:
                 continue
             self._enabled.add(name)
             try:
-                group._get_backend(self._device)._enable_collectives_timing()  # type: ignore[attr-defined]
-            except (RuntimeError, AttributeError):  # a group of the CPU, or a backend that times nothing
+                # Of the group, not of its backends: the Python objects of those do not have it.
+                group._enable_collectives_timing()  # type: ignore[attr-defined]
+            except RuntimeError:  # a backend that times nothing
                 continue
 
 

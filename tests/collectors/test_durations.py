@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
+from unittest.mock import create_autospec
 
 import pytest
 import torch
@@ -456,28 +457,18 @@ def test_the_timing_is_enabled_before_groups_are_made(clean: pytest.MonkeyPatch,
     assert prepared(tmp_path) is None
 
 
-class Backend:
-    def __init__(self, enabled: list[object], fails: bool) -> None:
-        self._enabled, self._fails = enabled, fails
-
-    def _enable_collectives_timing(self) -> None:
-        if self._fails:
-            raise RuntimeError("Backend gloo is missing implementation of enableCollectivesTiming.")
-        self._enabled.append(self)
-
-
 def test_all_groups_are_timed_also_those_that_are_made_later(clean: pytest.MonkeyPatch, tmp_path: Path) -> None:
     enabled: list[object] = []
 
-    class Group:
-        def __init__(self, fails: bool = False) -> None:
-            self._fails = fails
-
-        def _get_backend(self, _device: torch.device) -> Backend:
-            return Backend(enabled, self._fails)
+    def group(fails: bool = False) -> Any:
+        """With the methods that a group has in this torch, and no others."""
+        made = create_autospec(dist.ProcessGroup, instance=True)
+        refuses = RuntimeError("Backend gloo is missing implementation of enableCollectivesTiming.")
+        made._enable_collectives_timing.side_effect = refuses if fails else lambda: enabled.append(made)
+        return made
 
     backend_and_store = "nccl", None
-    groups = {Group(): backend_and_store, Group(fails=True): backend_and_store}
+    groups = {group(): backend_and_store, group(fails=True): backend_and_store}
     names = {one: str(at) for at, one in enumerate(groups)}
     clean.setattr(dist.distributed_c10d, "_world", SimpleNamespace(pg_map=groups, pg_names=names))
     ring = Ring()
@@ -487,7 +478,7 @@ def test_all_groups_are_timed_also_those_that_are_made_later(clean: pytest.Monke
     on_gpu: Any = SimpleNamespace(device=torch.device("cuda", 0), kind=XPU)  # nothing to set for captures
     poll, why = poll_of(on_gpu, True, file, complaints)
     assert (poll is not None, why, len(enabled)) == (True, "", 1)
-    later = Group()
+    later = group()
     groups[later], names[later] = backend_and_store, "later"
     ring.ended()
     assert poll is not None
