@@ -104,7 +104,8 @@ class PipelineStrategy(Strategy):
         for stage in self.stages:
             stage.phase = phase
         losses: list[Tensor] = []
-        inputs = (tokens[:, :-1],) if any(stage.is_first for stage in self.stages) else ()
+        # Contiguous: torch up to 2.11 refuses an input whose strides are not those that it inferred.
+        inputs = (tokens[:, :-1].contiguous(),) if any(stage.is_first for stage in self.stages) else ()
         if any(stage.is_last for stage in self.stages):
             self.schedule.step(*inputs, target=tokens[:, 1:], losses=losses, return_outputs=False)
         else:
