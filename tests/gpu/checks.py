@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from diag.account.gpu import device_work
-from diag.account.trace_ranges import host_windows
+from diag.account import intervals as iv
+from diag.account.gpu import COMM, device_work
+from diag.account.trace_ranges import as_intervals, host_windows
 from diag.api import analyze, open_run
+from diag.collectors.device_times import blocked_by
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import DATA, DeviceRecord, DeviceStepRecord, StepRecord
 from diag.diagnoses.memory_pressure import peaks_of
@@ -38,7 +40,19 @@ from tests.bench._plain_training import AGAIN, ALWAYS, BARE
 from tests.bench.attach_overhead import of_job
 from tests.busy import CONTENTION
 from tests.copies import replace
-from tests.gpu.plan import INSPECTOR, OVERHEAD, PROBE, PROBED, RECORD, Machine, Planned, plan
+from tests.gpu.plan import (
+    ANSWERS,
+    DEVICE,
+    INSPECTOR,
+    NCCL_HANG,
+    OVERHEAD,
+    PROBE,
+    PROBED,
+    RECORD,
+    Machine,
+    Planned,
+    plan,
+)
 
 PASSED, FAILED, NOT_APPLICABLE = "passed", "failed", "not applicable"
 
@@ -47,6 +61,7 @@ PEAK_ERROR = 0.01  # recorded peak of the allocator against torch's own, read wi
 ESTIMATE_ERROR = 0.10  # `diag plan` against the recorded peak; on CPUs the largest error of 45 trainings was 4.7 %
 CLOCK_ERROR, CLOCK_MS = 0.10, 2.0  # a step by CUDA events, without its data phase, against its kernels' span
 INSPECTED = 0.8  # of the all-reduces that we recorded, Inspector's dumps have at least; the last may be missing
+_ROUNDED = 2 << 20  # bytes that the allocator may add to a block
 _SEEN_BYTES = 8192  # Inspector leaves out what is smaller
 
 
@@ -77,6 +92,7 @@ class Checked:
     runs: dict[str, dict[str, Any]]
     left_out: dict[str, str]
     seconds: float = 0.0
+    cases: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def open(cls, folder: Path) -> Checked:
@@ -88,7 +104,7 @@ class Checked:
         known = {one.name for one in fields(Machine)}
         machine = Machine(**{key: value for key, value in content["machine"].items() if key in known})
         runs = {one["name"]: one for one in content["runs"]}
-        return cls(folder, machine, runs, content["left_out"], content["seconds"])
+        return cls(folder, machine, runs, content["left_out"], content["seconds"], content.get("cases", {}))
 
     def run(self, name: str) -> RunLayout:
         """NotApplicable for a run that there is not."""
@@ -214,7 +230,7 @@ def windowless_class(checked: Checked, planned: Planned) -> Found:
 def hang_verdict(checked: Checked, planned: Planned) -> Found:
     answer = planned.answer
     assert answer is not None
-    if not checked.machine.diag and not checked.machine.gpus:
+    if planned.by_gloo or not (checked.machine.diag or checked.machine.gpus):
         raise NotApplicable("without diag run nobody asks the rank that hangs, and gloo's timeout leaves nothing of it")
     found = triage([str(_ran(checked, planned).root)])
     ranks = tuple(culprit.rank for culprit in found.culprits)
@@ -260,11 +276,11 @@ def _probed(checked: Checked) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def hang_dumps(checked: Checked) -> Found:
     """What the ranks left when they were asked during the hang, or NCCL's own dumps where nobody asked."""
-    name = next(one.name for one in plan(checked.machine) if one.hangs)
-    dumps = read_dumps([checked.run(name).root]).dumps
-    wanted = "nccl" if checked.machine.gpus else "gloo"
+    planned = next(one for one in plan(checked.machine) if one.hangs and one.name != NCCL_HANG)
+    dumps = read_dumps([checked.run(planned.name).root]).dumps
+    wanted = "nccl" if checked.machine.gpus and not planned.by_gloo else "gloo"
     said = _by_rank(dumps, lambda dump: f"{dump.entries} of {dump.backend or 'an unknown backend'}")
-    waiting = set(range(checked.machine.ranks - 1))  # the last rank hangs
+    waiting = set(range(2 if planned.by_gloo else checked.machine.ranks)[:-1])  # the last rank hangs
     return waiting <= {rank for rank, one in dumps.items() if one.entries and wanted in one.backend}, said or "no dump"
 
 
@@ -408,22 +424,174 @@ def overhead(checked: Checked) -> Found:
     return True, f"{text}; {len(both)} turns, {1e3 * median(both):.1f} ms a step on {clock}"
 
 
+# -- what the GPU's libraries answer ---------------------------------------------------------------------------------
+
+
+def _answer(checked: Checked, question: str) -> dict[str, Any]:
+    """NotApplicable where it was not asked; DiagError where it raised."""
+    checked.on_gpu()
+    path = checked.run(DEVICE).at(ANSWERS)
+    try:
+        answers = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise DiagError(f"the process left no answers: {error}", path=path) from error
+    if question not in answers:
+        raise NotApplicable(f"not asked: the process ended before, at {list(answers)[-1]}")
+    said = answers[question]
+    if "answer" not in said:
+        raise DiagError(f"{question}: {said.get('error', 'no answer')}")
+    found: dict[str, Any] = said["answer"]
+    return found
+
+
+def event_clock(checked: Checked) -> Found:
+    said = _answer(checked, "events")
+    events, host = said["events_ms"], said["host_ms"]
+    text = (
+        f"a kernel took {events:.2f} ms by events and {host:.2f} ms on the host, which had launched it after "
+        f"{said['launch_ms']:.2f} ms; to record an event takes the host {said['record_us']:.1f} us, to query it "
+        f"{said['query_us']:.1f} us; {said['matmul_tflop_s']:.0f} TFLOP/s in bf16"
+    )
+    return not said["passed_at_once"] and agree(events, host), text
+
+
+_SAMPLED = ("sm_clock_mhz", "memory_clock_mhz", "power_mw", "temperature_c", "utilization_percent")
+
+
+def driver_fields(checked: Checked) -> Found:
+    """Fields that the driver left empty are named: a device that does not offer them is no fault of ours."""
+    said = _answer(checked, "samples")
+    last = said["samples"][-1]
+    if last.get("unavailable"):
+        return False, str(last["unavailable"])
+    health = last.get("health") or {}
+    empty = [name for name, value in {**last, **health}.items() if value is None and name != "unavailable"]
+    given = ", ".join(f"{name} {last[name]}" for name in _SAMPLED if last.get(name) is not None)
+    busy = max((one.get("utilization_percent") or 0 for one in said["samples"]), default=0)
+    text = f"{given}; up to {busy} % used; all fields take {said['everything_ms']:.1f} ms; empty: "
+    return all(last.get(name) is not None for name in _SAMPLED), text + (", ".join(empty) or "none")
+
+
+def native_durations(checked: Checked) -> Found:
+    said = _answer(checked, "recorders")
+    durations = said.get("durations_ms", [])
+    held = ", ".join(f"{name or 'generic'} {count} bytes" for name, count in said["bytes"].items()) or "nothing"
+    if not durations:
+        return False, f"no entry has a duration; the recorders hold: {held}; states: {said.get('states')}"
+    ours, theirs = said["events_ms"], median(durations)
+    text = f"{len(durations)} of {said['entries']} entries have a duration, in the middle {theirs:.3f} ms"
+    return "nccl" in said["bytes"] and agree(theirs, ours), f"{text}; by events {ours:.3f} ms each; {held}"
+
+
+def profiler_window(checked: Checked) -> Found:
+    said = _answer(checked, "window")
+    kinds = said["kinds"]
+    kernels = kinds.get("kernel", 0)
+    text = (
+        f"{kernels} kernels of {sum(kinds.values())} events, {said['bytes'] / 1e6:.1f} MB in {said['export_s']:.2f} s"
+    )
+    return kernels > 0, text if kernels else f"{text}: CUPTI gave none (permissions, or another profiler)"
+
+
+def allocator_calls(checked: Checked) -> Found:
+    said = _answer(checked, "memory")
+    right = abs(said["grown"] - said["asked"]) <= _ROUNDED and said["events"] > 0 and bool(said["observer_told"])
+    return right, (
+        f"{said['asked']:,} bytes asked, peak grew by {said['grown']:,}; {said['events']} events in a snapshot of "
+        f"{1e3 * said['snapshot_s']:.0f} ms; the observer of a failed allocation was told "
+        f"{len(said['observer_told'])} times"
+    )
+
+
+def captured_graph(checked: Checked) -> Found:
+    answers = _answer(checked, "graphs")["answers"]
+    return all(wanted in answers for wanted in ("mode set: True", "query: True", "capturing: True")), "; ".join(answers)
+
+
+def compiler(checked: Checked) -> Found:
+    said = _answer(checked, "compiled")
+    return True, f"{said['seconds']:.1f} s for a small function"
+
+
+def nccl_hang(checked: Checked) -> Found:
+    """NCCL's own dump of a collective that never started, and what the triage says of it."""
+    checked.on_gpu()
+    layout = checked.run(NCCL_HANG)
+    dumps = read_dumps([layout.root]).dumps
+    said = _by_rank(dumps, lambda dump: f"{dump.entries} entries of {dump.backend}, {len(dump.pending)} pending")
+    found = triage([str(layout.root)])
+    ranks = tuple(culprit.rank for culprit in found.culprits)
+    right = all("nccl" in dump.backend and dump.pending for dump in dumps.values()) and bool(dumps)
+    return right, f"{said or 'no dump'}; the triage says {found.fault_class}, {_at_fault(ranks)}"
+
+
+def overlap(checked: Checked) -> Found:
+    """Exposed communication of the steps in the profiler window: where the training's stream waited, by CUDA events,
+    against the time in which only NCCL's kernels ran."""
+    checked.on_gpu()
+    if checked.machine.ranks < 2:
+        raise NotApplicable("a group of one rank exchanges nothing: it takes two GPUs")
+    said, right = [], True
+    for name in ("ddp", "fsdp2"):
+        if name not in checked.runs:
+            continue
+        for rank, own in open_paths([checked.run(name).root]).ranks.items():
+            waited, alone_ns = exposures(checked.run(name).rank(rank), own.traces)
+            if not waited:
+                said.append(f"{name}, rank {rank}: no step has both")
+                continue
+            events, kernels = sum(waited) / 1e6 / len(waited), sum(alone_ns) / 1e6 / len(alone_ns)
+            right &= agree(events, kernels)
+            said.append(f"{name}, rank {rank}: {events:.2f} ms a step by events, {kernels:.2f} by kernels")
+    if not said:
+        raise NotApplicable("neither ddp nor fsdp2 was run")
+    return right, "; ".join(said)
+
+
+def exposures(files: RankLayout, traces: Iterable[Trace]) -> tuple[list[int], list[int]]:
+    """Exposed communication of each step that has both, in nanoseconds: by events, and by kernels."""
+    records, _ = read_lines(files.device_steps, DeviceStepRecord)
+    by_events = {
+        one.step: iv.total(iv.union(np.array([blocked_by(call) or (0, 0) for call in one.collectives]).reshape(-1, 2)))
+        for one in records
+    }
+    waited, alone_ns = [], []
+    for trace in traces:
+        work = device_work(trace)
+        for step, begin, end in host_windows(trace):
+            launched = work.filter(pl.col("launch_known_ns").is_between(begin, end))
+            if step not in by_events or not len(launched):
+                continue
+            comm = pl.col("class") == COMM
+            talking, rest = (iv.union(as_intervals(launched.filter(one))) for one in (comm, ~comm))
+            waited.append(int(by_events[step]))
+            alone_ns.append(int(iv.total(iv.subtract(talking, rest))))
+    return waited, alone_ns
+
+
+# What no CPU can show, the most telling first.
+_BOUND = f"within {CLOCK_ERROR:.0%} + {CLOCK_MS:g} ms"
 AGREEMENTS: tuple[tuple[str, str, Callable[[Checked], Found]], ...] = (
-    ("Flight Recorder", "the backend's recorder holds entries on every rank", flight_recorders),
-    ("Flight Recorder of the hang", "a dump with entries of every waiting rank", hang_dumps),
-    ("device samples", "a sample with clock and power on every rank", device_samples),
-    ("peaks of memory", f"recorded peaks within {PEAK_ERROR:.0%} of torch.cuda.max_memory_allocated", peaks),
+    ("device clock", f"steps by CUDA events {_BOUND} of their kernels' span", clocks),
+    ("overlap", f"exposed communication by CUDA events {_BOUND} of that by kernels", overlap),
     ("diag plan", f"estimated peaks within {ESTIMATE_ERROR:.0%} of the recorded ones", estimates),
-    (
-        "device clock",
-        f"steps by CUDA events within {CLOCK_ERROR:.0%} + {CLOCK_MS:g} ms of their kernels' span",
-        clocks,
-    ),
-    ("NCCL Inspector", f"every rank's process, and {INSPECTED:.0%} of the recorded all-reduces", inspector),
+    ("peaks of memory", f"recorded peaks within {PEAK_ERROR:.0%} of torch.cuda.max_memory_allocated", peaks),
+    ("driver's fields", f"{', '.join(_SAMPLED)}", driver_fields),
+    ("device samples", "a sample with clock and power on every rank", device_samples),
+    ("Flight Recorder's clock", f"NCCL's entries have durations, {_BOUND} of CUDA events", native_durations),
+    ("Flight Recorder", "the backend's recorder holds entries on every rank", flight_recorders),
     (
         "durations from the Flight Recorder",
         f"on every rank, of {INSPECTED:.0%} of the recorded all-reduces",
         recorder_durations,
     ),
+    ("NCCL Inspector", f"every rank's process, and {INSPECTED:.0%} of the recorded all-reduces", inspector),
+    ("NCCL hang", "a dump of NCCL's recorder on every rank, with the collective that never ended", nccl_hang),
+    ("Flight Recorder of the hang", "a dump with entries of every waiting rank", hang_dumps),
     ("overhead", "measured; nothing is asserted", overhead),
+    ("CUDA events", f"a kernel by events {_BOUND} of the host's clock; no event has passed at once", event_clock),
+    ("profiler window", "kernels", profiler_window),
+    ("allocator", "peaks grow by what is asked; events in the history; the observer is told", allocator_calls),
+    ("graph capture", "another thread may query events while a graph is captured", captured_graph),
+    ("torch.compile", "measured; nothing is asserted", compiler),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 GB = 10**9
 
@@ -12,6 +12,7 @@ GB = 10**9
 class Machine:
     """Where the trainings run. ``gpus`` of 0: on the CPU with gloo. ``memory``: bytes of one GPU. ``multi_rank``: NCCL
     lets two ranks share a GPU; ``one_rank``: why it does not. ``inspector``: NCCL Inspector's plugin, "" if not found.
+    ``gloo``: gloo's collectives take tensors of the GPU, so two ranks can share it without NCCL. ``numpy``: it exists.
     ``diag``: whether the command line's packages are there; without them torchrun starts the trainer."""
 
     gpus: int
@@ -24,6 +25,13 @@ class Machine:
     torch: str = ""
     nccl: str = ""
     diag: bool = True
+    gloo: bool = False
+    numpy: bool = True
+
+    @property
+    def pairs_by_gloo(self) -> bool:
+        """Whether trainings that need two ranks run them on the one GPU, with gloo."""
+        return self.ranks == 1 and self.gloo
 
     @property
     def ranks(self) -> int:
@@ -49,9 +57,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Planned:
-    """A training: options of ``diag run``; PROBE and OVERHEAD run processes of ours. ``answer`` of None: the verdict
+    """A training: options of ``diag run``; those in OWN run processes of ours. ``answer`` of None: the verdict
     is not checked, for the reason ``unchecked``. ``not_here``: why it cannot run on this machine. ``fills``: the run
-    "ddp" says which batch nearly fills the memory."""
+    "ddp" says which batch nearly fills the memory. ``by_gloo``: two ranks share the GPU, and gloo connects them."""
 
     name: str
     options: tuple[str, ...] = ()
@@ -60,13 +68,19 @@ class Planned:
     not_here: str = ""
     hangs: bool = False
     fills: bool = False
-    limit_s: int = 90
+    by_gloo: bool = False
+    limit_s: int = 60
 
 
 RECORD = "record.json"  # what was run on what, in the folder of the runs
+DONE, CUT, FAILED, LEFT_OUT = "done", "cut", "failed", "left out"  # what became of a run
+ANSWERS = "device.json"  # in the folder of DEVICE: what the GPU's libraries answer
 PROBED = "probe.json"  # in a rank's folder: what torch itself says of the steps of the probe
 PROBE, OVERHEAD, INSPECTOR = "probe", "overhead", "ddp-inspector"
+DEVICE, NCCL_HANG = "device", "nccl-hang"
+OWN = (PROBE, OVERHEAD, DEVICE)
 HANG_S = 20  # without progress, before diag run ends the training; gloo and NCCL wait a little longer
+NCCL_HANG_S = 8  # timeout of the collective that waits behind a kernel; HANG_S where ranks wait for each other to start
 STEPS, TRACED = 24, 6  # of a training, and of them in the profiler window
 
 FULL = 0.94  # of the memory, where a run is to fill it: the finding begins at 0.90, and more may not fit
@@ -87,16 +101,26 @@ def launch_bound_sizes(machine: Machine) -> tuple[str, ...]:
     return ("--preset", "124m", "--precision", "bf16", "--batch-size", "1") if machine.gpus else sizes(machine)
 
 
+def nccl_hang_s(machine: Machine) -> int:
+    return NCCL_HANG_S if machine.ranks == 1 else HANG_S
+
+
 def plan(machine: Machine) -> tuple[Planned, ...]:
     """The trainings, the most telling ones first: the time may not suffice for all."""
-    gpu, ranks, last = machine.gpus > 0, machine.ranks, machine.ranks - 1
-    common = ("--nproc", str(ranks), "--steps", str(STEPS), "--trace-active", str(TRACED))
+    gpu, ranks = machine.gpus > 0, machine.ranks
+    steps = ("--steps", str(STEPS), "--trace-active", str(TRACED))
+    common = ("--nproc", str(ranks), *steps)
     own = (*common, *sizes(machine))
+    # What needs two ranks: NCCL's, or two on the one GPU that gloo connects.
+    by_gloo = machine.pairs_by_gloo
+    pair = ("--nproc", "2", *steps, *sizes(replace(machine, multi_rank=True))) if by_gloo else own
+    last = 1 if by_gloo else ranks - 1
     launching = (*common, *launch_bound_sizes(machine))
     # 124m has one table for embedding and output, and small five heads: neither can be cut.
     cut = (*common, "--preset", "tiny", *(("--batch-size", "64") if gpu else ()))
-    alone = "" if ranks > 1 else f"it needs two ranks, and there is one: {machine.one_rank or 'one GPU'}"
-    shared = "both ranks share one GPU, which is busy for both of them" if machine.shared else ""
+    single = "" if ranks > 1 else f"it needs two ranks, and there is one: {machine.one_rank or 'one GPU'}"
+    alone = "" if by_gloo else single
+    shared = "both ranks share one GPU, which is busy for both of them" if machine.shared or by_gloo else ""
     cpu = "" if gpu else "what it costs is the device's waiting, and there is none"
     # Ranks that share a device, cores or a slow link wait for each other without any fault.
     quiet = Answer(("healthy", "communication", "host", "mixed") if gpu else ("healthy", "communication", "mixed"), ())
@@ -104,11 +128,25 @@ def plan(machine: Machine) -> tuple[Planned, ...]:
     host = ("host-straggler", "stalled-rank")
 
     def faulty(name: str, strategy: str, inject: str, answer: Answer, not_here: str = "") -> Planned:
-        return Planned(name, ("--strategy", strategy, *own, "--inject", inject), answer, not_here=not_here)
+        options = ("--strategy", strategy, *pair, "--inject", inject)
+        return Planned(name, options, answer, not_here=not_here, by_gloo=by_gloo)
 
     found = [
+        Planned(DEVICE, not_here="" if gpu else "there is no GPU"),
         # NCCL Inspector records the durations where it is installed, else the Flight Recorder does.
         Planned("ddp", ("--strategy", "ddp", *own, "--collective-timing", "recorder"), quiet),
+        # A kernel keeps a GPU busy for a minute: the all-reduce behind it never starts, and NCCL gives up.
+        Planned(
+            NCCL_HANG,
+            (
+                *("--strategy", "ddp", *own, "--inject", f"straggler:ms=60000,from=5,on=device,rank={ranks - 1}"),
+                *("--hang-timeout", str(2 * HANG_S), "--timeout", str(nccl_hang_s(machine))),
+            ),
+            not_here="" if gpu else "there is no GPU, and so no NCCL",
+            hangs=True,
+            limit_s=75,
+        ),
+        Planned(OVERHEAD),
         Planned("fsdp2", ("--strategy", "fsdp2", *own), quiet),
         Planned(PROBE, ("--strategy", "ddp", *own)),
         faulty(
@@ -158,7 +196,6 @@ def plan(machine: Machine) -> tuple[Planned, ...]:
             not_here=_cannot_fill(machine),
             fills=True,
         ),
-        Planned(OVERHEAD),
         faulty(
             "fsdp2-slow-loader-all-ranks",
             "fsdp2",
@@ -179,21 +216,19 @@ def plan(machine: Machine) -> tuple[Planned, ...]:
         ),
         Planned("zero1", ("--strategy", "zero1", *own), quiet),
         Planned("fsdp1", ("--strategy", "fsdp1", *own), quiet),
-        Planned("fsdp2-tensor-parallel", ("--strategy", "fsdp2", "--tp", "2", *cut), not_here=alone or _odd(ranks)),
+        Planned("fsdp2-tensor-parallel", ("--strategy", "fsdp2", "--tp", "2", *cut), not_here=single or _odd(ranks)),
         Planned(
             "ddp-pipeline",
             ("--strategy", "ddp", "--pp", "2", "--micro-batches", "4", *cut),
-            not_here=alone or _odd(ranks),
+            not_here=single or _odd(ranks) or _no_pipeline(machine),
         ),
     ]
-    return tuple(_hanging(one) if "hang" in one.name else one for one in found)
+    return tuple(_hanging(one) if "hang-before" in one.name else one for one in found)
 
 
 def _hanging(planned: Planned) -> Planned:
     more = ("--hang-timeout", str(HANG_S), "--timeout", str(2 * HANG_S))
-    return Planned(
-        planned.name, (*planned.options, *more), planned.answer, not_here=planned.not_here, hangs=True, limit_s=180
-    )
+    return replace(planned, options=(*planned.options, *more), hangs=True, limit_s=180)
 
 
 def _cannot_fill(machine: Machine) -> str:
@@ -215,6 +250,10 @@ def filling_batch(reserved: int, held: int, batch: int, capacity: int) -> int:
 def with_longer_faults(options: tuple[str, ...], step_ms: float) -> tuple[str, ...]:
     """The same, with delays of three steps or more: a loader works beside the training, which waits for the rest."""
     return tuple(re.sub(r"\bms=(\d+)", lambda at: f"ms={max(int(at[1]), round(3 * step_ms))}", one) for one in options)
+
+
+def _no_pipeline(machine: Machine) -> str:
+    return "" if machine.numpy else "torch's pipelines exchange shapes as objects, which needs NumPy"
 
 
 def _odd(ranks: int) -> str:

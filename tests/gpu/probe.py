@@ -1,6 +1,7 @@
 """What runs in the ranks besides the bundled trainer: ``python -m tests.gpu.probe WHAT``. Needs torch alone.
 
 ``describe`` prints the accelerators as JSON. ``all-reduce``, under torchrun: whether these ranks can communicate.
+``gloo``: whether they can with gloo, in the collectives of DDP and FSDP. ``train-by-gloo``: the bundled trainer, so.
 ``train``, under torchrun: the bundled trainer, recorded, that leaves in each rank's folder what torch itself says of
 the same steps: the peaks of the allocator, and what the Flight Recorders hold (probe.json).
 """
@@ -11,6 +12,7 @@ import json
 import os
 import pickle
 import sys
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -53,6 +55,44 @@ def all_reduce() -> None:
     dist.destroy_process_group()
 
 
+def gloo() -> None:
+    """Every collective that DDP and FSDP need, on tensors of the accelerator."""
+    place = loop.Place.from_env()
+    device = place.device()
+    _connect_by_gloo(place, device, 30)
+    size = place.world_size
+    value, whole = torch.ones(8, device=device), torch.empty(8 * size, device=device)
+    calls = {
+        "all_reduce": lambda: dist.all_reduce(value),
+        "broadcast": lambda: dist.broadcast(value, 0),
+        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(whole, value),
+        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(value, whole),
+    }
+    failed = []
+    for name, call in calls.items():
+        try:
+            call()
+            value.sum().item()
+        except RuntimeError as error:
+            failed.append(f"{name}: {str(error).splitlines()[0]}")
+    dist.destroy_process_group()
+    if failed:
+        sys.exit("Error: gloo with tensors of the GPU: " + "; ".join(failed))
+
+
+def _connect_by_gloo(place: loop.Place, device: torch.device, timeout_s: float) -> str:
+    accelerator = accelerator_of(device)
+    if accelerator is not None:
+        accelerator.select()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s), rank=place.rank, world_size=place.world_size)
+    return "gloo"
+
+
+def train_by_gloo() -> None:
+    loop.connect, loop.backend_of = _connect_by_gloo, lambda device: "gloo"
+    loop.train(TrainerOptions.from_json(os.environ[OPTIONS_ENV]))
+
+
 def train() -> None:
     """As ``loop.train``; reads the allocator's peak inside of each step, just before the collectors do and reset it."""
     peaks: dict[int, int] = {}
@@ -81,5 +121,7 @@ def train() -> None:
 
 
 if __name__ == "__main__":
-    {"describe": describe, "all-reduce": all_reduce, "train": train}[sys.argv[1]]()
+    {
+        "describe": describe, "all-reduce": all_reduce, "gloo": gloo, "train": train, "train-by-gloo": train_by_gloo,
+    }[sys.argv[1]]()  # fmt: skip
     leave(0)

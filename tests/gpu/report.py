@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.gpu.checks import FAILED, NOT_APPLICABLE, PASSED, Check, Checked, checks_of
+from tests.gpu.checks import AGREEMENTS, FAILED, NOT_APPLICABLE, PASSED, Check, Checked, checks_of
 from tests.gpu.plan import Machine
 
 REPORT, CHECKS = "report.md", "checks.json"
@@ -32,7 +32,12 @@ def write_report(folder: Path) -> int:
 
 
 def document(checked: Checked, found: Sequence[Check]) -> str:
+    """What no CPU can show comes first, then what is missing of it, then the trainings."""
     counts = Counter(check.state for check in found)
+    names = {name for name, _, _ in AGREEMENTS}
+    leading = sorted((one for one in found if one.name in names), key=lambda one: one.state == NOT_APPLICABLE)
+    shown = [one for one in leading if one.state != NOT_APPLICABLE]
+    missing = [one for one in leading if one.state == NOT_APPLICABLE]
     return "\n".join(
         [
             "# GPU check",
@@ -42,9 +47,21 @@ def document(checked: Checked, found: Sequence[Check]) -> str:
             f"{len(found)} checks: {counts[PASSED]} passed, {counts[FAILED]} failed, {counts[NOT_APPLICABLE]} not "
             f"applicable. {len(checked.runs)} trainings in {checked.seconds:.0f} s.",
             "",
-            "| check | expected | found | result |",
-            "|---|---|---|---|",
-            *(_row(check) for check in found),
+            "## What no CPU can show",
+            "",
+            *_table(shown),
+            "",
+            "Not shown:",
+            "",
+            *([f"- {one.name}: {one.reason}." for one in missing] or ["Nothing is missing."]),
+            "",
+            "## Trainings",
+            "",
+            *_table([one for one in found if one.name not in names]),
+            "",
+            "## What was recorded",
+            "",
+            *_cases(checked),
             "",
             "## Not planted, not run",
             "",
@@ -56,6 +73,27 @@ def document(checked: Checked, found: Sequence[Check]) -> str:
             "",
         ]
     )
+
+
+def _table(checks: Sequence[Check]) -> list[str]:
+    if not checks:
+        return ["Nothing."]
+    return ["| check | expected | found | result |", "|---|---|---|---|", *(_row(check) for check in checks)]
+
+
+def _cases(checked: Checked) -> list[str]:
+    """The runs that began: what became of them, and which of their files did not travel."""
+    lines = []
+    for name, case in checked.cases.items():
+        if name not in checked.runs:
+            continue
+        packed = f", {case['bytes'] / 1e6:.1f} MB" if "bytes" in case else ""
+        behind = ", ".join(f"{path} ({size / 1e6:.1f} MB)" for path, size in case.get("left_behind", {}).items())
+        lines.append(
+            f"- {name}: {case['state']}, {case['seconds']:.0f} s{packed}: {case['why']}."
+            + (f" Left behind: {behind}." if behind else "")
+        )
+    return lines or ["The record does not say."]
 
 
 def _machine(machine: Machine) -> str:

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from diag.collectors.accelerator import MULTI_RANK_VARIABLE
 from diag.collectors.files import encode
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import (
     DATA,
     CollectiveLine,
     CollectiveRow,
+    DeviceCall,
     DeviceRecord,
     DeviceStepRecord,
     DurationLine,
@@ -51,8 +51,15 @@ from tests.gpu.checks import (
     step_verdict,
     windowless_class,
 )
+from tests.gpu.parts import Parts, unpacked
 from tests.gpu.plan import (
+    ANSWERS,
+    CUT,
+    DEVICE,
+    DONE,
     INSPECTOR,
+    LEFT_OUT,
+    NCCL_HANG,
     OVERHEAD,
     PROBE,
     PROBED,
@@ -61,6 +68,7 @@ from tests.gpu.plan import (
     Machine,
     Planned,
     filling_batch,
+    nccl_hang_s,
     plan,
 )
 from tests.gpu.report import CHECKS, REPORT, document, write_report
@@ -72,6 +80,7 @@ MACHINES = {
     "cpu": Machine(gpus=0),
     "one GPU": H100,
     "one GPU for two ranks": replace(H100, multi_rank=True, one_rank=""),
+    "one GPU and gloo": replace(H100, gloo=True),
     "two GPUs": replace(H100, gpus=2),
     "three small GPUs": replace(H100, gpus=3, memory=16 * GB),
     "eight GPUs": replace(H100, gpus=8, inspector="/plugins/inspector.so"),
@@ -96,23 +105,29 @@ def test_the_trainer_takes_every_planned_run(tmp_path: Path, machine: Machine) -
     runs = plan(machine)
     assert len({one.name for one in runs}) == len(runs)
     for planned in runs:
-        if planned.name == OVERHEAD or planned.not_here:
+        if planned.name in (OVERHEAD, DEVICE) or planned.not_here:
             continue
         command, added = program.by_torchrun(planned, tmp_path / planned.name, machine)
         options = TrainerOptions.from_json(added[OPTIONS_ENV])
-        validate(options, machine.ranks)
+        ranks = 2 if planned.by_gloo else machine.ranks
+        validate(options, ranks)
         assert options.inject or planned.fills or planned.answer is None or not planned.answer.causes
-        assert str(machine.ranks) == command[command.index("--nproc-per-node") + 1]
+        assert str(ranks) == command[command.index("--nproc-per-node") + 1]
         assert json.loads(added[SETTINGS_VARIABLE])["trace_active"] == 6
-        assert options.timeout_s == (20 if planned.hangs else TrainerOptions().timeout_s)
+        limit = nccl_hang_s(machine) if planned.name == NCCL_HANG else 20
+        assert options.timeout_s == (limit if planned.hangs else TrainerOptions().timeout_s)
 
 
 def test_what_a_machine_cannot_run_is_left_out_with_the_reason() -> None:
-    assert [MACHINES[name].ranks for name in MACHINES] == [2, 1, 2, 2, 3, 8]
+    assert [MACHINES[name].ranks for name in MACHINES] == [2, 1, 2, 1, 2, 3, 8]
     alone = left_out(H100)
     assert "ddp-host-straggler" in alone
     assert "Duplicate GPU detected" in alone["fsdp2-hang-before-collective"]
     assert set(left_out(TWO)) == {INSPECTOR}
+    by_gloo = replace(H100, gloo=True)
+    assert not {name for name in left_out(by_gloo) if "hang" in name or "loader" in name}
+    assert "share one GPU" in left_out(by_gloo)["ddp-device-straggler"]
+    assert "NumPy" in left_out(replace(MACHINES["eight GPUs"], numpy=False))["ddp-pipeline"]
     assert "share one GPU" in left_out(MACHINES["one GPU for two ranks"])["ddp-device-straggler"]
     assert left_out(MACHINES["three small GPUs"])["ddp-pipeline"] == "3 ranks are not a multiple of two"
     assert not left_out(MACHINES["eight GPUs"])
@@ -164,8 +179,10 @@ def test_no_run_starts_once_the_time_is_spent(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(time, "monotonic", lambda: now)
     program.record(tmp_path, TWO, 100)
     record = json.loads((tmp_path / RECORD).read_text())
-    assert [run["name"] for run in record["runs"]] == ["ddp", "fsdp2", PROBE]
-    assert record["left_out"]["ddp-slow-loader-one-rank"] == "no time: 10 s are left, and a run takes up to 30 s"
+    assert [run["name"] for run in record["runs"]] == [DEVICE, "ddp"]
+    assert record["left_out"][OVERHEAD] == "no time: 40 s are left, and a run takes up to 45 s"
+    assert record["cases"]["ddp"] == {"state": DONE, "why": "exit code 0", "seconds": 30.0}
+    assert record["cases"][OVERHEAD]["state"] == LEFT_OUT
 
 
 @pytest.mark.parametrize(
@@ -182,18 +199,18 @@ def test_two_ranks_where_one_gpu_lets_them(
     monkeypatch: pytest.MonkeyPatch, gpus: int, ended: tuple[int, str, bool] | None, ranks: int, why: str
 ) -> None:
     said = json.dumps({"gpus": gpus, "name": "H100", "memory": 80 * GB, "vendor": "NVIDIA", "torch": "2.13.0"})
-    monkeypatch.setattr(
-        subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, 0, f"a warning\n{said}\n", "")
-    )
     asked: list[str] = []
 
     def run_limited(command: list[str], environ: dict[str, str], limit_s: float) -> tuple[int, str, bool] | None:
-        asked.append(environ[MULTI_RANK_VARIABLE])
+        if "describe" in command:
+            return 0, f"a warning\n{said}\n", False
+        asked.append(command[-1])
         return ended
 
     monkeypatch.setattr(program, "run_limited", run_limited)
     machine = program.described(cpu=False)
-    assert (machine.ranks, machine.gpus, asked) == (ranks, gpus, ["1"] * (gpus == 1))
+    tried = [] if gpus > 1 else ["all-reduce", "gloo"] if why else ["all-reduce"]
+    assert (machine.ranks, machine.gpus, asked) == (ranks, gpus, tried)
     assert why in machine.one_rank
     assert bool(why) == bool(machine.one_rank)
 
@@ -211,7 +228,7 @@ def test_the_batch_that_fills_the_memory(tmp_path: Path) -> None:
     assert (why, filled.options[filled.options.index("--batch-size") + 1]) == ("", "73")
     assert filling_batch(2 * GB, 2 * GB, 8, 80 * GB) == 8, "a batch that takes nothing"
     assert {name for name, one in MACHINES.items() if "ddp-memory-near-limit" not in left_out(one)} == {
-        "one GPU", "two GPUs", "eight GPUs",
+        "one GPU", "one GPU and gloo", "two GPUs", "eight GPUs",
     }  # fmt: skip
 
 
@@ -222,6 +239,84 @@ def test_a_run_has_a_time_limit() -> None:
     assert code != 0
     assert time.monotonic() - begin < 30
     assert program.run_limited([sys.executable, "-c", "print('hello'); exit(3)"], {}, 30) == (3, "hello\n", False)
+
+
+def test_workers_in_sessions_of_their_own_do_not_survive_a_run(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    worker = (
+        "import os, pathlib, signal, time; signal.signal(15, signal.SIG_IGN); "
+        f"pathlib.Path({str(told)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    )
+    command = f"[sys.executable, '-c', {worker!r}]"
+    launcher = f"import subprocess, sys; subprocess.Popen({command}, start_new_session=True).wait()"
+    assert program.run_limited([sys.executable, "-c", launcher], {}, 1.5)[2]
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{told.read_text()}/cmdline").exists() and time.monotonic() < deadline:
+        if not Path(f"/proc/{told.read_text()}/cmdline").read_bytes():
+            break  # ended, and not collected yet
+        time.sleep(0.05)
+    else:
+        assert time.monotonic() < deadline
+
+
+def test_a_run_that_cannot_be_recorded_leaves_the_reason_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(planned: Planned, folder: Path, machine: Machine, left_s: float) -> dict[str, Any]:
+        if planned.name == "ddp":
+            raise OSError(28, "No space left on device")
+        return {"name": planned.name, "exit_code": 0, "seconds": 1.0, "cut": planned.name == OVERHEAD}
+
+    monkeypatch.setattr(program, "trained", trained)
+    program.record(tmp_path, TWO, 1000)
+    cases = json.loads((tmp_path / RECORD).read_text())["cases"]
+    assert "No space left" in cases["ddp"]["why"]
+    assert (cases[OVERHEAD]["state"], cases["fsdp2"]["state"]) == (CUT, DONE)
+
+
+def test_the_first_error_of_a_rank_is_why_a_run_failed(tmp_path: Path) -> None:
+    log = tmp_path / "torchrun" / "a" / "attempt_0" / "0" / "stderr.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("Traceback (most recent call last):\n  File x\nRuntimeError: Numpy is not available\n")
+    assert program._last_error(tmp_path, "ChildFailedError: ...") == "RuntimeError: Numpy is not available"
+
+
+# -- what travels ------------------------------------------------------------------------------------------------------
+
+
+def run_of(folder: Path, name: str, **files: bytes) -> None:
+    (folder / name).mkdir(parents=True)
+    for file, content in files.items():
+        (folder / name / file).write_bytes(content)
+
+
+def test_runs_travel_in_parts_that_are_whole_after_each(tmp_path: Path) -> None:
+    made, parts = Random(0), Parts(tmp_path / "out", part_bytes=60_000, most=2)
+    parts.folder.mkdir()
+    for at in range(6):
+        run_of(tmp_path / "runs", f"run{at}", small=b"a line\n" * 9, trace=made.randbytes(20_000))
+        (tmp_path / "runs" / f"run{at}.log").write_text("printed")
+        travels = parts.add(f"run{at}", tmp_path / "runs")
+        assert all(path.stat().st_size <= 60_000 for path in parts.folder.glob("part-*.tar"))
+        found = unpacked(parts.folder, tmp_path / f"there{at}")
+        assert (found / f"run{at}" / "small").is_file()
+        assert (found / f"run{at}.log").read_text() == "printed"
+        assert (found / f"run{at}" / "trace").exists() == (not travels["left_behind"])
+        assert (found / "run0" / "trace").exists(), "what is there stays"
+    assert travels["left_behind"] == {"run5/trace": 20_000}
+    assert len(list(parts.folder.glob("part-*.tar"))) == 2
+
+
+def test_a_part_that_was_cut_off_gives_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = Parts(tmp_path)
+    for name in ("first", "second"):
+        run_of(tmp_path / "runs", name, trace=Random(name).randbytes(9000))
+        parts.add(name, tmp_path / "runs")
+    part = tmp_path / "part-1.tar"
+    part.write_bytes(part.read_bytes()[: len(part.read_bytes()) // 2 - 4000])
+    unpacked(tmp_path, tmp_path / "there")
+    assert (tmp_path / "there" / "first" / "trace").is_file()
+    assert "part-1.tar" in capsys.readouterr().out
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
@@ -300,7 +395,7 @@ def test_trainings_that_fail_or_are_cut(tmp_path: Path) -> None:
     verdict = result_of("ddp: verdict", checked(tmp_path, "ddp", exit_code=1))
     assert (verdict.state, verdict.reason) == (NOT_APPLICABLE, "the training failed: exit code 1 after 20 s")
     late = result_of("ddp: ends", checked(tmp_path, "ddp", exit_code=-15, timed_out=True))
-    assert (late.state, late.found) == (FAILED, "exit code -15 after 20 s, ended by the limit of 90 s")
+    assert (late.state, late.found) == (FAILED, "exit code -15 after 20 s, ended by the limit of 60 s")
     cut = result_of("ddp: ends", checked(tmp_path, "ddp", exit_code=-15, timed_out=True, cut=True))
     assert (cut.state, cut.reason) == (NOT_APPLICABLE, "the time budget ended it after 20 s")
     hang = "fsdp2-hang-before-collective: ends"
@@ -313,7 +408,7 @@ def test_a_check_that_raises_has_failed_and_the_others_go_on(tmp_path: Path) -> 
     broken = {check.name for check in found if check.state == FAILED}
     assert broken == {
         "ddp: verdict", "ddp: class without its window", "Flight Recorder", "device samples", "peaks of memory",
-        "diag plan", "device clock", "durations from the Flight Recorder", "overhead",
+        "diag plan", "device clock", "overlap", "durations from the Flight Recorder", "overhead",
     }  # fmt: skip
     assert {check.name for check in found} >= {name for name, _, _ in AGREEMENTS}
 
@@ -414,6 +509,73 @@ def test_durations_from_the_flight_recorder(tmp_path: Path, timed: int, state: s
     assert result_of(name, checked(tmp_path, "ddp", machine=MACHINES["cpu"])).state == NOT_APPLICABLE
 
 
+def answered(folder: Path, **answers: Any) -> Checked:
+    (folder / DEVICE).mkdir(exist_ok=True)
+    content = {name: one if "error" in one else {"answer": one} for name, one in answers.items()}
+    (folder / DEVICE / ANSWERS).write_text(json.dumps(content))
+    return checked(folder, DEVICE, machine=H100)
+
+
+EVENTS = {
+    "events_ms": 66.0, "host_ms": 66.2, "launch_ms": 0.1, "passed_at_once": False, "record_us": 2.0, "query_us": 1.0,
+    "matmul_tflop_s": 690.0,
+}  # fmt: skip
+HELD = {"bytes": {"nccl": 900}, "entries": 9, "events_ms": 1.5, "states": {"completed": 9}}
+
+
+@pytest.mark.parametrize(
+    ("name", "question", "answer", "state"),
+    [
+        ("CUDA events", "events", EVENTS, PASSED),
+        ("CUDA events", "events", EVENTS | {"passed_at_once": True}, FAILED),
+        ("CUDA events", "events", EVENTS | {"events_ms": 40.0}, FAILED),
+        ("CUDA events", "events", {"error": "RuntimeError: no kernel image"}, FAILED),
+        ("CUDA events", "identity", {}, NOT_APPLICABLE),
+        ("Flight Recorder's clock", "recorders", HELD | {"durations_ms": [1.4, 1.5, 1.6]}, PASSED),
+        ("Flight Recorder's clock", "recorders", HELD | {"durations_ms": []}, FAILED),
+        ("Flight Recorder's clock", "recorders", HELD | {"durations_ms": [9.0]}, FAILED),
+        ("profiler window", "window", {"kinds": {"kernel": 9}, "bytes": 1, "export_s": 0.1}, PASSED),
+        ("profiler window", "window", {"kinds": {"cpu_op": 9}, "bytes": 1, "export_s": 0.1}, FAILED),
+        ("graph capture", "graphs", {"answers": ["mode set: True", "capturing: True", "query: True"]}, PASSED),
+        ("graph capture", "graphs", {"answers": ["mode set: False", "capturing: True", "AcceleratorError"]}, FAILED),
+    ],
+)
+def test_answers_of_the_libraries(tmp_path: Path, name: str, question: str, answer: dict[str, Any], state: str) -> None:
+    found = result_of(name, answered(tmp_path, **{question: answer}))
+    assert found.state == state, found
+
+
+def test_fields_that_the_driver_leaves_empty_are_named(tmp_path: Path) -> None:
+    sample = asdict(DeviceRecord(1, sm_clock_mhz=1980, memory_clock_mhz=2619, power_mw=1, temperature_c=40))
+    said = {"samples": [sample | {"utilization_percent": 0}], "everything_ms": 3.0}
+    found = result_of("driver's fields", answered(tmp_path, samples=said))
+    assert found.state == PASSED
+    assert "ecc_corrected" in found.found
+    assert result_of("driver's fields", answered(tmp_path, samples=said | {"samples": [sample]})).state == FAILED
+    gone = {"samples": [asdict(DeviceRecord(1, unavailable="no NVIDIA driver"))], "everything_ms": 3.0}
+    assert result_of("driver's fields", answered(tmp_path, samples=gone)).found == "no NVIDIA driver"
+
+
+@pytest.mark.parametrize(("waited", "state"), [(10, PASSED), (2, FAILED), (25, FAILED)])
+def test_exposed_communication_by_events_and_by_kernels(tmp_path: Path, waited: int, state: str) -> None:
+    """An all-reduce of 30 ms, of which 20 run beside a product of matrices: 10 are exposed."""
+    for rank, files in both_ranks(tmp_path, "ddp"):
+        built, records = KinetoBuilder(rank=rank), []
+        for step in range(10, 13):
+            begin = 5 * MS + 90 * MS * (step - 10)
+            built.step(step, begin, begin + 80 * MS)
+            built.kernel(begin + 7 * MS, begin + 40 * MS, launch=begin + MS)
+            built.kernel(begin + 20 * MS, begin + 50 * MS, "ncclDevKernel_AllReduce", launch=begin + MS, stream=20)
+            call = DeviceCall("0", step, 20 * MS, 50 * MS, 40 * MS, (40 + waited) * MS)
+            records.append(DeviceStepRecord(step, 60 * MS, [], [call]))
+        built.write(files.folder, files.trace(10).name.removesuffix(".gz"), compress=True)
+        files.device_steps.write_bytes(b"".join(map(encode, records)))
+    found = result_of("overlap", checked(tmp_path, "ddp"))
+    assert found.state == state, found
+    assert f"rank 1: {waited}.00 ms a step by events, 10.00 by kernels" in found.found
+    assert result_of("overlap", checked(tmp_path, "ddp", machine=H100)).state == NOT_APPLICABLE
+
+
 def test_overhead_is_printed_and_never_fails(tmp_path: Path) -> None:
     (tmp_path / OVERHEAD).mkdir()
     times = {"bare": [[0.1, 0.1]] * 9, "bare again": [[0.1, 0.1]] * 9, "always on": [[0.13, 0.1]] * 9}
@@ -432,15 +594,18 @@ def test_the_report_names_everything_that_was_not_done(tmp_path: Path) -> None:
     checks = [
         Check("a", "one | two", "one", PASSED),
         Check("b", "one", "two", FAILED, "why"),
-        Check("c", "one", "", NOT_APPLICABLE, "no GPU"),
+        Check("device clock", "one", "", NOT_APPLICABLE, "no GPU"),
+        Check("CUDA events", "one", "one", PASSED),
     ]
     text = document(checked(tmp_path, "ddp", machine=H100), checks)
     assert "1 x H100 (NVIDIA), 80 GB each" in text
     assert "1 rank: Duplicate GPU detected." in text
-    assert "3 checks: 1 passed, 1 failed, 1 not applicable. 1 trainings in 60 s." in text
+    assert "4 checks: 2 passed, 1 failed, 1 not applicable. 1 trainings in 60 s." in text
     assert "| a | one \\| two | one | passed |" in text
     assert "| b | one | two | FAILED: why |" in text
     assert "- fsdp2: no time." in text
+    assert "- device clock: no GPU." in text
+    assert text.index("CUDA events") < text.index("device clock") < text.index("| a |"), "what no CPU shows comes first"
 
 
 def test_a_folder_without_a_record(tmp_path: Path) -> None:
