@@ -61,6 +61,7 @@ class HangRules(Topic, name="hang-rules"):
     one_connection_clear = threshold(0.85, "confidence")
     out_of_memory_and_exit = threshold(0.95, "confidence")
     perhaps_another_job = threshold(0.4, "confidence", "chosen", "perhaps a process of another job")
+    actor_reach = threshold(9, "lines", "chosen", "lines of Ray's description of an actor before how its process ended")
     exit_code_reach = threshold(3, "lines", "chosen", 'lines from "Process name:" to "Exit code:"')
     stack_reach = threshold(60, "lines", "chosen", 'lines after "Caught signal" that are its stack')
     raised = threshold(0.85, "confidence", "chosen", "the program says what failed")

@@ -54,7 +54,7 @@ def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
     alarms = _alarms(job)
     died = job.named("ray-worker-died")
     if died and not reports:
-        return _worker_died(died)
+        return _worker_died(job, died)
     store = [hit for hit in job.named(*_STORE) if not in_order(job, hit.line)]
     store = [hit for hit in store if hit.name != "store-get" or not TIMED_OUT.search(hit.line.text)]
     if store and not reports:
@@ -85,7 +85,7 @@ def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
     return _healthy_or_unknown(job)
 
 
-def _worker_died(died: Sequence[Hit]) -> NoCause:
+def _worker_died(job: JobLogs, died: Sequence[Hit]) -> NoCause:
     """Ray reports the end of a process and lists all that may end one."""
     named = [hit for hit in died if "host" in hit.groups] or list(died)
     hosts = ", ".join(dict.fromkeys(hit.groups["host"] for hit in named if "host" in hit.groups))
@@ -97,18 +97,30 @@ def _worker_died(died: Sequence[Hit]) -> NoCause:
     return NoCause(
         "undetermined",
         0.3,
-        named[0].sentence,
+        named[0].sentence if hosts else _actor_words(job, named[0]),
         (),
         tuple(hit.line for hit in named[: HANG_ANSWER.most_next_steps]),
         (look,),
     )
 
 
+def _actor_words(job: JobLogs, died: Hit) -> str:
+    """As the line says it, with the name, process and address of the actor that Ray prints before it."""
+    known = {
+        hit.groups["key"]: hit.groups["value"]
+        for hit in job.named("ray-actor")
+        if hit.line.path == died.line.path and 0 < died.line.number - hit.line.number <= HANG_RULES.actor_reach
+    }
+    parts = [known.get("name", ""), f"pid {known['pid']}" if "pid" in known else "", known.get("ip", "")]
+    words = ", ".join(part for part in parts if part)
+    return died.sentence.replace(" die", f" die ({words})", 1) if words else died.sentence
+
+
 def _only_victims(job: JobLogs, lost: Mapping[int, Line]) -> NoCause:
     """The answer where ranks raised only errors about their peers: which rank raised first, and which raised none."""
     lines = sorted(lost.items(), key=lambda item: item[1].time_ns or 0)
     ranks = spaced(listing(sorted(lost)))
-    text = f"Only errors about other ranks were found, and none that explains them: {ranks} lost or waited for a peer."
+    text = f"Only errors that a failure elsewhere can cause were found, on {ranks}, and none that explains them."
     timed = all(line.time_ns is not None for _, line in lines)
     if timed and len(lines) > 1:
         text += f" Rank {lines[0][0]} raised first."

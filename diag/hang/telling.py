@@ -15,7 +15,18 @@ from diag.hang.text.gather import is_telling
 from diag.words.formatting import counted
 
 # Patterns of lines that show in what state a job is, and of no cause.
-_OPEN = ("engine-waits", "hccl-timeout", "aborted", "exits-with")
+_OPEN = (
+    "engine-waits",
+    "no-progress",
+    "worker-failed",
+    "daemon-ended",
+    "hccl-timeout",
+    "hccl-no-socket",
+    "npu-timeout",
+    "hccp-in-use",
+    "aborted",
+    "exits-with",
+)
 
 
 def states_of(job: JobLogs) -> list[Hit]:

@@ -267,6 +267,12 @@ CLASSES = (
                 "gloo's connection to {peer} ended: {error}.",
                 support=SUGGESTS,
             ),
+            "mpi-peer": confirms(
+                ("Peer host:",),
+                r"^\s*Peer host: +(?P<host>[\w.-]+)",
+                "Open MPI 1.8+; opal/mca/btl/tcp/help-mpi-btl-tcp.txt",
+                "Open MPI's connection to a process on {host} ended without a word from that process.",
+            ),
             "daemon-lost": confirms(
                 ("Remote daemon:",),
                 r"Remote daemon: +\[\S+\] on node (?P<host>[\w.-]+)",
@@ -345,6 +351,12 @@ CLASSES = (
                 "the key.",
                 "Without ssh: start the launcher on every host itself (torchrun, or `deepspeed --no_ssh`).",
             ),
+            ("Gloo connectFullMesh failed",): (
+                "GLOO_SOCKET_IFNAME names the interface over which the hosts reach each other, on every host (`ip -br "
+                "a`); without it gloo takes the address of the host's name (`getent hosts $(hostname)`), which is "
+                "often 127.0.1.1 or an address that only this host knows.",
+                "A firewall between the hosts has to let all ports through: gloo listens on random ones.",
+            ),
             _UNRESOLVED: (
                 "`getent hosts` with that name on every host: MASTER_ADDR, --rdzv-endpoint and the hostfile need a "
                 "name or an address that all hosts resolve. In Kubernetes, a pod's name is known only once its "
@@ -378,6 +390,13 @@ CLASSES = (
                 r"ssh: Could not resolve hostname (?P<store>[^\s:]{1,255})",
                 "any; OpenSSH",
                 "ssh does not know the name {store}.",
+            ),
+            "gloo-full-mesh": LogPattern(
+                ("Gloo connectFullMesh failed",),
+                r"Gloo connectFullMesh failed with \[[^\]\n]*\] (?P<error>no error)",
+                "torch 2.5+; gloo/rendezvous/context.cc, ProcessGroupGloo.cpp",
+                "gloo could not connect each rank with all others, and names no reason.",
+                support=SUGGESTS,
             ),
             "network-warning": LogPattern(
                 ("socket.c", "net_ib", "ibvwrap.c", "bootstrap.c", "net_socket.c", "nccl_ofi", "net.cc", "WARN NET/"),

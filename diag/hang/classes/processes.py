@@ -143,6 +143,13 @@ CLASSES = (
                 "Ray saw a worker process die[ on {host} (pid {pid})] and does not know why.",
                 SUGGESTS,
             ),
+            "ray-actor": confirms(
+                ("pid: ", "name: ", "ip: "),
+                r"^\s+(?P<key>pid|name|ip): (?P<value>[\w.:-]{1,200})\s*$",
+                "Ray 2+; ray/exceptions.py (RayActorError)",
+                "Ray describes the actor that died.",
+                SUGGESTS,
+            ),
             "ray-memory-monitor": LogPattern(
                 ("killed due to memory pressure (OOM)",),
                 r"\b[1-9]\d* Workers \(tasks / actors\) killed due to memory pressure \(OOM\)(?:.{0,400}?\bIP: "
@@ -285,6 +292,13 @@ CLASSES = (
                 "It raised {exception}.",
                 SUGGESTS,
             ),
+            "no-module": confirms(
+                ("No module named",),
+                r"\bpython[\d.]*: (?P<message>No module named \S+)",
+                "any Python; runpy",
+                "The interpreter found no module to run.",
+                SUGGESTS,
+            ),
             "rank-exitcode": confirms(
                 ("terminated with code ", "crashed with exit code "),
                 r"(?:\[rank: |\bRank )(?P<rank>\d+)(?:\] Child process with PID \d+ terminated with code| crashed "
@@ -310,7 +324,8 @@ CLASSES = (
             ),
             "mpi-abort": confirms(
                 ("MPI_ABORT was invoked on rank", "application called MPI_Abort"),
-                r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator MPI_COMM_WORLD"
+                r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator "
+                r"MPI(?:_COMM_WORLD| COMMUNICATOR \d+ DUP FROM 0)"
                 r"(?:.*?[Ee]rrorcode:? +(?P<exitcode>-?\d+))?|"
                 r"Abort\((?P<code>-?\d+)\) on node \d+ \(rank (?P<number>\d+) in comm 0\): application called "
                 r"MPI_Abort|"

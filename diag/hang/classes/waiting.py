@@ -259,6 +259,19 @@ CLASSES = (
         next_steps=(),
         rule="No rule applies; the report lists what is missing.",
         if_read={
+            ("atchdog timeout (self",): (
+                WhileItHangs(
+                    "While it hangs: py-spy dump of every scheduler (`pgrep -f sglang::scheduler`), on all nodes: the "
+                    "one that is not in the same call as the others is the one that they wait for."
+                ),
+                "SGLang runs py-spy itself where it is installed: `pip install py-spy` in the image.",
+            ),
+            ("initialization failed",): (
+                "Give the log from its beginning: the worker's own traceback comes before this line.",
+            ),
+            ("Orted process exited",): (
+                "Give the log of the first host (algo-1), which runs mpirun and all ranks' output.",
+            ),
             ("No available",): (
                 WhileItHangs(
                     "While it hangs: py-spy dump of every worker (`pgrep -f VLLM::Worker`, `pgrep -f multiproc`): the "
@@ -266,17 +279,55 @@ CLASSES = (
                 ),
                 "Give the logs of the workers (VLLM_LOGGING_LEVEL=DEBUG), from before the first of these lines.",
             ),
-            ("hccl", "EI0002", "HCCL"): (
+            ("Maybe the last training process is running",): (
+                "End the processes of the training before on that device (`npu-smi info` lists them), wait ten "
+                "seconds, and start again.",
+            ),
+            ("hccl", "EI0002", "HCCL", "EI0006", "NPU ", "507046", "507048", "107020"): (
                 "Give the logs of the other ranks (plog, ~/ascend/log/debug): the rank that did not join the "
                 "collective, or raised before it, is among them.",
                 "HCCL_EXEC_TIMEOUT and HCCL_CONNECT_TIMEOUT set how long a device waits.",
             ),
-            ("Abort", "abort", "SIGABRT"): (
+            ("Aborted", "zsh: abort", "SIGABRT"): (
                 "Give what the process printed before it aborted: an assertion, a C++ exception, or the watchdog.",
                 "`python -X faulthandler` (or PYTHONFAULTHANDLER=1) prints its Python stack the next time.",
             ),
         },
         patterns={
+            "no-progress": confirms(
+                ("atchdog timeout (self.watchdog_timeout=",),
+                r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<seconds>\d+)",
+                "SGLang 0.3+; sglang/srt/managers/scheduler.py, sglang/srt/utils/watchdog.py",
+                "The scheduler of a worker made no progress for {seconds} s and gave up.",
+                SUGGESTS,
+            ),
+            "worker-failed": confirms(
+                ("WorkerProc initialization failed", "Engine core initialization failed"),
+                r"(?:WorkerProc|Engine core) initialization failed",
+                "vLLM 0.8+; vllm/v1/executor/multiproc_executor.py, vllm/v1/engine/utils.py",
+                "A worker raised while it started, and its own exception is not in these lines.",
+                SUGGESTS,
+            ),
+            "daemon-ended": confirms(
+                ("Orted process exited",),
+                printed_by="SageMaker; sagemaker_training/mpi.py",
+                says="The job ended, and this host only ran the daemon of mpirun.",
+                support=SUGGESTS,
+            ),
+            "hccp-in-use": confirms(
+                ("EJ0001", "Failed to initialize the HCCP process"),
+                r"Failed to initialize the HCCP process",
+                "CANN 6+; the error code EJ0001",
+                "HCCL could not start on a device: perhaps a process of the training before still runs.",
+                SUGGESTS,
+            ),
+            "hccl-no-socket": confirms(
+                ("EI0006", "Getting socket times out"),
+                r"Getting socket times out(?:[^\n]*?interval is (?P<limit>\d+ ?s)\b)?",
+                "CANN 6+; the error code EI0006",
+                "A device got no connection from another one[ within {limit}] (HCCL).",
+                SUGGESTS,
+            ),
             "engine-waits": confirms(
                 ("No available shared memory broadcast block found", "No available block found in"),
                 r"No available (?:shared memory broadcast )?block found in (?P<seconds>\d+) ?seconds?",
@@ -290,6 +341,14 @@ CLASSES = (
                 r"(?:[^\n]*?timeout[:=] ?(?P<limit>\d+ ?(?:min|s)\b))?|\bEI0002\b",
                 "CANN 6+ (EI9999, EI0002); the runtime's device_error_proc.cc: `timeout:`, later `timeout=`",
                 "A device[ ({device})] waited[ {limit}] for other devices in a collective of HCCL.",
+                SUGGESTS,
+            ),
+            "npu-timeout": confirms(
+                ("507046", "507048", "107020", "timeout waiting event", "internal task times out"),
+                r"\b(?:error code is|runtime result =) (?:507046|507048|107020)\b|"
+                r"In the specified timeout waiting event|execution of the internal task times out",
+                "CANN 6+; acl/error_codes/rt_error_codes.h, torch_npu",
+                "A device waited too long for a task, as it does in a collective that another device did not join.",
                 SUGGESTS,
             ),
             "aborted": confirms(
@@ -310,7 +369,7 @@ CLASSES = (
         },
     ),
 )
-WAITED_FOR_OTHERS = ("hccl-timeout",)
+WAITED_FOR_OTHERS = ("hccl-timeout", "hccl-no-socket", "npu-timeout")
 
 # -- Never a cause: consequences of a fault, and lines that only look alarming -----------------------------------------
 

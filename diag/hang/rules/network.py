@@ -79,10 +79,13 @@ def _words(culprit: Culprit) -> str:
 
 
 def _daemons(job: JobLogs) -> list[Clue]:
-    """Hosts whose daemon mpirun lost."""
-    hits = job.named("daemon-lost")
-    culprits = [job.of_host(short_host(hit.groups["host"])) for hit in hits]
-    return [clue_of("net_connection_lost", hits, culprits, hits[0].sentence)] if hits else []
+    """Hosts whose daemon mpirun lost, or whose process Open MPI lost."""
+    clues = []
+    for name in ("daemon-lost", "mpi-peer"):
+        if hits := job.named(name):
+            culprits = [job.of_host(short_host(hit.groups["host"])) for hit in hits]
+            clues.append(clue_of("net_connection_lost", hits, culprits, hits[0].sentence))
+    return clues
 
 
 @dataclass(frozen=True)

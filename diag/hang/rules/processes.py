@@ -347,15 +347,19 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
     for block in sorted(blocks, key=lambda block: block.first):
         by_path[block.path].append(block)
     exceptions: dict[object, RankException] = {}
-    for hit in job.named("exception"):
+    for hit in job.named("exception", "no-module"):
         if hit.line.source in ("nccl", "kernel", "stack"):
             continue
-        begin = _traceback_of(tracebacks, hit)
+        # The interpreter itself prints that it finds no module to run, without a traceback, and ends.
+        begin = hit.line if hit.name == "no-module" else _traceback_of(tracebacks, hit)
         culprit = _culprit_of_traceback(job, hit.line, by_path.get(hit.line.path, []))
         key = (culprit.rank, culprit.host) if culprit.rank is not None else (hit.line.path, culprit.host)
         message = hit.groups.get("message", "")
         if begin is not None or culprit.rank is not None or blocks or _OF_THE_SYSTEM.match(message):
-            exceptions.setdefault(key, RankException(culprit, hit.groups["exception"], message, hit.line, begin))
+            exceptions.setdefault(
+                key,
+                RankException(culprit, hit.groups.get("exception", "ModuleNotFoundError"), message, hit.line, begin),
+            )
     return list(exceptions.values())
 
 

@@ -89,7 +89,7 @@ _GLOG = re.compile(
     r"(?:\d+ )?([\w./+-]+\.(?:cpp|hpp|cc|cu|h|py)):(\d+)\] ?"
 )
 _PYTHON_GLOG = re.compile(r"([EWIFCDV])(\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+) +(\d+) ([\w./-]+):(\d+)\] ")
-_MPI = re.compile(r"\[[\w.@-]*?(\d+),(\d+)\]<std(?:out|err|diag)>:?")
+_MPI = re.compile(r"\[[\w.@-]*?(\d+),(?:mpirank:)?(\d+)(?:,([\w.-]+))?\]<std(?:out|err|diag)>:?")  # SageMaker names it
 _TASK = re.compile(r"[\w.-]{1,80} -- (?=\[[^\]\s]{1,80}\]<std)")  # Polyaxon: a task's name
 _NODE = re.compile(r"\[([A-Za-z][\w.-]{0,252}), (?:unknown_ip|\d{1,3}(?:\.\d{1,3}){3})\] ")  # Azure ML
 _HOROVOD = re.compile(r"\[(\d+)\]<std(?:out|err)>: ?")
@@ -323,6 +323,7 @@ def _bracket(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) ->
     elif match := _MPI.match(text):
         if parsed.rank_from != "[rankN]":
             parsed.rank, parsed.rank_from = int(match[2]), "mpirun"
+        parsed.host = parsed.host or (_host(match[3]) if match[3] else "")
     elif match := _HOROVOD.match(text):
         if parsed.rank_from != "[rankN]":
             parsed.rank, parsed.rank_from = int(match[1]), "mpirun"

@@ -280,3 +280,57 @@ def test_a_test_of_bandwidth_is_no_training(tmp_path: Path) -> None:
     assert "no training" in answer.headline
     assert "65.2 GB/s" in answer.headline
     assert "no training" not in of(tmp_path, "training finished\n").headline
+
+
+@pytest.mark.parametrize(
+    ("said", "headline", "step"),
+    [
+        ("runtime result = 507046.[FUNC:ReportCallError]", "A device waited too long for a task", "plog"),
+        ("EI0006: [PID: 9] Getting socket times out. The timeout interval is 120 s.", "within 120 s (HCCL)", "plog"),
+        (
+            "EJ0001: Failed to initialize the HCCP process. Reason: Maybe the last training process is running.",
+            "perhaps a process of the training before still runs",
+            "npu-smi info",
+        ),
+        ("[2026-03-01 09:00:00 TP2] Watchdog timeout (self.watchdog_timeout=300)", "no progress for 300 s", "py-spy"),
+        ("Exception: WorkerProc initialization failed due to an exception", "A worker raised", "from its beginning"),
+        ("sagemaker-training-toolkit INFO     Orted process exited", "only ran the daemon of mpirun", "first host"),
+    ],
+)
+def test_programs_that_say_in_what_state_they_are(tmp_path: Path, said: str, headline: str, step: str) -> None:
+    answer = of(tmp_path, f"{said}\n")
+    assert answer.fault_class == "undetermined"
+    assert headline in answer.headline
+    assert step in answer.next_steps[0]
+
+
+def test_a_device_that_waits_has_not_raised(tmp_path: Path) -> None:
+    said = "RuntimeError: npuSynchronizeDevice NPU function error: aclrtSynchronizeDevice, error code is 507046"
+    answer = of(tmp_path, "".join(f"[rank7]: {line}\n" for line in (*TRACEBACK[:2], said)))
+    assert (answer.fault_class, answer.culprits) == ("undetermined", ())
+
+
+def test_a_process_that_open_mpi_lost(tmp_path: Path) -> None:
+    answer = of(
+        tmp_path,
+        "An MPI communication peer process has unexpectedly disconnected.\n\n"
+        "  Local host: big-3\n  Local PID:  70\n  Peer host:  big-7\n",
+    )
+    assert answer.fault_class == "net_connection_lost"
+    assert [culprit.host for culprit in answer.culprits] == ["big-7"]
+
+
+def test_an_interpreter_that_finds_no_module(tmp_path: Path) -> None:
+    answer = of(tmp_path, "[1,mpirank:5,algo-3]<stderr>:/opt/venv/bin/python3: No module named tokens\n")
+    assert (answer.fault_class, ranks(answer)) == ("rank_killed_exception", [5])
+    assert answer.culprits[0].host == "algo-3"
+
+
+def test_an_actor_of_ray_that_died_is_described(tmp_path: Path) -> None:
+    answer = of(
+        tmp_path,
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+        "\tclass_name: Trainer\n\tpid: 7021\n\tname: trainer_3\n\tip: 10.9.3.21\n"
+        "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: x\n",
+    )
+    assert "(trainer_3, pid 7021, 10.9.3.21)" in answer.headline

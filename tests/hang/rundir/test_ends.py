@@ -107,7 +107,7 @@ def test_of_victims_alone_it_is_said_who_raised_nothing(tmp_path: Path) -> None:
         tmp_path, {0: Ended(1, True, traceback(LOST[0])), 1: Ended(1, True, traceback(LOST[2])), 2: Ended(-15)}
     )
     assert (found.fault_class, found.culprits) == ("undetermined", ())
-    assert "ranks 0, 1 lost or waited for a peer" in found.headline
+    assert "a failure elsewhere can cause were found, on ranks 0, 1" in found.headline
     assert "No exception was found for rank 2: look there first" in found.headline
 
 
