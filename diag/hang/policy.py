@@ -115,9 +115,6 @@ class HangDumps(Topic, name="hang-dumps"):
     chunk_bytes = threshold(1 << 20, "bytes")
     snapshot_key_bytes = threshold(128, "bytes", "chosen", 'bytes: "segments" is the first key of a memory snapshot')
     most_json_items = threshold(4_000_000, "items", "chosen", "50 MB of a recorder's frames have 2 million")
-    pending_followed = threshold(
-        64, "collectives", "chosen", "pending collectives of one group that are followed: the oldest ones"
-    )
 
 
 HANG_DUMPS = HangDumps()

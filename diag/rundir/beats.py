@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 
 from diag.collectors.records import FAILED, P2P_PREFIX, Heartbeat
+from diag.events.behind import Waits, pending_calls, who_is_behind
+from diag.events.rows import Did, Event, JobRank
 
 _RECORDED = "recorded in "  # before the Flight Recorder's name of a group, which is not the host's
 
@@ -125,9 +127,46 @@ def beat_of(heartbeat: Heartbeat) -> Beat:
 
 
 Groups = Mapping[str, Collection[int]]  # the ranks of each group
+BeatWaits = Waits[JobRank, Event[JobRank]]
 
 
-def members_of(group: str, groups: Groups, beats: Mapping[int, Beat | None]) -> Collection[int]:
+def waits_of(beats: Mapping[int, Beat | None], groups: Mapping[int, Groups], waiting: Collection[int]) -> BeatWaits:
+    """Who waits for whom. ``waiting``: the ranks that are known to wait; ``groups``: as each rank named them, where it
+    did. A rank without a heartbeat has called nothing."""
+    called: dict[str, list[int]] = {}
+    for rank, beat in beats.items():
+        for group, _ in beat.calls if beat is not None else ():
+            called.setdefault(group, []).append(rank)
+    events: list[Event[JobRank]] = []
+    members: dict[Hashable, tuple[JobRank, ...]] = {}
+    for rank, beat in beats.items():
+        if beat is None:
+            continue
+        named = groups.get(rank, {})
+        keys = {group: _key(group, members_of(group, named, called)) for group, _ in beat.calls}
+        for group, key in keys.items():
+            if key not in members:
+                members[key] = tuple(JobRank(m) for m in members_of(group, named, called) if m in beats)
+        events += [Event(JobRank(rank), number, group=keys[group]) for group, number in beat.calls]
+        if rank in waiting:
+            events += [
+                Event(JobRank(rank), number, did=Did.WAITS, group=keys[group]) for group, number in beat.waits_in
+            ]
+    return who_is_behind(pending_calls(events, members, lambda event: event))
+
+
+def _key(group: str, members: Collection[int]) -> Hashable:
+    """Groups with one name and other members on other ranks are told apart by their first member: they are parts of one
+    mesh."""
+    return group, next(iter(members), None)
+
+
+def group_name(key: Hashable) -> str:
+    """The name of a group in the events of ``waits_of``."""
+    return str(key[0]) if isinstance(key, tuple) else str(key)
+
+
+def members_of(group: str, groups: Groups, called: Mapping[str, Collection[int]]) -> Collection[int]:
     """The ranks of a group: as a rank named them, else the two of a point-to-point group, else all that called one of
     its collectives."""
     if group in groups:
@@ -135,29 +174,4 @@ def members_of(group: str, groups: Groups, beats: Mapping[int, Beat | None]) -> 
     if group.startswith(P2P_PREFIX):
         ends = group.removeprefix(P2P_PREFIX).partition(" ")[0].split(">")
         return [int(end) for end in ends if end.isdecimal()]
-    return [rank for rank, beat in beats.items() if beat is not None and group in dict(beat.calls)]
-
-
-def waited_for(beats: Mapping[int, Beat | None], groups: Mapping[int, Groups], waiting: Collection[int]) -> set[int]:
-    """The ranks that have not called a collective in which others wait. Those that wait elsewhere lead on to the ranks
-    that they wait for. ``groups``: as each rank named them, where it did."""
-    reached: set[int] = set()
-    todo = sorted(waiting)
-    while todo:
-        rank = todo.pop()
-        beat = beats.get(rank)
-        if beat is None:
-            continue
-        further = set(behind(beat, groups.get(rank, {}), beats)) - reached
-        reached |= further
-        todo += further
-    return reached
-
-
-def behind(beat: Beat, groups: Groups, beats: Mapping[int, Beat | None]) -> Iterator[int]:
-    """The ranks of ``beats`` that have not called a collective in which this rank waits, once for each."""
-    for group, number in beat.waits_in:
-        for member in members_of(group, groups, beats):
-            peer = beats.get(member)
-            if member in beats and (peer is None or dict(peer.calls).get(group, -1) < number):
-                yield member
+    return called.get(group, ())

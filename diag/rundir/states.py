@@ -17,10 +17,11 @@ from msgspec import Struct
 
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import CHECKPOINT, EVALUATION, FAILED, Manifest, RankRecord
+from diag.events.rows import JobRank
 from diag.rundir.policy import SILENCE
 from diag.words.formatting import elapsed, listing
 
-from .beats import Beat, beat_of, behind, waited_for
+from .beats import Beat, beat_of, waits_of
 from .lines import (
     LastStep,
     delay_ns,
@@ -452,22 +453,24 @@ def _states(read: Mapping[int, _Rank], ask_order: bool = False) -> tuple[RankSta
     """``ask_order``: whether, if all ranks wait, the records are asked which one left the order of its calls."""
     beats = {rank: its.beat for rank, its in read.items()}
     waiting = {rank for rank, its in read.items() if its.waits}
-    needed = waited_for(beats, {}, waiting) if waiting else set()
+    waits = waits_of(beats, {}, waiting)
+    awaited = waits.awaited()
     skipped: dict[int, str] = {}
     if ask_order and waiting and all(its.waits for its in read.values() if its.beat is None or its.open):
         files = {rank: its.files for rank, its in read.items()}
-        skipped = {rank: call.words for rank, call in skipped_by(beats, waiting, files).items()}
+        skipped = {rank: call.words for rank, call in skipped_by(beats, waits, files).items()}
     states = []
     for rank, its in sorted(read.items()):
         if its.beat is None:
-            if rank in needed:
+            if rank in waits.waited_for:
                 states.append(RankState(rank, State.UNKNOWN, -1, "", None, its.age_ns))
             continue
-        states.append(_state_of_rank(rank, its, beats, rank in waiting, skipped.get(rank, "")))
+        of_rank = _state_of_rank(rank, its, rank in waiting, awaited.get(JobRank(rank), ()), skipped.get(rank, ""))
+        states.append(of_rank)
     return tuple(states)
 
 
-def _state_of_rank(rank: int, its: _Rank, beats: Mapping[int, Beat | None], waits: bool, skipped: str) -> RankState:
+def _state_of_rank(rank: int, its: _Rank, waits: bool, awaited: tuple[int, ...], skipped: str) -> RankState:
     beat = its.beat
     assert beat is not None
     if beat.done:
@@ -484,9 +487,8 @@ def _state_of_rank(rank: int, its: _Rank, beats: Mapping[int, Beat | None], wait
         state = State.WAITING
     else:
         state = State.STARTING if beat.step <= 0 and not beat.steps else State.TRAINING
-    waits_for = set(behind(beat, {}, beats)) - {rank} if waits else set()
     return RankState(
         rank, state, beat.step, beat.phase, its.in_phase_ns, its.age_ns, beat.waits_words if waits else "",
-        tuple(sorted(waits_for)), its.raised, beat.line,
+        awaited, its.raised, beat.line,
         beat.call if its.idle_ns >= SILENCE.idle_still_s * 1e9 else "", skipped,
     )  # fmt: skip

@@ -8,14 +8,14 @@ at fault has called one group without the call of the other that came before it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from diag.collectors.layout import RankLayout
 from diag.collectors.records import CollectiveLine
 from diag.rundir.policy import SILENCE
 
-from .beats import Beat, members_of
+from .beats import Beat, BeatWaits, group_name
 from .lines import read_last_lines
 
 
@@ -39,11 +39,17 @@ class Skipped:
 
 
 def skipped_by(
-    beats: Mapping[int, Beat | None], waiting: Collection[int], files: Mapping[int, RankLayout]
+    beats: Mapping[int, Beat | None], waits: BeatWaits, files: Mapping[int, RankLayout]
 ) -> dict[int, Skipped]:
     """By rank, for ranks that wait for each other. Empty where the records do not tell them apart: no rank, or each of
     those whose records were read, has left its order."""
-    missed = _missed(beats, waiting)
+    waiting = {rank for call in waits.pending_calls for rank in call.waiters}
+    missed = {
+        (rank, group_name(call.op.group), call.op.number)
+        for call in waits.pending_calls
+        for rank in call.missing
+        if rank in waiting
+    }
     # Most ranks wait for the one at fault.
     asked = [rank for rank, _ in Counter(rank for rank, _, _ in missed).most_common(SILENCE.orders_compared)]
     step = min((beat.step for rank in waiting if (beat := beats.get(rank)) is not None), default=-1)
@@ -61,18 +67,6 @@ def skipped_by(
         else:
             skipped[rank] = found
     return skipped if in_order else {}
-
-
-def _missed(beats: Mapping[int, Beat | None], waiting: Collection[int]) -> set[tuple[int, str, int]]:
-    """Rank, group and number of each call in which one rank waits, and which another waiting rank has not made."""
-    return {
-        (member, group, number)
-        for rank in waiting
-        if (beat := beats.get(rank)) is not None
-        for group, number in beat.waits_in
-        for member in members_of(group, {}, beats)
-        if member in waiting and (peer := beats.get(member)) is not None and dict(peer.started).get(group, -1) < number
-    }
 
 
 def _is_whole(lines: Sequence[CollectiveLine], step: int, beat: Beat) -> bool:

@@ -15,7 +15,7 @@ from diag.events.operations import keeps_law, kind_of
 from diag.events.policy import COLLECTIVES
 from diag.events.rows import Call, Event, JobRank
 from diag.hang.flight.board import Board, CallShape, Dumps, RecordedOp, lay_out
-from diag.hang.flight.waits import Waits, follow
+from diag.hang.flight.waits import OpWaits, follow
 from diag.hang.model import Stack
 from diag.hang.policy import HANG_DUMPS
 from diag.words.formatting import begun, counted, spaced
@@ -40,7 +40,7 @@ class Mismatch:
     calls: dict[int, CallShape]
 
     @property
-    def odd(self) -> tuple[int, ...]:
+    def odd(self) -> tuple[JobRank, ...]:
         return self.difference.odd
 
 
@@ -150,7 +150,7 @@ def call_text(shape: CallShape) -> str:
     return " ".join(filter(None, (shape.op, sizes and f"of {sizes}", "/".join(sorted(set(shape.dtypes))))))
 
 
-def state_of(board: Board, waits: Waits, rank: int) -> str:
+def state_of(board: Board, waits: OpWaits, rank: JobRank) -> str:
     """A rank's last call, from its own dump."""
     dump = board.dumps[rank]
     if rank in waits.stopped:
@@ -170,7 +170,7 @@ def state_of(board: Board, waits: Waits, rank: int) -> str:
 # -- Coverage, a sentence each -----------------------------------------------------------------------------------------
 
 
-def coverage(board: Board, waits: Waits, dumps: Dumps, has_cause: bool) -> tuple[str, ...]:
+def coverage(board: Board, waits: OpWaits, dumps: Dumps, has_cause: bool) -> tuple[str, ...]:
     """How many ranks have a dump, what the dumps lack, and why no cause is found."""
     sentences = [
         f"Flight Recorder dumps of {len(board.dumps)} of {board.world_size} ranks (number of ranks "
@@ -211,7 +211,7 @@ def _limits(board: Board) -> list[str]:
     return sentences
 
 
-def _why_nothing(board: Board, waits: Waits) -> str:
+def _why_nothing(board: Board, waits: OpWaits) -> str:
     if not any(board.pending.values()):
         return "No rank waits in a collective: the dumps show no hang."
     if waits.stuck:
@@ -227,11 +227,11 @@ def _why_nothing(board: Board, waits: Waits) -> str:
 # -- Stacks of the culprits, and of one rank that waits for them -------------------------------------------------------
 
 
-def stacks_of(board: Board, waits: Waits, clues: Iterable[Clue]) -> tuple[Stack, ...]:
+def stacks_of(board: Board, waits: OpWaits, clues: Iterable[Clue]) -> tuple[Stack, ...]:
     """The stacks of the first clue's culprits at their last call, and of a typical victim where it waits. A dump has no
     stack of the hang itself: after its last call a rank has gone on."""
     for clue in clues:
-        culprits = [culprit.rank for culprit in clue.culprits if culprit.rank is not None]
+        culprits = [JobRank(culprit.rank) for culprit in clue.culprits if culprit.rank is not None]
         shown = [
             _culprit_by_stack(board, waits, rank)
             for rank in culprits[: HANG_DUMPS.culprits_named]
@@ -242,7 +242,7 @@ def stacks_of(board: Board, waits: Waits, clues: Iterable[Clue]) -> tuple[Stack,
     return ()
 
 
-def _culprit_by_stack(board: Board, waits: Waits, rank: int) -> Stack:
+def _culprit_by_stack(board: Board, waits: OpWaits, rank: JobRank) -> Stack:
     dump = board.dumps[rank]
     where = Source(dump.path, 0, f"rank {rank}: {state_of(board, waits, rank)}")
     if not dump.entries:
@@ -253,14 +253,14 @@ def _culprit_by_stack(board: Board, waits: Waits, rank: int) -> Stack:
     return Stack(rank, f"culprit: {entry_of(board, op)}{_without(op.frames)}", op.frames, where)
 
 
-def _typical(board: Board, waits: Waits, culprits: list[int]) -> int | None:
+def _typical(board: Board, waits: OpWaits, culprits: list[JobRank]) -> JobRank | None:
     """The first rank that waits for a culprit itself, else any that waits."""
     for culprit in culprits:
         for pending_call in waits.waited_for.get(culprit, ()):
             for rank in pending_call.waiters:
                 if rank not in culprits:
                     return rank
-    return next((rank for rank, ops in sorted(board.pending.items()) if ops and rank not in culprits), None)
+    return next((JobRank(r) for r, ops in sorted(board.pending.items()) if ops and r not in culprits), None)
 
 
 def _victim(board: Board, rank: int) -> Stack:
@@ -303,7 +303,7 @@ def clues_of(dumps: Dumps, world_size: int | None = None) -> FlightFindings:
     )
 
 
-def _waiting_clues(board: Board, waits: Waits, dumps: Dumps) -> list[Clue]:
+def _waiting_clues(board: Board, waits: OpWaits, dumps: Dumps) -> list[Clue]:
     clues = []
     if waits.roots:
         clues.append(_clue(board, waits, waits.roots, _confidence(board, waits, waits.roots), _roots_note(waits)))
@@ -311,17 +311,17 @@ def _waiting_clues(board: Board, waits: Waits, dumps: Dumps) -> list[Clue]:
         clues.append(clue)
     if waits.circle and (clue := _circle_clue(board, waits)):
         clues.append(clue)
-    if waits.behind:
+    if waits.late:
         note = (
-            f"{begun(listed(waits.behind))} did not make a call that was made by a peer waiting in the same "
+            f"{begun(listed(waits.late))} did not make a call that was made by a peer waiting in the same "
             "collectives, so waiting there does not explain it. It may also be the only rank that reads a result back "
             "there."
         )
-        clues.append(_clue(board, waits, waits.behind, 0.35, note))
+        clues.append(_clue(board, waits, waits.late, 0.35, note))
     return clues
 
 
-def _confidence(board: Board, waits: Waits, culprits: tuple[int, ...]) -> float:
+def _confidence(board: Board, waits: OpWaits, culprits: tuple[JobRank, ...]) -> float:
     """Lower for partial sets, many suspects and a single group."""
     confidence = HANG_DUMPS.rank_behind
     if board.unknown:
@@ -337,7 +337,7 @@ def _confidence(board: Board, waits: Waits, culprits: tuple[int, ...]) -> float:
     return round(confidence, 2)
 
 
-def _clue(board: Board, waits: Waits, culprits: tuple[int, ...], confidence: float, note: str) -> Clue:
+def _clue(board: Board, waits: OpWaits, culprits: tuple[JobRank, ...], confidence: float, note: str) -> Clue:
     shown = culprits[:8]
     return Clue(
         fault_class="missing_rank",
@@ -352,33 +352,33 @@ def _clue(board: Board, waits: Waits, culprits: tuple[int, ...], confidence: flo
     )
 
 
-def _victims(board: Board, culprits: tuple[int, ...]) -> tuple[int, ...]:
+def _victims(board: Board, culprits: tuple[JobRank, ...]) -> tuple[int, ...]:
     return tuple(sorted(rank for rank, ops in board.pending.items() if ops and rank not in culprits))
 
 
-def _culprit(board: Board, waits: Waits, rank: int) -> Culprit:
+def _culprit(board: Board, waits: OpWaits, rank: JobRank) -> Culprit:
     dump = board.dumps.get(rank)
     pending_calls = waits.waited_for.get(rank, ())
     group = board.groups[pending_calls[0].op.group] if pending_calls else None
     return Culprit(rank=rank, host=dump.host if dump else "", process_group=(group.desc or group.name) if group else "")
 
 
-def _state_evidence(board: Board, waits: Waits, rank: int) -> tuple[Source, ...]:
+def _state_evidence(board: Board, waits: OpWaits, rank: JobRank) -> tuple[Source, ...]:
     dump = board.dumps.get(rank)
     return (Source(dump.path, 0, f"rank {rank}: {state_of(board, waits, rank)}"),) if dump else ()
 
 
-def _waiter(board: Board, waits: Waits, rank: int) -> tuple[Source, ...]:
+def _waiter(board: Board, waits: OpWaits, rank: JobRank) -> tuple[Source, ...]:
     """Evidence of a rank that waits for this one."""
     for pending_call in waits.waited_for.get(rank, ())[:1]:
-        waiter = pending_call.waiters[0]
-        others = f" and {len(pending_call.waiters) - 1} more" if len(pending_call.waiters) > 1 else ""
-        text = f"rank {waiter}{others}: waits in {entry_of(board, pending_call.op)} for rank {rank}"
-        return (Source(board.dumps[waiter].path, 0, text),)
+        waiters = [waiter for waiter in pending_call.waiters if waiter != rank]
+        others = f" and {len(waiters) - 1} more" if len(waiters) > 1 else ""
+        text = f"rank {waiters[0]}{others}: waits in {entry_of(board, pending_call.op)} for rank {rank}"
+        return (Source(board.dumps[waiters[0]].path, 0, text),)
     return ()
 
 
-def _roots_note(waits: Waits) -> str:
+def _roots_note(waits: OpWaits) -> str:
     parts = []
     if waits.absent:
         itself = "was in no collective itself" if len(waits.absent) == 1 else "were in no collective themselves"
@@ -391,7 +391,7 @@ def _roots_note(waits: Waits) -> str:
     return begun("; ".join(parts)) + "."
 
 
-def _silent_clue(board: Board, waits: Waits, dumps: Dumps) -> Clue | None:
+def _silent_clue(board: Board, waits: OpWaits, dumps: Dumps) -> Clue | None:
     """A clue for ranks without a dump that others wait for. None where many lack one: their dumps were not
     collected."""
     if len(waits.silent) > max(2, board.world_size // 8) or 2 * len(board.dumps) < board.world_size:
@@ -404,7 +404,7 @@ def _silent_clue(board: Board, waits: Waits, dumps: Dumps) -> Clue | None:
     return replace(clue, evidence=(*lost, *clue.evidence))
 
 
-def _circle_clue(board: Board, waits: Waits) -> Clue | None:
+def _circle_clue(board: Board, waits: OpWaits) -> Clue | None:
     """A clue for ranks that wait for each other. Where a collective lacks one rank only, that rank has left it out.
     Receives may be posted ahead: among sends and receives the rank whose calls ended first is the likelier culprit."""
     ring = waits.circle
@@ -429,7 +429,7 @@ def _circle_clue(board: Board, waits: Waits) -> Clue | None:
     return replace(_clue(board, waits, ring, 0.6 if len(ring) <= 4 else 0.4, note), fault_class="desync")
 
 
-def _lacks_only(waits: Waits, rank: int) -> float:
+def _lacks_only(waits: OpWaits, rank: JobRank) -> float:
     """The greatest share of members that wait in a collective of three or more for this rank alone."""
     shares = [
         len(waiting) / (len(waiting) + 1)
