@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -15,29 +14,16 @@ from diag.app.policy import DASHBOARD
 from diag.diagnoses.comm_cause import SLOW_LINK
 from diag.diagnoses.compare import PART_NAMES, StepPart
 from diag.model import UNKNOWN
-from diag.model.parts import Ints, PartColumns, parts_of_steps
+from diag.model.parts import parts_of_steps
 from diag.model.steps import Bottleneck, Kind
 from diag.show.page import Page, page_of
+from diag.show.parts import Part as Part
+from diag.show.parts import split
 from diag.words.wording import steps_counted
 
 # -- parts -------------------------------------------------------------------------------------------------------------
 #
 # The parts of a step, with the names and the order of the pages.
-
-
-class Part(StrEnum):
-    """In stacking order; the values are user-visible. The parts of a step add up to its duration."""
-
-    COMPUTE = "compute"
-    TRANSFER = "communication: transfer"
-    WAITING = "communication: waiting for a rank"
-    COMMUNICATION = "communication"  # if the clocks do not allow splitting it
-    COPY = "copy between host and device"
-    DATA = "data wait"
-    CHECKPOINT = "checkpoint"
-    HOST = "idle: waiting for the host"  # nothing launched, or inside a launch or another call of the host
-    QUEUED = "idle: launched, not running"
-    IDLE = "idle"
 
 
 _OF_KIND: Mapping[Kind, Part] = {
@@ -60,24 +46,6 @@ def _drawn_as(part: StepPart) -> Part:
 
 # The parts of the critical path; its communication is transfer, and what the host lost is the host's.
 PART_OF: Mapping[StepPart, Part] = {part: _drawn_as(part) for part in PART_NAMES}
-
-
-def split(parts: PartColumns) -> dict[Part, Ints]:
-    """Nanoseconds by part, with every part; they add up to ``parts.dur_ns``."""
-    known = parts.exposed_wait_ns != UNKNOWN
-    host, queued = parts.column("idle_parts.by_host_ns"), parts.column("idle_parts.queued_ns")
-    return {
-        Part.COMPUTE: parts.compute_ns,
-        Part.TRANSFER: np.where(known, parts.exposed_transfer_ns, 0),
-        Part.WAITING: np.where(known, parts.exposed_wait_ns, 0),
-        Part.COMMUNICATION: np.where(known, 0, parts.exposed_comm_ns),
-        Part.COPY: parts.exposed_copy_ns,
-        Part.DATA: parts.data_wait_ns,
-        Part.CHECKPOINT: parts.checkpoint_ns,
-        Part.HOST: host,
-        Part.QUEUED: queued,
-        Part.IDLE: parts.idle_ns - host - queued,
-    }
 
 
 Grid = npt.NDArray[np.float64]  # ranks by steps; NaN where a rank has no such step

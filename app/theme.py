@@ -15,9 +15,8 @@ from typing import Literal
 from diag.model.breakdown import KernelKind
 from diag.model.memory import Category
 from diag.model.steps import Bottleneck, Severity
+from diag.show.parts import DARK_PARTS, LIGHT_PARTS, Part
 from diag.tables.zoom import BACKWARD, CALL, FORWARD
-
-from .run_view import Part
 
 
 @dataclass(frozen=True)
@@ -58,30 +57,6 @@ def _bottlenecks(part: Mapping[Part, str], mixed: str) -> dict[Bottleneck, str]:
     }
 
 
-_LIGHT_PARTS = {
-    Part.COMPUTE: "#0072b2",
-    Part.TRANSFER: "#a63c06",
-    Part.WAITING: "#f0a830",
-    Part.COMMUNICATION: "#a63c06",
-    Part.COPY: "#cc79a7",
-    Part.DATA: "#00a878",
-    Part.CHECKPOINT: "#7cc8f2",
-    Part.HOST: "#3d4452",
-    Part.QUEUED: "#73777f",
-    Part.IDLE: "#c9ced6",
-}
-_DARK_PARTS = {
-    Part.COMPUTE: "#2a83c4",
-    Part.TRANSFER: "#d1571b",
-    Part.WAITING: "#f7bd55",
-    Part.COMMUNICATION: "#d1571b",
-    Part.COPY: "#d98cb8",
-    Part.DATA: "#12b886",
-    Part.CHECKPOINT: "#a5dcfa",
-    Part.HOST: "#d0d4dc",
-    Part.QUEUED: "#7c8088",
-    Part.IDLE: "#4c5361",
-}
 # Light and dark: compute in blue and green, communication from red to orange, the host's phases brown and violet.
 _WORK: Mapping[str, tuple[str, str]] = {
     KernelKind.GEMM: ("#0072b2", "#2a83c4"),
@@ -133,9 +108,9 @@ LIGHT = Theme(
     soft="#646b7a",
     faint="#8a91a0",
     grid="#e4e7ed",
-    part=_LIGHT_PARTS,
+    part=LIGHT_PARTS,
     host="#6f5b4b",
-    bottleneck=_bottlenecks(_LIGHT_PARTS, mixed="#e8dd3a"),
+    bottleneck=_bottlenecks(LIGHT_PARTS, mixed="#e8dd3a"),
     work={work: light for work, (light, _) in _WORK.items()},
     series=tuple(light for light, _ in _SERIES),
     memory=_memory(tuple(light for light, _ in _SERIES), before="#8a91a0", outside="#d3d6dd"),
@@ -151,9 +126,9 @@ DARK = Theme(
     soft="#a3aab8",
     faint="#9aa2b1",
     grid="#34322f",
-    part=_DARK_PARTS,
+    part=DARK_PARTS,
     host="#946f52",
-    bottleneck=_bottlenecks(_DARK_PARTS, mixed="#efe65a"),
+    bottleneck=_bottlenecks(DARK_PARTS, mixed="#efe65a"),
     work={work: dark for work, (_, dark) in _WORK.items()},
     series=tuple(dark for _, dark in _SERIES),
     memory=_memory(tuple(dark for _, dark in _SERIES), before="#9aa2b1", outside="#55585f"),

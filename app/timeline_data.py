@@ -82,6 +82,11 @@ _WORDS = {
 }
 
 
+def part_of(category: Category) -> Part:
+    """The part of a step that a lane of a rank's account shows."""
+    return _PART[category]
+
+
 def words(category: Category) -> str:
     """The displayed name of a part of a step."""
     return _PART[category].value if category in _PART else category.value

@@ -5,28 +5,28 @@ from __future__ import annotations
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
-from enum import Enum
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any, Protocol, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import plotly.graph_objects as go
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
-from msgspec import Struct, structs
 from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
 from diag.api import Result
 from diag.app import drawings
 from diag.app.drawings import Drawing
+from diag.app.html_report.evidence import evidence_of, without_logs
 from diag.app.run_view import RunView, view_of
 from diag.app.theme import DARK, LIGHT, Theme, favicon
 from diag.show import page as words
 from diag.show import ranks
-from diag.show.page import Command, RunName, advice_of
+from diag.show.page import Command, advice_of
+from diag.show.redacted import Pseudonyms, page_without_names, redacted
 from diag.words.formatting import masked, moment, visible_lines
 from diag.words.wording import ONLY_DURATIONS, pieces
 
@@ -43,16 +43,17 @@ def render(result: Result, command: str, version: str, names: Pseudonyms | None 
     view, typed = view_of(result), Command(masked(command))
     page, advised = view.page, advice_of(result)
     sections = sections_of(view if names is None else _redacted_view(view, names))
+    found = evidence_of(view)
     if names is not None:
-        if page.outcome is not None:  # an exception's message may name anything
-            page = structs.replace(page, outcome=structs.replace(page.outcome, why="", action=""))
-        page, advised = redacted(page, names), redacted(advised, names)
+        page, advised = page_without_names(page, names), redacted(advised, names)
         sections, typed = redacted(sections, names), redacted(typed, names)
+        found = redacted(without_logs(found), names)
     scripts = (_script(get_plotlyjs()), _script(_asset("script.js")))
     return _template().render(
         page=page,
         advised=advised,
         sections=sections,
+        found=found,
         command=typed,
         words=words,
         ranks=ranks,
@@ -219,53 +220,8 @@ def _look(theme: Theme) -> go.layout.Template:
 
 
 # -- redaction ---------------------------------------------------------------------------------------------------------
-#
-# Applies pseudonyms to every text of a page.
-
-T = TypeVar("T")
-
-
-class Pseudonyms(Protocol):
-    """Replaces names. ``kept``: a sentence about the names that it deliberately keeps."""
-
-    @property
-    def kept(self) -> str: ...
-
-    def text(self, text: str, /) -> str:
-        """The text with pseudonyms for the names in it."""
-
-    def command(self, text: str, /) -> str:
-        """The command, reduced to the words that diag knows."""
-
-    def run_name(self, text: str, /) -> str:
-        """A pseudonym for the run's name."""
 
 
 def _redacted_view(view: RunView, names: Pseudonyms) -> RunView:
     """The view with its notes on steps redacted. Figures show no other names."""
     return replace(view, notes=tuple(names.text(note) for note in view.notes))
-
-
-def redacted(value: T, names: Pseudonyms) -> T:
-    """The value with all texts redacted, also in nested records and tuples; numbers and functions are unchanged."""
-    replaced: Any = value
-    if isinstance(value, Enum):
-        pass
-    elif isinstance(value, RunName):
-        replaced = RunName(names.run_name(value))
-    elif isinstance(value, Command):
-        replaced = Command(names.command(value))
-    elif isinstance(value, str):
-        replaced = names.text(value)
-    elif isinstance(value, tuple):
-        replaced = tuple(redacted(item, names) for item in value)
-    elif isinstance(value, Struct):
-        replaced = structs.replace(value, **_fields(value, value.__struct_fields__, names))
-    elif is_dataclass(value) and not isinstance(value, type):
-        replaced = replace(value, **_fields(value, [field.name for field in fields(value)], names))
-    result: T = replaced
-    return result
-
-
-def _fields(value: Any, chosen: Iterable[str], names: Pseudonyms) -> dict[str, Any]:
-    return {field: redacted(getattr(value, field), names) for field in chosen}

@@ -31,17 +31,3 @@ function copying(row, at, root) {
   });
   return button;
 }
-
-async function copied(text, root) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch { // a page that was not opened on this machine has no clipboard: it is asked the old way
-    const area = root.appendChild(make("textarea", "hidden"));
-    area.value = text;
-    area.select();
-    const done = document.execCommand("copy");
-    area.remove();
-    return done;
-  }
-}

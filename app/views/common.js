@@ -37,3 +37,18 @@ function place(parentElement, root) {
   const old = parentElement.querySelector(`.${root.className}`);
   if (old) old.replaceWith(root); else parentElement.append(root);
 }
+
+/** Puts a text on the clipboard; whether that was allowed. */
+async function copied(text, root) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch { // a page that was not opened on this machine has no clipboard: it is asked the old way
+    const area = root.appendChild(make("textarea", "hidden"));
+    area.value = text;
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
+}

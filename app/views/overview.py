@@ -12,7 +12,7 @@ from diag.app import drawings
 from diag.app.address import choose, href
 from diag.app.drawings import Drawing, compared
 from diag.app.markup import plain, prose
-from diag.app.picture import advice_rows, picture_of
+from diag.app.picture import advice_rows, colours_of, picture_of
 from diag.app.policy import DASHBOARD
 from diag.app.ready import READY
 from diag.app.run_view import RunView
@@ -35,6 +35,7 @@ from diag.diagnoses.compare import reasons_against
 from diag.model.steps import Bottleneck, Outcome, Risk, Severity
 from diag.model.steps import Verdict as Answer
 from diag.show import page as words
+from diag.show.brief import as_issue, as_message
 from diag.show.memory import Failure
 from diag.show.page import Advised, Card, Change, Page, Verdict, advice_of, metrics_of, verdict_of
 from diag.show.ranks import IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
@@ -88,6 +89,7 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
         with beside[1]:
             _picture(view, theme)
     _to_do(view, advised, theme)
+    _copies(page, advised, theme)
     if state.live:
         live.show_curves(state)
     if view.result.attribution.steps:
@@ -149,6 +151,12 @@ def _head(view: RunView) -> None:
         )
     recorded = f"recorded {page.recorded}" if page.recorded else ""
     st.caption(" · ".join(plain(fact) for fact in (*page.facts, recorded, *page.versions) if fact))
+
+
+def _copies(page: Page, advised: Advised, theme: Theme) -> None:
+    """Draws buttons that copy the answer as text."""
+    texts = [["Copy as issue", as_issue(page, advised, version())], ["Copy as message", as_message(page, advised)]]
+    component("copies")(key="copies", data={"texts": texts, "colours": colours_of(theme)})
 
 
 def _report(view: RunView) -> bytes:

@@ -1,9 +1,10 @@
-"""``diag report``: what the dashboard's first page shows, as one HTML file to send."""
+"""``diag report``: what the dashboard's first page shows, as one HTML file to send, or as text to paste."""
 
 from __future__ import annotations
 
 import os
 import shlex
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,16 +31,29 @@ from diag.words.terminal import put, say
 
 if TYPE_CHECKING:
     from diag.api import Result
+    from diag.show.redact import Pseudonyms
+
+
+class Form(StrEnum):
+    HTML, ISSUE, MESSAGE = "html", "issue", "message"
 
 
 def report(
     paths: PathsArgument,
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            "--out", "-o", metavar="FILE", help="The file, replaced if it is there; - is standard output, for a pipe."
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="The file, replaced if it is there; - is standard output, for a pipe. Without it, report.html; an "
+            "issue and a message are printed.",
         ),
-    ] = Path("report.html"),
+    ] = None,
+    form: Annotated[
+        Form,
+        typer.Option("--format", help="html: one file. issue: Markdown to paste. message: a few lines of plain text."),
+    ] = Form.HTML,
     redact: Annotated[
         bool,
         typer.Option("--redact", help=f"{REDACTED} {KEPT}"),
@@ -53,18 +67,20 @@ def report(
     cluster: ClusterOption = None,
     policy: PolicyOption = None,
 ) -> None:
-    """Write the verdict, figures, findings and advice into one HTML file that loads nothing from anywhere.
+    """Write the verdict, figures, findings and advice into one HTML file that loads nothing from anywhere, or as text.
 
     Exit code 0: written; 4: written, but data is missing (the report lists it); 1: nothing to analyse, or not written.
     """
     override_thresholds(policy, cluster)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
-    target = _target(out, open_it)  # before minutes of analysis
+    printed = out is None and form is not Form.HTML
+    if printed and open_it:
+        raise DiagError("--open needs a file", hint="give -o report.html", exit_code=ExitCode.USAGE)
+    out = out or Path("report.html")
+    target = None if printed else _target(out, open_it)  # before minutes of analysis
     from diag.api import Reading
-    from diag.app.html_report.render import render
     from diag.show.redact import Pseudonyms
     from diag.summaries import open_by_size
-    from diag.version import version
 
     from .reading import reading_progress
 
@@ -82,13 +98,31 @@ def report(
     command = shlex.join(["diag", "report", *paths, *shown])
     named = [Path(path) for path in (*paths, target, policy) if path is not None]
     names = Pseudonyms(result, named) if redact else None
-    content = render(result, command, version(), names).encode(errors="backslashreplace")  # names of files
+    content = _written(result, form, command, names).encode(errors="backslashreplace")  # names of files
     if target is None:
         put(content)
     else:
         _write(target, content)
         _print_written(result, out, target, len(content), open_it)
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK)
+
+
+def _written(result: Result, form: Form, command: str, names: Pseudonyms | None) -> str:
+    from diag.version import version
+
+    if form is Form.HTML:
+        from diag.app.html_report.render import render
+
+        return render(result, command, version(), names)
+    from diag.show.brief import as_issue, as_message
+    from diag.show.page import advice_of, page_of
+    from diag.show.policy import PAGE
+    from diag.show.redacted import page_without_names, redacted
+
+    page, advised = page_of(result, PAGE.ranks_that_matter), advice_of(result)
+    if names is not None:
+        page, advised = page_without_names(page, names), redacted(advised, names)
+    return as_issue(page, advised, version()) if form is Form.ISSUE else as_message(page, advised)
 
 
 def _target(out: Path, open_it: bool) -> Path | None:

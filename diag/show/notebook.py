@@ -1,4 +1,4 @@
-"""A result as HTML for a notebook: verdict, ranks, findings and advice, without scripts.
+"""A result as HTML for a notebook: verdict, ranks as SVG and as a table, findings and advice, without scripts.
 
 Only inline styles, and colours that can be read on light and dark backgrounds: notebooks strip style sheets, and a
 cell's output does not know the theme. Every text goes through ``_text``.
@@ -7,15 +7,18 @@ cell's output does not know the theme. Every text goes through ``_text``.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
 from diag.api import Result
 from diag.model.steps import Outcome, Severity
 from diag.show import page as shown
+from diag.show import svg
 from diag.show.page import UNTIL_THEN, Card, Change, advice_of, page_of
+from diag.show.parts import LIGHT_PARTS, Part, mean_parts
 from diag.show.policy import PAGE
 from diag.show.ranks import STALLS_TITLE
-from diag.words.formatting import visible_lines
+from diag.words.formatting import duration, visible_lines
 from diag.words.table import Column, Table
 from diag.words.wording import pieces
 
@@ -42,6 +45,7 @@ def to_html(result: Result) -> str:
         _line(" · ".join(page.verdict.facts)),
         _line(page.incomplete, "font-weight:600") if page.incomplete else "",
         _line(" · ".join(f"{metric.label} {metric.value}" for metric in page.metrics), _FAINT),
+        _bars(result, page.ranks),
         _table(page.ranks),
         _stalls(page.stall_lines),
         *(_finding(finding) for finding in page.findings[: PAGE.most_notebook_findings]),
@@ -99,6 +103,34 @@ def _table(table: Table) -> str:
         f"{caption}<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
         f"{_line(table.more, _FAINT) if table.more else ''}"
     )
+
+
+def _bars(result: Result, table: Table) -> str:
+    """A bar for each rank of the table, with the parts of its mean step."""
+    means = mean_parts(result.attribution)
+    ranks = [rank for rank in (row[0] for row in table.rows) if rank in means]
+    if not ranks:
+        return ""
+    used = [part for part in Part if any(means[rank][part] for rank in ranks)]
+    culprits = result.verdict.culprit_ranks
+    rows = [_bar(rank, means[rank], used, rank in culprits) for rank in ranks]
+    end = max(sum(means[rank].values()) for rank in ranks)
+    legend = "".join(
+        f'<span style="display:inline-block;margin-right:1em"><span style="display:inline-block;width:.7em;height:.7em;'
+        f'background:{LIGHT_PARTS[part]};margin-right:.3em"></span>{_text(part.value)}</span>'
+        for part in used
+    )
+    return f'<div style="margin:.4em 0">{legend}</div>{svg.rows_over(rows, 0, end, table.title)}'
+
+
+def _bar(rank: int, means: Mapping[Part, float], used: Sequence[Part], at_fault: bool) -> svg.Row:
+    begins = accumulate((means[part] for part in used), initial=0.0)
+    pieces = tuple(
+        (begin, begin + means[part], LIGHT_PARTS[part], f"{part.value}: {duration(means[part])}")
+        for part, begin in zip(used, begins, strict=False)
+    )
+    name = f"rank {rank}, at fault" if at_fault else f"rank {rank}"
+    return svg.Row(name, pieces, duration(sum(means.values())), at_fault)
 
 
 def _meaning(column: Column) -> str:

@@ -59,6 +59,7 @@ from diag.words.wording import class_name, doubts, incomplete, per_whole, run_fa
 # Headings and captions.
 TIME, WAITING, MEMORY = "Where the time goes", "Who waits", "Memory"
 FINDINGS, ADVICE, COVERAGE = "Findings", "Try first", "Coverage"
+WORST_STEP, COLLECTIVES, HANG = "The worst step", "Collectives", "Where the ranks are"
 TO_DO, ASSUMPTIONS = "What to do", "Assumptions"
 LARGEST, ALSO = "Largest finding", "Also found"
 NOT_FOUND, NOT_LOOKED = "Looked for, not found", "Could not look for"

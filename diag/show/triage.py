@@ -251,7 +251,7 @@ def _frames(stack: Stack) -> list[Text]:
 def stack_tree(merged: Sequence[MergedStack]) -> list[Text]:
     """All stacks as one tree, the outermost call first, with the ranks at its leaves. Calls that all share with the one
     before are in one line."""
-    return _branch([(stack.frames[::-1], stack.ranks) for stack in merged], "", 0)
+    return _branch([(stack.frames[::-1], stack.ranks) for stack in merged], "", 0) if merged else []
 
 
 def _branch(stacks: Sequence[tuple[Sequence[str], tuple[int, ...]]], indent: str, depth: int) -> list[Text]:

@@ -70,6 +70,20 @@ def test_what_to_type_is_copied(browser: Browser, served: Served) -> None:
         assert found.complaints == []
 
 
+def test_the_answer_is_copied_as_an_issue(browser: Browser, served: Served) -> None:
+    with visit(browser, height=LAPTOP, width=1440) as found:
+        found.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        found.open(served.at("?run=fsdp2-not-overlapped"), until="after advice 1")
+        button = found.page.locator("section.copies").get_by_role("button").first
+        expect(button).to_have_text("Copy as issue")
+        button.click()
+        expect(button).to_have_text("Copied")
+        copied = found.page.evaluate("() => navigator.clipboard.readText()")
+        assert copied.startswith("### Communication-bound")
+        assert "| rank |" in copied
+        assert found.complaints == []
+
+
 def test_a_phone_shows_all_of_it_one_below_the_other(browser: Browser, served: Served) -> None:
     with visit(browser, "dark", height=844, width=PHONE) as found:
         found.open(served.at("?run=fsdp2-not-overlapped"), until="after advice 1")

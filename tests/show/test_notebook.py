@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diag.api import Result, open_run
-from diag.words.formatting import share
+from diag.words.formatting import duration, share
 from tests.simulate import MS, Plan, simulate, write_run
 
 
@@ -35,9 +35,18 @@ def test_it_says_what_the_result_says(result: Result) -> None:
     assert "20 of 20" in text
 
 
+def test_a_bar_for_each_rank_of_the_table_shows_the_parts_of_its_step(result: Result) -> None:
+    (drawn,) = re.findall(r"<svg .*?</svg>", result._repr_html_())
+    names = re.findall(r">(rank \d+[^<]*)</text>", drawn)
+    assert len(names) == 16
+    assert "rank 3, at fault" in names
+    waited = result.ranks.filter(result.ranks["rank"] == 3)["data_wait_ns"][0]
+    assert f"<title>data wait: {duration(waited)}" in drawn
+
+
 def test_it_is_small_and_fits_light_and_dark_pages(result: Result) -> None:
     shown = result._repr_html_()
-    assert len(shown) < 20_000
+    assert len(shown) < 30_000
     assert not re.search(r"<(script|style|img|link|iframe)|src=|href=|url\(", shown)
     assert shown.count("<div") == shown.count("</div>")
     # Text has the colour of the page; only badges, on ground of their own, have one.
