@@ -100,7 +100,15 @@ class Silence(Topic, name="silence"):
     idle_still_s = threshold(
         5.0, "s", "chosen", "without running, after which the call that a thread is blocked in is said"
     )
-    first_step_s = threshold(300.0, "s", "chosen", "in one phase, while a rank waits in a collective of the first step")
+    first_step_s = threshold(
+        300.0, "s", "chosen", "before the first step, in which all ranks wait in collectives or in calls to the system"
+    )
+    first_work_s = threshold(
+        1800.0,
+        "s",
+        "chosen: the same, while one of them runs: it may prepare the data for all. As long as PyTorch's own default "
+        "timeout of a collective",
+    )
     slow_s = threshold(5.0, "s", "chosen", "a step that takes longer may be slow")
     slow_steps = threshold(5, "times", "chosen", "times the usual step: the step under way is slow")
     slower = threshold(2.0, "times", "chosen", "times the steps before them: the newest steps are slow")

@@ -165,10 +165,16 @@ class _Rank:
     @property
     def moves(self) -> bool:
         """Whether its phases or collectives went on within the last seconds: in a long evaluation, no step ends."""
-        beat = self.beat
-        if beat is None or self.silent or not beat.unmoved_since_ns:
+        if self.beat is None or self.silent or not self.beat.unmoved_since_ns:
             return False
-        return beat.sent_ns - beat.unmoved_since_ns + self.age_ns < SILENCE.least_still_s * 1e9
+        return self.unmoved_ns < SILENCE.least_still_s * 1e9
+
+    @property
+    def unmoved_ns(self) -> int:
+        """For how long its phase and its collectives have been the same; 0 if it is not known."""
+        beat = self.beat
+        since_ns = (beat.unmoved_since_ns or beat.phase_since_ns) if beat is not None else 0
+        return beat.sent_ns - since_ns + self.age_ns if beat is not None and since_ns else 0
 
     @property
     def idle_ns(self) -> int:
@@ -384,11 +390,12 @@ def _of_first_step(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], hear
         some = any(rank.beat is not None for rank in read.values())
         some = some or any(last_steps(files.steps) for files in islice(ranks.values(), 1))
         return Judged(State.TRAINING if some else State.STARTING, now_ns, None, None, _states(read))
-    stills = [ns for rank in heard if rank.beat is not None and (ns := rank.in_phase_ns) is not None]
-    waits = any(rank.beat is not None and rank.beat.in_collective for rank in heard)
-    still_ns = min(stills, default=0)
+    still_ns = min((rank.unmoved_ns for rank in heard), default=0)
+    # The ranks wait for one that downloads, or prepares the data, often for longer than for any step.
+    works = not all(rank.waits or rank.idle_ns >= SILENCE.idle_still_s * 1e9 for rank in heard)
+    limit_s = SILENCE.first_work_s if works else SILENCE.first_step_s
     state = State.COMPILING if compiles else State.STARTING
-    if silent or raised or (waits and not compiles and still_ns >= SILENCE.first_step_s * 1e9):
+    if silent or raised or (not compiles and still_ns >= limit_s * 1e9):
         state = State.STUCK
     standstill = _standstill(read, still_ns if state is State.STUCK else None, now_ns, None)
     return Judged(state, now_ns, None, standstill, _states(read))

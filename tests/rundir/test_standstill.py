@@ -285,6 +285,38 @@ def blocked(files: RankLayout, **fields: object) -> None:
     os.utime(files.heartbeat, ns=(NOW - S, NOW - S))
 
 
+@pytest.mark.parametrize(
+    ("still_s", "silent_s", "idle", "expected"),
+    [
+        (100, 60, False, "starting"),  # a rank imports libraries on a busy host, and holds the GIL
+        (130, 130, False, "stuck"),
+        (400, 1, False, "starting"),  # it prepares the data, for which the others wait in a barrier
+        (1900, 1, False, "stuck"),
+        (200, 1, True, "starting"),
+        (400, 1, True, "stuck"),
+    ],
+)
+def test_what_may_take_long_before_the_first_step(
+    tmp_path: Path, still_s: float, silent_s: float, idle: bool, expected: str
+) -> None:
+    """Rank 0 waits in a barrier; rank 1 has set up the training for an hour, and nothing has happened for a while."""
+    run = RunLayout(write_run(tmp_path / "run", ranks=2))
+    update_manifest(run, exit_code=None)
+    for rank, age_s in ((0, 1), (1, silent_s)):
+        files = run.rank(rank)
+        files.steps.unlink()
+        sent, moved = NOW - round(age_s * S), NOW - round(still_s * S)
+        beat = Heartbeat(
+            sent, sent, 0, "setup", phase_since_ns=NOW - 3600 * S, unmoved_since_ns=moved,
+            last_started={"0": 1 - rank}, last_finished={"0": 0}, idle_since_ns=moved if idle or rank == 0 else 0,
+        )  # fmt: skip
+        files.heartbeat.write_text(json.dumps(asdict(beat)))
+        os.utime(files.heartbeat, ns=(sent, sent))
+    state = state_of(run.root, NOW)
+    assert state.state == expected
+    assert not state.stuck or [rank.rank for rank in state.behind] == [1]
+
+
 def test_all_ranks_that_wait_for_one_lock_are_stuck_at_once(tmp_path: Path) -> None:
     """No collective is under way, so a training whose thread runs could evaluate or save."""
     run = tmp_path / "run"
