@@ -60,9 +60,11 @@ def triage(
     """
     override_thresholds(policy)
     from diag.ended.outcome import keep
+    from diag.errors import install_command
     from diag.hang.api import incomplete
     from diag.hang.api import triage as triage_paths
     from diag.hang.ras.client import ask_twice, is_address
+    from diag.processes import find_program
     from diag.rundir.local import local_paths
     from diag.show.triage import print_triage, to_json
 
@@ -89,6 +91,8 @@ def triage(
         answer = triage_paths(paths, progress, reports)
     if silent:
         reason = "left no stacks: no answer to the request, as a process that is stopped gives none"
+        if find_program("py-spy") is None:
+            reason += f"; py-spy would show them where it may look ({install_command('py-spy')})"
         answer = replace(answer, gaps=(*answer.gaps, ("", f"{spaced(listing(silent))} {reason}")))
     usual = len(paths) == 1 and not ras and policy is None  # of the run alone, with the usual thresholds
     if usual and run is not None:

@@ -59,7 +59,9 @@ def clues_of_standstill(run: Rundir) -> list[Clue]:
                 *(evidence_of_standstill(run.ranks[rank]) for rank in ranks[:4]),
                 evidence_of_standstill(run.ranks[victims[0]]),
             ),
-            confidence=ENDED.rank_silent if ranks[0] in silent else ENDED.rank_behind,
+            confidence=ENDED.rank_silent
+            if ranks[0] in silent and not run.ranks[ranks[0]].stopped
+            else ENDED.rank_behind,
             note=_noted(run, ranks[0], victims, ranks[0] in silent, asked),
             victims=victims,
         )
@@ -113,16 +115,13 @@ def _noted(run: Rundir, rank: int, victims: tuple[int, ...], silent: bool, asked
     wait = "waits" if len(victims) == 1 else "wait"
     first = run.ranks[victims[0]].beat
     where = first.waits_words if first is not None else "a collective"
+    why = "its process is stopped or swapping, or a thread holds the GIL"
+    if record.stopped:
+        why = f"a signal or a debugger has stopped its process (`kill -CONT {record.pid}` there lets it go on)"
     if silent and not asked and state is not None:
-        return (
-            f"Rank {rank} {where_words(state)}, while {waiting} {wait} in {where}: its process is stopped or swapping, "
-            f"or a thread holds the GIL{since}"
-        )
+        return f"Rank {rank} {where_words(state)}, while {waiting} {wait} in {where}: {why}{since}"
     if silent:
-        return (
-            f"Rank {rank} did not answer while {waiting} {wait} in a collective: its process is stopped or swapping, "
-            f"or a thread holds the GIL{since}"
-        )
+        return f"Rank {rank} did not answer while {waiting} {wait} in a collective: {why}{since}"
     if record.beat is None:
         return f"Rank {rank} has sent no heartbeat, {waiting} {wait} in a collective{since}"
     if record.beat.done:

@@ -32,6 +32,7 @@ from diag.model import Gap
 from diag.rundir.beats import Beat, beat_of
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import (
+    process_is_stopped,
     process_runs,
     read_asked,
     read_exits,
@@ -84,6 +85,7 @@ class Rank:
     failed_as: str = ""  # the type of the exception that ended its training, as its heartbeat has it
     runs: bool | None = None  # whether its process exists; None on another host
     pid: int | None = None
+    stopped: bool = False  # its process is there, and a signal has stopped it
     ended_as_hung: bool = False  # ``diag run`` ended its process, which was there until then
     raised_late: Chain | None = None  # what it raised only after that
 
@@ -228,6 +230,7 @@ def _rank(
         failed_as=_failed_as(heartbeat),
         runs=process_runs(identity) if identity is not None else None,
         pid=identity.pid if identity is not None else None,
+        stopped=identity is not None and process_is_stopped(identity),
     )
 
 

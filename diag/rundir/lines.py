@@ -415,6 +415,17 @@ def process_runs(identity: RankRecord) -> bool | None:
     return status != psutil.STATUS_ZOMBIE and started_s <= identity.unix_ns / 1e9 + SILENCE.start_tolerance_s
 
 
+def process_is_stopped(identity: RankRecord) -> bool:
+    """Whether the process that wrote a rank.json is on this host, and a signal or a debugger has stopped it."""
+    import psutil
+
+    try:
+        stopped = psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP
+        return bool(process_runs(identity)) and psutil.Process(identity.pid).status() in stopped
+    except (psutil.Error, ValueError, OverflowError):
+        return False
+
+
 ANALYSIS_VERSION = 2  # the schema of verdict.json and of ``diag analyze --json``
 
 

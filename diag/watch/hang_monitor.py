@@ -51,7 +51,8 @@ def gather(
         replace_file(layout.asked, encode(Asked(number, why, time.time_ns())))
     with ExitStack() as tools:
         for worker in workers:
-            tools.enter_context(_tool(["py-spy", "dump", "--pid", str(worker.pid)], layout.rank(worker.rank).pyspy))
+            look = ["py-spy", "dump", *(["--nonblocking"] if worker.stopped else []), "--pid", str(worker.pid)]
+            tools.enter_context(_tool(look, layout.rank(worker.rank).pyspy))
         tools.enter_context(_tool(["nvidia-smi", "-q"], layout.nvidia_smi(_host())))
         tools.enter_context(_reports_of_ras(layout, workers, twice=why == HANG, number=number))
         for worker in workers:

@@ -23,8 +23,9 @@ from .workers import Worker, recorded_process
 def take_stacks(reach: Reach) -> list[int]:
     """Asks every rank for its Python stacks, its Flight Recorder's dump and its calls, and waits for the answers. Each
     rank writes them from the recorder's own thread, or where that cannot run in a signal handler; py-spy runs for the
-    ranks of this host, if it is installed and permitted. Returns the ranks that did not answer. DiagError for a run
-    that does not live, or that makes progress: then stacks are of a moment."""
+    ranks of this host, if it is installed and permitted. Returns the ranks whose stacks are not there: they did not
+    answer, and py-spy did not see them. DiagError for a run that does not live, or that makes progress: then stacks
+    are of a moment."""
     layout = reach.layout.newest()
     state = state_of(layout.root, with_answer=False)
     if not state.live:
@@ -39,6 +40,8 @@ def take_stacks(reach: Reach) -> list[int]:
         ranks = job_ranks(layout).files
     number = int(time.time())  # different from the requests of a launcher, which count from 1
     workers = [worker for rank in ranks if (worker := _here(layout, rank)) is not None]
+    for worker in workers:  # of an earlier look
+        layout.rank(worker.rank).pyspy.unlink(missing_ok=True)
     gather(layout, workers, HANG, number, WATCHING.answer_s)
     reach.hand_on(layout.asked)
     deadline = time.monotonic() + WATCHING.answer_s + delay_ns(layout) / 1e9  # for the ranks of other hosts
@@ -50,7 +53,7 @@ def take_stacks(reach: Reach) -> list[int]:
         reach.refresh()
         time.sleep(max(WATCHING.poll_hang_s, time.monotonic() - looked))
     reach.refresh()
-    return missing
+    return [rank for rank in missing if not layout.rank(rank).pyspy.exists()]
 
 
 def take_request_back(reach: Reach) -> None:

@@ -42,6 +42,14 @@ class Worker:
         except psutil.Error:
             return False
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal has stopped it: it answers nothing, and cannot be stopped once more to look at it."""
+        try:
+            return self.process.status() == psutil.STATUS_STOPPED
+        except psutil.Error:
+            return False
+
     def send(self, number: int) -> None:
         with contextlib.suppress(psutil.Error, OSError):
             if self.alive:

@@ -40,6 +40,21 @@ def test_ranks_in_the_same_calls_are_one_group_and_outliers_come_first(tmp_path:
     assert not any("collectors" in frame for group in merged for frame in group["frames"])
 
 
+def test_the_recorder_s_own_thread_is_not_the_training_s(tmp_path: Path) -> None:
+    """It takes the stacks, and so is the current thread; or py-spy sees it at work."""
+    background, training = WAITS.replace("Current thread", "Thread").split("\n\n")
+    current = background.replace("Thread", "Current thread", 1)
+    spied = (
+        'Process 7: python train.py\nPython v3.11.7 (/usr/bin/python3.11)\n\nThread 7 (active): "MainThread"\n'
+        "    all_reduce (torch/distributed/distributed_c10d.py:3000)\n    <module> (train.py:80)\n"
+        'Thread 8 (active+gil): "diag-background"\n    write (collectors/dumps.py:74)\n'
+        "    _run (collectors/background.py:147)\n    run (threading.py:982)\n"
+    )
+    path = written(tmp_path / "run", {0: f"{current}\n\n{training}", 1: spied})
+    merged = to_dict(triage([path]))["merged_stacks"]
+    assert sorted(group["frames"][0].partition(" (")[0] for group in merged) == ["all_reduce", "all_reduce"]
+
+
 def test_the_tree_has_the_ranks_at_its_leaves(tmp_path: Path) -> None:
     path = written(tmp_path / "run", {rank: WAITS if rank != 2 else LOADS for rank in range(4)})
     console = Console(width=120, record=True, file=(tmp_path / "out").open("w"))

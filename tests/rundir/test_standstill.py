@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
+import subprocess
+import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +19,8 @@ from diag.app.views.live import progress_line
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.manifest import update_manifest
 from diag.collectors.records import CollectiveLine, CollectiveRow, Heartbeat
+from diag.ended.clues import clues_of_standstill
+from diag.ended.read import read_run
 from diag.hang.api import triage
 from diag.rundir.curves import Progress
 from tests.app.runs import write_run
@@ -56,6 +62,25 @@ def test_a_rank_that_is_silent_is_not_covered_by_one_that_lives(tmp_path: Path) 
     assert words(state) == "no step for 41 s (rank 1 silent for 42 s)"
     line = progress_line(Progress(12, 3000, 180e9, 19.0, None), state.standstill).replace("\u00a0", " ")
     assert line == "step 12 of 3,000 · no step for 41 s (rank 1 silent for 42 s)"
+
+
+def test_of_a_stopped_process_triage_says_how_it_goes_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    training(run, {0: (1, 40, "backward"), 1: (42, 0, "forward")})
+    layout = RunLayout(run)
+    waits_in(layout.rank(0), 7)
+    with subprocess.Popen(["/bin/sleep", "600"]) as process:
+        try:
+            os.kill(process.pid, signal.SIGSTOP)
+            os.waitpid(process.pid, os.WUNTRACED)
+            identity = json.loads(layout.rank(1).identity.read_text())
+            identity |= {"pid": process.pid, "host": socket.gethostname(), "unix_ns": time.time_ns()}
+            layout.rank(1).identity.write_text(json.dumps(identity))
+            (clue,) = clues_of_standstill(read_run(layout, state_of(run, NOW)))
+        finally:
+            process.kill()
+    assert f"kill -CONT {process.pid}" in clue.note
+    assert [culprit.rank for culprit in clue.culprits] == [1]
 
 
 def test_a_rank_that_is_silent_while_steps_end(tmp_path: Path) -> None:

@@ -171,6 +171,25 @@ def test_the_driver_s_view_and_py_spy_s_stacks_are_kept(
     assert view.read_text().endswith("nvidia-smi -q\n")
 
 
+def test_py_spy_looks_at_a_stopped_process_without_stopping_it(
+    layout: RunLayout, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not: the process is stopped already, and py-spy ends with an error."""
+    tool = tmp_path / "bin" / "py-spy"
+    tool.parent.mkdir()
+    tool.write_text('#!/bin/sh\necho "$*"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
+    (process,) = start("hangs")
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+    try:
+        gather(layout, workers_of(layout), HANG, answer_s=0.1)
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    assert layout.rank(0).pyspy.read_text() == f"dump --nonblocking --pid {process.pid}\n"
+
+
 def test_a_training_that_moves_is_left_alone(layout: RunLayout) -> None:
     """Heartbeats of one rank, written by the test: a step a second on the monitor's clock."""
     now = 0.0

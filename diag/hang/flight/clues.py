@@ -214,6 +214,11 @@ def _limits(board: Board) -> list[str]:
 def _why_nothing(board: Board, waits: OpWaits) -> str:
     if not any(board.pending.values()):
         return "No rank waits in a collective: the dumps show no hang."
+    if waits.stuck and waits.stuck[0].group in board.unsure:  # a rank without a dump may be one of them
+        return (
+            f"All ranks whose dumps are here, and that are known to be in the group, called "
+            f"{entry_of(board, waits.stuck[0])} with the same arguments, and it does not finish."
+        )
     if waits.stuck:
         return (
             f"All members called {entry_of(board, waits.stuck[0])} with the same arguments, and it does not finish: "

@@ -239,6 +239,7 @@ def _near(bar: re.Match[str], wait: _Wait) -> bool:
 _FAULTHANDLER = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+?)\s*$')
 _PYSPY = re.compile(r"^\s+(?P<name>[\w.<>~ ]+?) \((?P<file>[^():]+):(?P<line>\d+)\)\s*$")
 _THREAD = re.compile(r"^\s*(?:Current thread|Thread) (?P<id>0x[0-9a-f]+|\d+)(?P<rest>.*)$")
+_RECORDER = re.compile(r"[(/]collectors/(?:fence|background|machine)\.py:\d+\)$")
 _COLLECTIVE = ("torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py", "_functional_collectives")
 # Python's own files, PyTorch's and those of diag's collectors, by their paths.
 _MACHINERY = re.compile(
@@ -257,6 +258,13 @@ class ThreadStack:
     @property
     def in_collective(self) -> bool:
         return any(words in frame for frame in self.frames for words in _COLLECTIVE)
+
+    @property
+    def of_recorder(self) -> bool:
+        """Whether it is one of diag's own threads in the training: the one that takes the stacks may be the current
+        one."""
+        begun = [frame for frame in self.whole if "/threading.py:" not in frame and "(threading.py:" not in frame]
+        return bool(begun) and _RECORDER.search(begun[-1]) is not None
 
     @property
     def told(self) -> int:
@@ -294,7 +302,7 @@ def stacks_of(job: JobLogs) -> tuple[ThreadStack, ...]:
     for (_, rank), lines in by_rank.items():
         if rank is None:
             continue
-        threads = _threads(rank, lines)
+        threads = [thread for thread in _threads(rank, lines) if not thread.of_recorder]
         mains = [thread for thread in threads if thread.main] or threads[-1:]
         if mains:
             stacks[rank] = mains[-1]
