@@ -37,12 +37,15 @@ GPUS = {
         Gpu("H100-PCIe", 80, "NVIDIA H100 PCIe", 48),
         Gpu("H200", 141, "NVIDIA H200", 337),
         Gpu("B200", 192, "NVIDIA B200", 675),
+        Gpu("B300", 288, "NVIDIA B300 SXM6 AC", 675),  # docs.nvidia.com, NIM for Boltz-2, release notes of 1.7.0
+        Gpu("GB200", 186, "NVIDIA GB200", 675),  # MLPerf inference 6.1, system GB200-NVL72
         Gpu("L4", 24, "NVIDIA L4", 24),
         Gpu("L40S", 48, "NVIDIA L40S", 24),
         Gpu("A10G", 24, "NVIDIA A10G", 12),
         Gpu("RTX4090", 24, "NVIDIA GeForce RTX 4090", 12),
         Gpu("MI250X", 64, "AMD Instinct MI250X", 75),
         Gpu("MI300X", 192, "AMD Instinct MI300X", 336),
+        Gpu("MI355X", 288, "AMD Instinct MI355X", 403),  # seven links of 76.8 GB/s; theregister.com, 12 June 2025
     )
 }
 

@@ -99,14 +99,14 @@ def _of_attention(shape: Shape, width: int) -> int:
 def _of_products(shape: Shape, width: int, tensor: int) -> int:
     """Bytes per token: results of the matrix products other than queries, keys and values, each saved once: attention's
     output projection, the MLP's hidden layer (with a gate also the other factor), and its result."""
-    hidden = shape.experts_used * shape.ffn * (2 if shape.gated else 1)
+    hidden = round(shape.used_ffn * (2 if shape.gated else 1))
     return width * (2 * shape.hidden // tensor + hidden)
 
 
 def _of_the_rest(shape: Shape, width: int, tensor: int) -> int:
     """Bytes per token: input and output of both norms, and the MLP's hidden layer before and after its activation
     function; with a gate, also the other factor and the product: eager PyTorch saves all four."""
-    hidden = shape.experts_used * shape.ffn * (4 if shape.gated else 2)
+    hidden = round(shape.used_ffn * (4 if shape.gated else 2))
     return width * (2 * 2 * shape.hidden // tensor + hidden)
 
 
@@ -152,7 +152,8 @@ def check_chunks(parts: list[Share], chunks: int) -> None:
 def cut(shape: Shape, tensor: int) -> Shape:
     """The shape of the matrices on one of ``tensor`` ranks. If there are fewer key-value heads than ranks, they are
     repeated, as in Megatron-LM."""
-    for name, count in (("query heads", shape.heads), ("hidden layer of the MLP", shape.ffn)):
+    mlps = {"hidden layer of the MLP": shape.ffn, "shared expert": shape.shared_ffn, "dense MLP": shape.dense_ffn}
+    for name, count in ({"query heads": shape.heads} | mlps).items():
         if count % tensor:
             raise DiagError(f"--topology: tp={tensor} does not divide the {count} of the {name}")
     return replace(
@@ -160,6 +161,8 @@ def cut(shape: Shape, tensor: int) -> Shape:
         heads=shape.heads // tensor,
         kv_heads=max(1, -(-shape.kv_heads // tensor)),
         ffn=shape.ffn // tensor,
+        shared_ffn=shape.shared_ffn // tensor,
+        dense_ffn=shape.dense_ffn // tensor,
         vocab=-(-shape.vocab // tensor),
     )
 
@@ -167,14 +170,16 @@ def cut(shape: Shape, tensor: int) -> Shape:
 def _stages(shape: Shape, stages: int) -> Iterator[Share]:
     if stages > shape.layers:
         raise DiagError(f"--topology: pp={stages} is more than the {shape.layers} layers")
+    begin = 0
     for stage in range(stages):
         first, last = stage == 0, stage == stages - 1
         layers = shape.layers // stages + (stage < shape.layers % stages)
         # With the table on another stage, a tied head is a copy of it.
         head = (shape.head if first or not shape.tied else shape.vocab * shape.hidden) + shape.norm if last else 0
         rest = (shape.table if first else 0) + head
-        stage_shape = replace(shape, layers=layers)
-        yield Share(Size(shape.name, layers * shape.block + rest, stage_shape, rest), stage, first, last)
+        stage_shape = shape.part(begin, layers)
+        begin += layers
+        yield Share(Size(shape.name, sum(stage_shape.blocks) + rest, stage_shape, rest), stage, first, last)
 
 
 # -- units -------------------------------------------------------------------------------------------------------------
@@ -207,17 +212,24 @@ def units(
         ]
         return ShardingUnit(0, 0, 0, 0), _merged(fractions, wrap)
     products = 2.0 * (shape.multiplied - shape.vocab * shape.hidden) / shape.layers * tokens
-    scores = 4.0 * shape.heads * shape.head_size * length * tokens
+    scores = 4.0 * shape.scored * length * tokens
     recomputed = {Checkpointing.NONE: 0.0, Checkpointing.SELECTIVE: 0.0, Checkpointing.FULL: products + scores}
-    block = ShardingUnit(shape.block, 1, products + scores, 2 * (products + scores) + recomputed[checkpointing])
+    backward = 2 * (products + scores) + recomputed[checkpointing]
+    blocks = [ShardingUnit(count, 1, products + scores, backward) for count in shape.blocks]
     head = 2.0 * shape.vocab * shape.hidden * tokens if share.last else 0.0
     rest = shape.table + shape.head + shape.norm if share.size.rest is None else share.size.rest
     if wrap == "linear":
         matrices = [op.weight for op in block_ops(shape, 0, 2, Kernels()) if op.weight and "norm" not in op.name]
         total = sum(matrices)
-        parts = [_part(block, weight / total, weight) for weight in matrices]
-        return ShardingUnit(rest + shape.layers * (shape.block - total), 0, head, 2 * head), parts * shape.layers
-    return ShardingUnit(rest, 0, head, 2 * head), _merged([block] * shape.layers, wrap)
+        # Of blocks that are not all alike, the same parts of each.
+        parts = [
+            _part(block, weight / total, round(weight * min(1.0, block.parameters / total)))
+            for block in blocks
+            for weight in matrices
+        ]
+        left = sum(shape.blocks) - sum(part.parameters for part in parts)
+        return ShardingUnit(rest + left, 0, head, 2 * head), parts
+    return ShardingUnit(rest, 0, head, 2 * head), _merged(blocks, wrap)
 
 
 def _part(unit: ShardingUnit, part: float, parameters: int) -> ShardingUnit:
@@ -292,7 +304,7 @@ def unit_of(size: Size, wrap: str) -> int:
     # The root's unit, as the blocks have units of their own.
     rest = shape.table + shape.head + shape.norm if size.rest is None else size.rest
     if wrap == "linear":
-        return max(shape.hidden * shape.ffn, shape.vocab * shape.hidden if rest else 0)
+        return max(shape.hidden * shape.largest_ffn, shape.vocab * shape.hidden if rest else 0)
     blocks = int(wrap) if wrap.isdecimal() else 1
     return max(min(blocks, shape.layers) * shape.block, rest)
 

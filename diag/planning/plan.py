@@ -323,7 +323,9 @@ def _other_axes(
     for tensor, stages in sorted(((t, p) for t in _CUTS for p in _CUTS), key=lambda pair: (pair[0] * pair[1], pair[1])):
         ranks, remainder = divmod(cluster.gpus, tensor * stages)
         fits = (
-            tensor <= cluster.per_host and stages <= shape.layers and not (shape.heads % tensor or shape.ffn % tensor)
+            tensor <= cluster.per_host
+            and stages <= shape.layers
+            and not any(count % tensor for count in (shape.heads, shape.ffn, shape.shared_ffn, shape.dense_ffn))
         )
         if tensor * stages == 1 or remainder or not ranks or not fits:
             continue

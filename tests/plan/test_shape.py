@@ -27,6 +27,11 @@ PUBLISHED = {
     "qwen2.5-7b": 7_615_616_512,
     "qwen2.5-32b": 32_763_876_352,
     "qwen2.5-72b": 72_706_203_648,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
 }
 # (published parameters, what config.json says)
 CONFIGS = {
@@ -89,6 +94,73 @@ def test_of_experts_only_those_used_are_multiplied() -> None:
     """Mixtral: 46.7 billion parameters, of which a token meets 12.9 (its makers' figures)."""
     shape = PRESETS["mixtral-8x7b"]
     assert shape.multiplied / 1e9 == pytest.approx(12.9, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "whole", "used"), [("deepseek-v3", 671, 37), ("qwen3-235b-a22b", 235, 22), ("qwen3-30b-a3b", 30.5, 3.3)]
+)
+def test_models_with_experts_have_the_size_that_their_names_say(name: str, whole: float, used: float) -> None:
+    """The makers' figures, in billions; theirs of what a token uses count the embedding as well."""
+    shape = PRESETS[name]
+    assert shape.parameters / 1e9 == pytest.approx(whole, rel=0.01)
+    assert (shape.multiplied + shape.table) / 1e9 == pytest.approx(used, rel=0.04)
+
+
+def test_the_two_of_llama_4_lack_the_same_picture_encoder() -> None:
+    """Their checkpoints have 108,641,793,536 and 401,583,781,376 parameters, with the part that reads pictures."""
+    rest = 108_641_793_536 - PRESETS["llama-4-scout"].parameters
+    assert rest == 401_583_781_376 - PRESETS["llama-4-maverick"].parameters
+    assert 0.8e9 < rest < 0.9e9
+
+
+_QWEN = {
+    "model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
+    "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144, "moe_intermediate_size": 768,
+    "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151_936, "decoder_sparse_step": 1,
+    "mlp_only_layers": [], "tie_word_embeddings": False,
+}  # fmt: skip
+_DEEPSEEK = {
+    "model_type": "deepseek_v3", "hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128,
+    "num_key_value_heads": 128, "intermediate_size": 18_432, "moe_intermediate_size": 2048, "n_routed_experts": 256,
+    "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "q_lora_rank": 1536,
+    "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 129_280,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+_LLAMA4 = {
+    "model_type": "llama4", "text_config": {
+        "model_type": "llama4_text", "hidden_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 40,
+        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 8192, "intermediate_size_mlp": 16_384,
+        "num_local_experts": 128, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "vocab_size": 202_048,
+        "tie_word_embeddings": False,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("preset", "config"),
+    [("qwen3-30b-a3b", _QWEN), ("deepseek-v3", _DEEPSEEK), ("llama-4-maverick", _LLAMA4)],
+)
+def test_a_config_of_a_model_with_experts_is_its_preset(tmp_path: Path, preset: str, config: dict[str, object]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    read = read_config(tmp_path / "config.json")
+    known = PRESETS[preset]
+    assert (read.parameters, read.multiplied, read.blocks) == (known.parameters, known.multiplied, known.blocks)
+    assert read.flops_per_token(4096) == known.flops_per_token(4096)
+
+
+def test_a_config_without_what_its_experts_need_is_refused(tmp_path: Path) -> None:
+    for missing in ("moe_intermediate_size", "kv_lora_rank", "q_lora_rank"):
+        config = {key: value for key, value in _DEEPSEEK.items() if key != missing}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(DiagError, match=missing):
+            read_config(tmp_path / "config.json")
+
+
+def test_the_blocks_of_pipeline_stages_are_those_of_the_model() -> None:
+    shape = PRESETS["deepseek-v3"]
+    parts = [shape.part(0, 16), shape.part(16, 15), shape.part(31, 15), shape.part(46, 15)]
+    assert tuple(count for part in parts for count in part.blocks) == shape.blocks
+    assert len(set(shape.blocks)) == 2
 
 
 @pytest.mark.parametrize(
