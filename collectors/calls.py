@@ -128,12 +128,3 @@ def storage_of(tensor: Any) -> int:
         return int(getattr(tensor, "elem", tensor).untyped_storage()._cdata)
     except (AttributeError, RuntimeError, NotImplementedError):  # not a tensor, or one without memory
         return 0
-
-
-def argument(position: int, name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """Picks one argument of a call, by position or by name."""
-
-    def pick(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return args[position] if len(args) > position else kwargs.get(name)
-
-    return pick

@@ -25,9 +25,9 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from .accelerator import CallMarks, DeviceClock, Mark
-from .calls import Patches, RecordedCall, WaitBegun, argument, describe, storage_of, time_wait, wait_ends
+from .calls import Patches, RecordedCall, WaitBegun, describe, storage_of, time_wait, wait_ends
 from .ends import Ends
-from .fence import Fence, Function, Inside, ignore
+from .fence import Fence, Function, Inside, argument, ignore
 from .policy import RECORDING
 from .records import P2P_PREFIX, RECV, SEND, CollectiveRow
 from .works import Works

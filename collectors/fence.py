@@ -36,6 +36,15 @@ def ignore(*_args: object, **_named: object) -> None:
     pass
 
 
+def argument(position: int, name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+    """Picks one argument of a call, by position or by name."""
+
+    def pick(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return args[position] if len(args) > position else kwargs.get(name)
+
+    return pick
+
+
 # ``warnings.warn(stacklevel=2)`` names the caller of a function. Frames of files with these two words in their name do
 # not count, so that a warning of a function that we replaced still names the training's line.
 UNSEEN = "<diag: as importlib and its _bootstrap, no caller>"

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from diag import policy
 from diag.cli.main import main
-from tests.forked import run_forked
+from tests.forked import forking, run_forked
 from tests.patience import PATIENCE_S
 
 
@@ -47,12 +47,14 @@ def diag(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 def diag_process(*arguments: str | Path, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
     """Runs a command that trains, serves, waits or may not end, in a process of its own. `diag run` leaves out the
-    verdict, whose analysis takes seconds, unless the arguments begin with it and another option."""
+    verdict, whose analysis takes seconds, unless the arguments begin with it and another option. The ranks of the
+    bundled trainer are forked like the command; those of a script are not, as ``diag`` has to find its way into these.
+    """
     words = list(map(str, arguments))
     command = ["-m", "diag", *words]
     if words[0] == "run" and "--help" not in words:
         command[3:3] = ["--quiet"]
-    ended = run_forked(command, [os.environ], timeout)
+    ended = run_forked(command, [forking()], timeout)
     return subprocess.CompletedProcess(command, ended.exit_code, ended.stdout, ended.stderr)
 
 

@@ -7,6 +7,8 @@ import os
 import re
 import sys
 from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -33,9 +35,11 @@ os.umask(0o022)  # tests that say which files others may read
 
 _MAIN = sys.modules["__main__"]
 
-# Folders with files that take long: they start trainings, browsers, installations. The longest first. Begun first,
-# they leave short files for the end, so that no worker is left alone with a long one.
-LONG = ("fuzz", "attach", "run", "trainer", "browser", "gpu", "packaging", "app", "collectors", "crosscheck", "traces")
+# Folders whose tests wait for trainings, browsers or installations, the longest first, and files that compute for long.
+WAITING = ("browser", "fuzz", "attach", "run", "trainer", "gpu", "packaging", "collectors", "crosscheck", "watch")
+COMPUTING = ("traces", "grid", "tests", "hang", "flight", "app", "diagnoses", "tables")
+# Folders of which one worker takes all: their files share what takes long to start.
+TOGETHER = ("tests/browser/",)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -55,8 +59,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_slow(item):
             item.add_marker("slow")
-    place = {name: number for number, name in enumerate(LONG)}
-    items.sort(key=lambda item: place.get(item.path.parent.name, len(LONG)))
+    items[:] = _mixed(items)
+
+
+def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
+    """In the order in which workers take them: those that wait between those that compute, so that a core is used while
+    a training sleeps. What takes long comes first, so that no worker is left alone with it at the end."""
+    computing = [item for item in items if item.path.parent.name not in WAITING]
+    waiting = [item for item in items if item.path.parent.name in WAITING]
+    for order, own in ((COMPUTING, computing), (WAITING, waiting)):
+        place = {name: number for number, name in enumerate(order)}
+        own.sort(key=lambda item: place.get(item.path.parent.name, len(place)))
+    files = [_files(own) for own in (waiting, computing)]
+    places = [(number / max(1, len(own)), file) for own in files for number, file in enumerate(own)]
+    return [item for _, file in sorted(places, key=lambda place: place[0]) for item in file]
+
+
+def _files(items: list[pytest.Item]) -> list[list[pytest.Item]]:
+    by_file: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        by_file.setdefault(item.path, []).append(item)
+    return list(by_file.values())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((folder for folder in TOGETHER if nodeid.startswith(folder)), super()._split_scope(nodeid))
+
+    return Together(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True)

@@ -1,74 +1,31 @@
-"""Processes that are forked from one that has imported what most of them need: importing PyTorch takes a process two
-seconds, what a training imports in its first step one more, and ``diag`` half a second, often longer than the rest."""
+"""Processes that are forked from one that has imported what most of them need: see tests/fork_server.py."""
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
+import fcntl
 import os
-import runpy
+import pickle
+import select
+import signal
+import socket
+import subprocess
 import sys
 import time
-import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing.connection import wait
-from multiprocessing.context import ForkServerContext
-from multiprocessing.forkserver import ensure_running
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import NoReturn
-from unittest.mock import patch
+from tempfile import TemporaryDirectory, TemporaryFile, gettempdir, mkdtemp
+
+from tests.fork_client import FORKS, answer, ask
+from tests.patience import PATIENCE_S
 
 _GRACE_S = 10  # for the others to end when one has failed
-_PRELOADED = (
-    "diag.collectors.trainer.loop",
-    "torch._dynamo",  # by the first step of any optimizer
-    "torch.distributed.fsdp",
-    "torch.distributed.run",
-    "diag.cli.main",
-    "diag.api",
-    "diag.replay.advice",
-    "diag.hang.api",
-    "diag.show.text",
-    # What commands import when they are called: a triage took 0.25 s of CPU for that, and 0.05 s for a short log.
-    "diag.cli.analyze",
-    "diag.cli.check",
-    "diag.cli.compare",
-    "diag.cli.export",
-    "diag.cli.open",
-    "diag.cli.plan",
-    "diag.cli.report",
-    "diag.cli.run",
-    "diag.cli.trace",
-    "diag.cli.triage",
-    "diag.app.html_report.render",
-    "diag.export.formats",
-    "diag.gate.check",
-    "diag.hang.failures",
-    "diag.hang.ras.clues",
-    "diag.hang.reason",
-    "diag.hang.rules",
-    "diag.ended.outcome",
-    "diag.perfetto",
-    "diag.planning.measured",
-    "diag.serve.server",
-    "diag.show.compare",
-    "diag.show.gate",
-    "diag.show.json",
-    "diag.show.plan",
-    "diag.show.redact",
-    "diag.show.triage",
-    "diag.summaries",
-    "diag.tables.breakdowns",
-    "diag.watch.hang_monitor",
-    "diag.watch.launch",
-    "diag.watch.traces",
-    "numpy.ma",
-    "plotly.graph_objs._figure",
-)
+_CALL = """
+import pickle, sys
+function, values = pickle.loads(bytes.fromhex(sys.argv[1]))
+function(*values)
+"""
 
 
 @dataclass(frozen=True)
@@ -82,89 +39,140 @@ class Ended:
 
 
 @cache
-def fork_server() -> ForkServerContext:
-    """For processes that need PyTorch: its server has it. ``start_method="forkserver"`` finds the same one."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(_PRELOADED))
-    with patch.dict(os.environ, {"OMP_NUM_THREADS": "1"}):  # read when libgomp is loaded
-        ensure_running()
-    return context
+def fork_server() -> str:
+    """The address of the server, which all workers of pytest share. It ends when they have."""
+    if of_all := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
+        folder = Path(gettempdir(), f"forks-{of_all[:12]}-{os.getuid()}")
+        folder.mkdir(mode=0o700, exist_ok=True)
+    else:
+        folder = Path(mkdtemp(prefix="forks-"))
+    address = folder / "address"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not address.exists():
+            _start(address)
+        _needed.connect(str(address))
+        _needed.sendall(b"user")
+    return str(address)
+
+
+_needed = socket.socket(socket.AF_UNIX)  # open as long as this process lives
+
+
+def _start(address: Path) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("fork_server.py")), str(address)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # read when libgomp is loaded
+    server = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+    deadline = time.monotonic() + PATIENCE_S
+    while not address.exists():
+        assert server.poll() is None, "the server of forks has failed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def forked_python() -> list[str]:
+    """The beginning of a command that stands for ``sys.executable`` with PyTorch and ``diag`` imported."""
+    return [sys.executable, "-IS", str(Path(__file__).with_name("fork_client.py")), fork_server()]
+
+
+def forking(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """An environment in which a forked ``diag`` has the ranks of the bundled trainer and the server of the dashboard
+    forked as well."""
+    return {**(os.environ if environment is None else environment), FORKS: fork_server()}
+
+
+class Forked:
+    """A process that is forked from the server."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str] = os.environ,
+        cwd: Path | None = None,
+        stdout: int = 1,
+        stderr: int = 2,
+    ) -> None:
+        with Path(os.devnull).open() as nothing:
+            streams = [nothing.fileno(), stdout, stderr]
+            self._connection = ask(fork_server(), list(words), dict(environment), str(cwd or Path.cwd()), streams)
+        self.pid = answer(self._connection)
+        self.exit_code: int | None = None
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def wait(self, timeout: float) -> int | None:
+        """The exit code, as of subprocess; None when the process does not end in so many seconds."""
+        if self.exit_code is None and select.select([self], [], [], max(0.0, timeout))[0]:
+            self.exit_code = os.waitstatus_to_exitcode(answer(self._connection))
+            self._connection.close()
+        return self.exit_code
+
+    def send_signal(self, number: int) -> None:
+        if self.wait(0) is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Ends it, and waits for that."""
+        self.send_signal(signal.SIGKILL)
+        self.wait(PATIENCE_S)
 
 
 def run_forked(
     target: list[str], environments: Sequence[Mapping[str, str]], timeout: float, cwd: Path | None = None
 ) -> Ended:
-    """Runs a script, or ``-m`` and a module, with its arguments, once with each of the environments, at once.
-    ``cwd``: the current folder of the processes, where not that of the tests. AssertionError when that takes longer; no
-    process is left then."""
+    """Runs what Python would be given, a script or ``-m`` and a module or ``-c`` and code with its arguments, once with
+    each of the environments, at once. ``cwd``: the current folder of the processes, where not that of the tests.
+    AssertionError when that takes longer; no process is left then."""
     with TemporaryDirectory() as folder:
         out, err = Path(folder, "stdout"), Path(folder, "stderr")
-        out.touch()
-        err.touch()
-        processes = [
-            fork_server().Process(target=_be, args=(target, dict(own), (out, err), cwd)) for own in environments
-        ]
-        for process in processes:
-            process.start()
+        with out.open("a") as stdout, err.open("a") as stderr:
+            streams = (stdout.fileno(), stderr.fileno())
+            processes = [Forked(target, own, cwd, *streams) for own in environments]
         try:
             failed = _first_to_fail(processes, time.monotonic() + timeout)
         finally:
             _end(processes)
         assert not isinstance(failed, str), f"{failed} after {timeout} s: {err.read_text()[-5000:]}"
-        return Ended(failed, tuple(process.exitcode for process in processes), out.read_text(), err.read_text())
+        return Ended(failed, tuple(process.exit_code for process in processes), out.read_text(), err.read_text())
 
 
-def _first_to_fail(processes: Sequence[BaseProcess], deadline: float) -> int | str:
+def call_forked(function: Callable[..., object], *values: object, printed: int = 2) -> Forked:
+    """A process that calls a function. ``printed``: where what it prints goes."""
+    return Forked(["-c", _CALL, pickle.dumps((function, values)).hex()], stdout=printed, stderr=printed)
+
+
+def call_ranks(function: Callable[..., object], *values: object, ranks: int = 2) -> None:
+    """Calls a function in so many processes at once, with the rank and the values. AssertionError, with what they
+    printed, when one fails."""
+    with TemporaryFile("w+") as printed:
+        processes = [call_forked(function, rank, *values, printed=printed.fileno()) for rank in range(ranks)]
+        try:
+            failed = _first_to_fail(processes, time.monotonic() + PATIENCE_S)
+        finally:
+            _end(processes)
+        printed.seek(0)
+        assert failed == 0, f"{failed}: {printed.read()[-5000:]}"
+
+
+def _first_to_fail(processes: Sequence[Forked], deadline: float) -> int | str:
     """Its exit code, 0 when all ended well, or that some do not end."""
-    running = {process.sentinel: process for process in processes}
+    running = list(processes)
     while running:
-        ended = wait(list(running), max(0.0, deadline - time.monotonic()))
+        ended, _, _ = select.select(running, [], [], max(0.0, deadline - time.monotonic()))
         if not ended:
             return f"{len(running)} of {len(processes)} processes still run"
-        for sentinel in ended:
-            process = running.pop(sentinel)
-            process.join()
-            if process.exitcode:
-                return process.exitcode
+        for process in ended:
+            running.remove(process)
+            if code := process.wait(PATIENCE_S):
+                return code
     return 0
 
 
-def _end(processes: Sequence[BaseProcess]) -> None:
+def _end(processes: Sequence[Forked]) -> None:
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + _GRACE_S
     for process in processes:
-        process.terminate()
-    for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
+        process.wait(deadline - time.monotonic())
         process.kill()
-        process.join()
-
-
-def _be(target: list[str], environment: dict[str, str], outputs: tuple[Path, Path], cwd: Path | None) -> NoReturn:
-    code = 1
-    gc.freeze()  # what was imported stays, and its pages are the server's as long as nobody looks for garbage in them
-    try:
-        for number, path in enumerate(outputs, start=1):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
-        os.environ.clear()
-        os.environ.update(environment)
-        if cwd is not None:
-            os.chdir(cwd)
-        code = _run(target)
-    except BaseException:
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def _run(target: list[str]) -> int:
-    try:
-        if target[0] == "-m":
-            sys.argv = target[1:]
-            runpy.run_module(target[1], run_name="__main__", alter_sys=True)
-        else:
-            sys.argv = target
-            runpy.run_path(target[0], run_name="__main__")
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    return 0

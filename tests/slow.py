@@ -14,7 +14,7 @@ import pytest
 
 # What starts a process, a fork of one, or a browser.
 _STARTING = {"Popen", "check_output", "check_call", "fork", "forkpty", "fork_server", "start_processes", "spawn"}
-_STARTING |= {"sync_playwright"}
+_STARTING |= {"sync_playwright", "forked_python"}
 _SIMULATING = "tests.bench.grid.gpu.simulate"
 _MARKED = ("matrix", "multiproc", "slow")
 

@@ -121,8 +121,8 @@ def test_names_that_are_no_text(run: Path, tmp_path: Path, command: str) -> None
 
 
 @pytest.fixture
-def locked(run: Path, tmp_path: Path) -> Iterator[Path]:
-    if not permissions_bind(tmp_path):
+def locked(run: Path) -> Iterator[Path]:
+    if not permissions_bind():
         pytest.skip("permissions do not bind this user")
     yield run
     for folder, mode in (("", 0o755), ("ranks", 0o755), ("ranks/00001", 0o755)):

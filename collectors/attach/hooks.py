@@ -24,9 +24,9 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
-from ..calls import Patches, argument, describe
+from ..calls import Patches, describe
 from ..collectives import CollectiveTimer
-from ..fence import Fence, Function, Inside, unseen
+from ..fence import Fence, Function, Inside, argument, unseen
 from ..identity import prepare_environment
 from ..layout import RunLayout
 from ..numbers import GRADIENT_NORM, LOSS, REPORTED_LOSS, REPORTED_NORM

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..calls import argument
-from ..fence import Fence, unseen
+from ..fence import Fence, argument, unseen
 from ..policy import RECORDING
 
 # How command-line libraries pass an exit code on. By name: they are not imported here.

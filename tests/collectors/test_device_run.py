@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from diag.api import open_run
 from diag.collectors import collectives, identity, session
@@ -23,7 +22,7 @@ from diag.collectors.settings import CollectorSettings
 from diag.model.steps import Bottleneck
 from diag.rundir.lines import read_lines
 from tests.busy import is_contended
-from tests.forked import fork_server
+from tests.forked import call_ranks
 from tests.ports import rendezvous
 
 STEPS, SLOWER_S, MS = 12, 0.06, 1_000_000
@@ -101,8 +100,7 @@ def train(rank: int, rendezvous: str, run_dir: str, ddp: bool) -> None:
 
 @pytest.mark.parametrize("ddp", [True, False], ids=["ddp", "by-hand"])
 def test_the_rank_that_a_device_waits_for_is_named_without_a_window(tmp_path: Path, ddp: bool) -> None:
-    fork_server()
-    mp.start_processes(train, (rendezvous(tmp_path), str(tmp_path), ddp), nprocs=2, start_method="forkserver")
+    call_ranks(train, rendezvous(tmp_path), str(tmp_path), ddp)
     waited = []
     for files in RunLayout(tmp_path).ranks().values():
         records, gaps = read_lines(files.device_steps, DeviceStepRecord)

@@ -17,6 +17,7 @@ import pytest
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import HANG, Asked
+from tests.forked import forked_python
 from tests.patience import PATIENCE_S
 from tests.recorders import GLOO_IS_RECORDED
 
@@ -71,7 +72,7 @@ def train(layout: RunLayout) -> Iterator[Train]:
     started: list[subprocess.Popen[str]] = []
 
     def start(mode: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", TRAINING, str(layout.root), mode]
+        command = [*forked_python(), "-c", TRAINING, str(layout.root), mode]
         environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "2000"}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         started.append(process)
@@ -211,7 +212,7 @@ if len(sys.argv) > 2:
 """
     code = code.replace("CODE", repr(code))
     names = [str(tmp_path / name) for name in ("first", "second")]
-    subprocess.run([sys.executable, "-c", code, *names], check=True, timeout=PATIENCE_S)
+    subprocess.run([*forked_python(), "-c", code, *names], check=True, timeout=PATIENCE_S)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "first-child", "second"]
     for path in tmp_path.iterdir():
         assert "most recent call first" in path.read_text()
@@ -222,10 +223,11 @@ def test_every_recording_of_a_process_closes_its_file(tmp_path: Path, handler: s
     """A training that shows warnings showed that it was not closed; with a handler of its own, nothing is installed.
     Whether Python warns at its end depends on what else it has to clear: no file object may be left."""
     code = """
-import gc, io, signal, sys
+import gc, io, signal, sys, warnings
 from pathlib import Path
 from diag.collectors.dumps import Stacks
 from diag.collectors.files import Complaints
+warnings.simplefilter("always", ResourceWarning)
 signal.signal(signal.SIGUSR2, signal.HANDLER)
 for name in sys.argv[1:]:
     stacks = Stacks()
@@ -234,6 +236,6 @@ for name in sys.argv[1:]:
 print([file for file in gc.get_objects() if type(file) is io.FileIO and str(file.name) in sys.argv])
 """
     names = [tmp_path / name for name in ("first", "second")]
-    command = [sys.executable, "-W", "always::ResourceWarning", "-c", code.replace("HANDLER", handler), *names]
+    command = [*forked_python(), "-c", code.replace("HANDLER", handler), *names]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")

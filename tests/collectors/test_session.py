@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from diag.account import records as from_records
 from diag.account.intervals import clip, total
@@ -28,7 +27,7 @@ from diag.collectors.settings import CollectorSettings
 from diag.rundir.lines import read_lines, read_record
 from diag.rundir.summaries import read_summaries
 from diag.traces.kineto import read_trace
-from tests.forked import fork_server
+from tests.forked import call_ranks
 from tests.ports import rendezvous
 
 STEPS = 6
@@ -66,8 +65,7 @@ def train(rank: int, rendezvous: str, run_dir: str, ddp: bool) -> None:
 @pytest.fixture(scope="module", params=[True, False], ids=["ddp", "by-hand"])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunLayout, bool]:
     folder = tmp_path_factory.mktemp("run")
-    fork_server()
-    mp.start_processes(train, (rendezvous(folder), str(folder), request.param), nprocs=2, start_method="forkserver")
+    call_ranks(train, rendezvous(folder), str(folder), request.param)
     return RunLayout(folder), request.param
 
 

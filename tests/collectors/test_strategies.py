@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functions
-import torch.multiprocessing as mp
 from torch.distributed import irecv, isend  # as a training may: before the collector replaces anything
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -22,7 +21,7 @@ from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
 from diag.rundir.lines import read_lines
 from diag.traces.kineto import read_trace
-from tests.forked import fork_server
+from tests.forked import call_ranks
 from tests.ports import rendezvous
 
 STEPS, TRACED, BATCHES, WIDTH = 6, 4, 4, 64
@@ -31,8 +30,7 @@ SETTINGS = CollectorSettings(trace_skip=3, trace_warmup=1, trace_active=1, inter
 
 
 def run_ranks(work: Callable[..., None], folder: Path, *args: object) -> RunLayout:
-    fork_server()
-    mp.start_processes(_start, (work, rendezvous(folder), str(folder), *args), nprocs=2, start_method="forkserver")
+    call_ranks(_start, work, rendezvous(folder), str(folder), *args)
     return RunLayout(folder)
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from diag.cli.main import COMMANDS
 from diag.errors import ExitCode
+from tests.examples import examples
 
 # A copy, as analysing a run writes its verdict there.
 _FOLDER = tempfile.TemporaryDirectory()
@@ -27,6 +28,8 @@ PRINTING = [
     ["help", "traces"],
     *([name, "--help"] for name in COMMANDS if name not in ("run", "tune", "demo", "dashboard")),
 ]
+# The two that print results, and one that prints its help.
+SOME = PRINTING[: examples(3, thorough=len(PRINTING))]
 LONG = "a" * 5000
 # Commands that take a path.
 AT = [["analyze", "{}"], ["triage", "{}"], ["compare", "{}", "{}"], ["plan", "{}"], ["trace", "{}"], ["metrics", "{}"]]
@@ -41,9 +44,9 @@ def at(path: str) -> list[list[str]]:
 BUGS = {"ENOENT": "open('/usr/lib/nothing', 0)", "EBADF": "read(12345, 1)", "EINVAL": "lseek(0, -5, 9)"}
 # Situations: what makes them, and the commands that are started in them.
 SITUATIONS: dict[str, tuple[str, list[list[str]]]] = {
-    "closed": ("os.close(1); sys.stdout = None", PRINTING),
+    "closed": ("os.close(1); sys.stdout = None", SOME),
     "full": ("os.dup2(os.open('/dev/full', os.O_WRONLY), 1)", PRINTING),
-    "read enough": ("r, w = os.pipe(); os.close(r); os.dup2(w, 1); sys.stdout = open(1, 'w')", PRINTING),
+    "read enough": ("r, w = os.pipe(); os.close(r); os.dup2(w, 1); sys.stdout = open(1, 'w')", SOME),
     "removed": ("os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')", at(".")),
     "long": ("pass", at(LONG)),
     "loop": ("os.path.lexists('loop') or os.symlink('loop', 'loop')", at("loop")),

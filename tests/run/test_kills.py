@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -32,7 +30,7 @@ from diag.store.packer import ENDS
 from diag.watch.packing import held_back
 from diag.words.places import shown
 from tests.command import diag
-from tests.forked import fork_server
+from tests.forked import Forked, call_forked
 from tests.matrix import matrix
 from tests.patience import PATIENCE_S
 from tests.ports import rendezvous
@@ -65,22 +63,19 @@ def train(rank: int, rendezvous: str, run_dir: str, truth: str, seed: int) -> No
 
 
 @contextmanager
-def training(folder: Path, seed: int, packed: bool = False) -> Iterator[list[BaseProcess]]:
+def training(folder: Path, seed: int, packed: bool = False) -> Iterator[list[Forked]]:
     """``packed``: each rank writes into a folder of its own, as on a node."""
     where = rendezvous(folder / "run")
     runs = [folder / (f"node-{rank}" if packed else "run") for rank in RANKS]
     ranks = [
-        fork_server().Process(target=train, args=(rank, where, str(run), str(folder / f"truth_{rank}"), seed))
+        call_forked(train, rank, where, str(run), str(folder / f"truth_{rank}"), seed)
         for rank, run in zip(RANKS, runs, strict=True)
     ]
-    for process in ranks:
-        process.start()
     try:
         yield ranks
     finally:
         for process in ranks:
             process.kill()
-            process.join()
 
 
 def steps_in(folder: Path, rank: int) -> list[int]:
@@ -123,13 +118,12 @@ def kill_some(folder: Path, seed: int, packed: bool = False) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not all(steps_in(folder, rank) for rank in RANKS):
             assert time.monotonic() < deadline
-            assert all(process.is_alive() for process in ranks)
+            assert all(process.wait(0) is None for process in ranks)
             time.sleep(0.005)
         time.sleep(chance.uniform(0, LONGEST_S))
         lost = chance.choice([(), (), victims]) if packed else ()
         for rank in victims:
-            assert ranks[rank].pid is not None
-            os.kill(ranks[rank].pid, signal.SIGKILL)
+            ranks[rank].kill()
             if rank in lost:
                 packers[rank].kill()
         for rank, packer in enumerate(packers):
@@ -137,9 +131,8 @@ def kill_some(folder: Path, seed: int, packed: bool = False) -> None:
                 packer.kill()
                 packer.start()
         for process in ranks:
-            process.join(10)
+            process.wait(10)
             process.kill()
-            process.join()
         for rank, packer in enumerate(packers):
             if rank not in lost:
                 packer.end()

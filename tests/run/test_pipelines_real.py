@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.distributed.device_mesh import init_device_mesh
 
 from diag.api import Result, open_run
@@ -23,7 +22,7 @@ from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
 from diag.model.steps import Bottleneck
 from tests.busy import is_contended
-from tests.forked import fork_server
+from tests.forked import call_ranks
 from tests.ports import rendezvous
 
 pytestmark = pytest.mark.multiproc
@@ -61,9 +60,7 @@ class Layer(torch.nn.Module):
 
 
 def run(folder: Path, work: Callable[..., None], ranks: int, planted: Planted, *args: object) -> Result:
-    fork_server()
-    rest = (work, ranks, rendezvous(folder), str(folder), planted, *args)
-    mp.start_processes(_start, rest, nprocs=ranks, start_method="forkserver")
+    call_ranks(_start, work, ranks, rendezvous(folder), str(folder), planted, *args, ranks=ranks)
     return open_run(folder)
 
 

@@ -78,6 +78,9 @@ def is_error_or_stated_part(path: Path, whole: list[dict[str, Any]]) -> None:
         assert is_part_of(rows(path), whole)
 
 
+EACH = 3  # place is where the file is cut: one text in several layouts, each cut at other places of it
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("compress", [False, True], ids=["plain", "gzip"])
 @pytest.mark.parametrize("layout", ["kineto", "compact", "array"])
@@ -88,7 +91,8 @@ def test_a_small_file_cut_anywhere(tmp_path: Path, layout: Layout | Literal["arr
     else:
         path = built().write(tmp_path, "whole.json", layout=layout, compress=compress)
     whole, data = rows(path), path.read_bytes()
-    for length in range(len(data)):
+    begin = random.Random(f"{layout} {compress}").randrange(examples(EACH, thorough=1))
+    for length in range(begin, len(data), examples(EACH, thorough=1)):
         is_error_or_stated_part(put(tmp_path, data[:length], f"{length}.json"), whole)
 
 
@@ -112,7 +116,7 @@ def test_a_flipped_bit_of_a_gzip_is_an_error_or_harmless(tmp_path: Path) -> None
     told_at = range(3, 10)  # flags, time, system
     checked_at = range(len(data) - 8, len(data))  # checksum and length
     ends = [8 * byte + bit for byte in (*range(10), *checked_at) for bit in range(8)]
-    for bit in (*ends, *random.Random(2).sample(range(80, 8 * len(data) - 64), 600)):
+    for bit in (*ends, *random.Random(2).sample(range(80, 8 * len(data) - 64), examples(200, thorough=600))):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
         damaged = put(tmp_path, bytes(flipped), f"{bit}.json")

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.distributed.tensor import DTensor
 
 from diag.collectors.trainer.model import build
 from diag.collectors.trainer.options import PRESETS, TrainerOptions
 from diag.collectors.trainer.strategies import create
-from tests.forked import fork_server
+from tests.forked import call_ranks
 from tests.ports import rendezvous
 
 SHAPE = replace(PRESETS["tiny"], deferred=True)
@@ -45,5 +44,4 @@ def train_a_step(rank: int, rendezvous: str) -> None:
 
 
 def test_a_deferred_model_is_initialised_shard_by_shard(tmp_path: Path) -> None:
-    fork_server()
-    mp.start_processes(train_a_step, (rendezvous(tmp_path),), nprocs=2, start_method="forkserver")
+    call_ranks(train_a_step, rendezvous(tmp_path))

@@ -84,6 +84,7 @@ def test_mixed_precision_stays_near_full_precision(losses: Losses, run: dict[str
 TRAINER = ["-m", "diag.collectors.trainer"]
 
 
+@pytest.mark.matrix  # `diag run` starts its ranks as torchrun does: tests/run
 def test_the_trainer_runs_to_its_end() -> None:
     ended = launch(TRAINER, TrainerOptions(steps=3), torchrun=True)
     assert ended.returncode == 0, ended.stderr

@@ -8,7 +8,6 @@ import os
 import pickle
 import struct
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from diag.collectors import bounded_pickle
 from diag.errors import DiagError
 from diag.hang.flight import Dumps, parse, read_dumps
 from diag.hang.flight.parse import DumpName, ShapeTable, parse_dump
+from tests.forked import forked_python
 from tests.hang.flight import torch_pickle
 from tests.hang.flight.boards import Groups, dump
 from tests.patience import PATIENCE_S
@@ -200,7 +200,7 @@ def test_floods_are_refused_before_they_take_memory(tmp_path: Path, name: str) -
     data, expected = FLOODS[name]()
     path = tmp_path / "_dump_7.gz"
     path.write_bytes(gzip.compress(data, 1))
-    command = [sys.executable, "-c", _READS, str(path)]
+    command = [*forked_python(), "-c", _READS, str(path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     why, _, megabytes = ended.stdout.strip().rpartition(" ")
     assert why.startswith("refused"), ended
