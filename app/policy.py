@@ -66,6 +66,9 @@ class Dashboard(Topic, name="dashboard", fixed=True):
     searches_kept = threshold(4, "searches")
     turn_s = threshold(0.002, "s", "chosen", "pause between two ranks while events are counted")
     most_timeline_ranks = threshold(128, "ranks", "chosen", "in one answer")
+    most_path_pieces = threshold(1500, "pieces", "chosen", "of the critical path in a window: about one a pixel")
+    most_launches = threshold(300, "launches", "chosen", "in a window: more arrows would cover what they point at")
+    most_counter_pieces = threshold(800, "pieces", "chosen", "of a counter in a window: about one a pixel")
     most_ranks_together = threshold(
         64, "ranks", "chosen", "whose traces the browser hands to Perfetto together; `diag open` takes any number"
     )

@@ -31,6 +31,23 @@ from diag.app.theme import Theme
 from diag.errors import DiagError
 from diag.model.breakdown import KernelKind
 from diag.model.steps import CollectiveCall
+from diag.tables.overlays import (
+    BATCHES,
+    BYTES,
+    RATE,
+    Counter,
+    Filled,
+    Launches,
+    PathLine,
+    Waited,
+    counters_of,
+    filled,
+    host_did,
+    launches_of,
+    next_launch,
+    path_line,
+    waited_for,
+)
 from diag.tables.tiles import (
     CELLS,
     MOST_LEVEL,
@@ -57,6 +74,7 @@ from diag.tables.zoom import (
 )
 from diag.timeline import events_of, timeline_of
 from diag.words.formatting import duration, rank_ranges, size, visible
+from diag.words.formatting import share as share_of
 
 # -- words and colours -------------------------------------------------------------------------------------------------
 #
@@ -157,6 +175,9 @@ class Source:
         self._rows: OrderedDict[tuple[int, bool], tuple[Row, ...]] = OrderedDict()
         self._searches: OrderedDict[tuple[int, str, bool], Search] = OrderedDict()
         self._tallies: OrderedDict[tuple[str, bool], Tally] = OrderedDict()
+        self._launches: OrderedDict[int, Launches] = OrderedDict()
+        self._counters: OrderedDict[int, list[Counter]] = OrderedDict()
+        self._path: PathLine | None = None
 
     def account(self, rank: int) -> RankLanes:
         account = timeline_of(self.result).ranks.get(rank)
@@ -178,6 +199,35 @@ class Source:
                 (rank, python),
                 DASHBOARD.timeline_ranks_kept,
                 lambda: self._laid_out(account, self.events(rank), python),
+            )
+
+    def path(self) -> PathLine:
+        """The critical path of the run."""
+        with self._lock:
+            if self._path is None:
+                self._path = path_line(self.result.attribution, timeline_of(self.result))
+            return self._path
+
+    def launches(self, rank: int, python: bool) -> Launches:
+        """The launches in the rank's traces. Rows of Python's functions come last, so ``python`` changes no place."""
+        rows, tables = self.rows(rank, python), self.result.tables.ranks[rank]
+        with self._lock:
+            return _kept(
+                self._launches,
+                rank,
+                DASHBOARD.timeline_ranks_kept,
+                lambda: launches_of(rows, tables, self.account(rank)),
+            )
+
+    def counters(self, rank: int) -> list[Counter]:
+        """What was sampled on the rank."""
+        account, met = self.account(rank), self.result.attribution.collectives
+        with self._lock:
+            return _kept(
+                self._counters,
+                rank,
+                DASHBOARD.timeline_ranks_kept,
+                lambda: counters_of(self.result.tables.ranks[rank], account, met),
             )
 
     def has_python(self, rank: int) -> bool:
@@ -320,7 +370,8 @@ def event(source: Source, asked: Mapping[str, str]) -> Response:
         index = row.longest(_moment(asked, "from"), _moment(asked, "to"))
     if index is None:
         begin, end = row.gap(_moment(asked, "from"))
-        return JSONResponse({"event": None, "gap": [begin, end]})
+        about = _gap(source, rank, number, begin, end, _python(asked))
+        return JSONResponse({"event": None, "gap": [begin, end], **about})
     return JSONResponse({"event": _described(source, rank, number, index, _python(asked))})
 
 
@@ -386,6 +437,113 @@ def together(source: Source, asked: Mapping[str, str]) -> Response:
     return Response(archive.getvalue(), media_type="application/zip", headers=headers)
 
 
+def path(source: Source, asked: Mapping[str, str]) -> Response:
+    """The critical path in a window: rank, begin and end of each stretch."""
+    begin, end = _window(asked)
+    line, left_out = source.path().within(begin, end, DASHBOARD.most_path_pieces)
+    return JSONResponse({"pieces": np.stack(line, axis=1).tolist(), "left_out": left_out})
+
+
+def overlays(source: Source, asked: Mapping[str, str]) -> Response:
+    """Launches and counters of a rank in a window. ``launched``: how many launches there are, of which all or none are
+    listed."""
+    rank, (begin, end) = _whole(asked.get("rank", ""), "rank"), _window(asked)
+    launches = source.launches(rank, _python(asked)).within(begin, end)
+    launched = len(launches.call_ns)
+    arrows = _arrows(launches) if launched <= DASHBOARD.most_launches else []
+    return JSONResponse(
+        {
+            "launched": launched,
+            "launches": arrows,
+            "counters": [_counter(counter, begin, end) for counter in source.counters(rank)],
+        }
+    )
+
+
+def _arrows(launches: Launches) -> list[list[int]]:
+    arrows: list[list[int]] = np.stack(launches, axis=1).tolist()
+    return arrows
+
+
+def _counter(counter: Counter, begin: int, end: int) -> dict[str, Any]:
+    seen = counter.within(begin, end, DASHBOARD.most_counter_pieces)
+    says = seen.says or tuple(_amount(value, counter.unit) for value in seen.value.tolist())
+    columns = (seen.start_ns.tolist(), seen.end_ns.tolist(), seen.value.tolist(), says)
+    return {
+        "name": counter.name,
+        "highest": counter.highest,
+        "scale": _amount(counter.highest, counter.unit) if not counter.says else "",
+        "pieces": [[start, until, value, visible(text)] for start, until, value, text in zip(*columns, strict=True)],
+    }
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit in (BYTES, RATE):
+        return size(value) + ("/s" if unit == RATE else "")
+    return f"{value:,.0f} {unit if unit != BATCHES else 'ready'}".strip()
+
+
+def span(source: Source, asked: Mapping[str, str]) -> Response:
+    """What a measured span of some ranks consists of: for each rank, parts of the step with their time and share."""
+    (begin, end), ranks = _window(asked), [_whole(text, "ranks") for text in asked.get("ranks", "").split(",")]
+    if len(ranks) > DASHBOARD.most_timeline_ranks:
+        raise RefusedError(f"ranks: at most {DASHBOARD.most_timeline_ranks}")
+    spans = [{"rank": rank, "parts": _parts(filled(source.account(rank), begin, end), end - begin)} for rank in ranks]
+    return JSONResponse({"duration": duration(end - begin), "ranks": spans})
+
+
+def _parts(pieces: Sequence[Filled], window_ns: int) -> list[list[str]]:
+    """Label and text of each part, and of the time between steps."""
+    lines = [
+        [
+            words(each.category) + (f", {each.detail.replace('_', ' ')}" if each.detail else ""),
+            _of_window(each.ns, window_ns),
+        ]
+        for each in pieces
+    ]
+    between = window_ns - sum(each.ns for each in pieces)
+    return lines + ([["between steps", _of_window(between, window_ns)]] if between > window_ns // 1000 else [])
+
+
+def _of_window(ns: int, window_ns: int) -> str:
+    return f"{duration(ns)}, {share_of(ns / max(window_ns, 1))}"
+
+
+def _gap(source: Source, rank: int, row: int, begin: int | None, end: int | None, python: bool) -> dict[str, Any]:
+    """Why nothing ran on a row between two events, as a title and facts; nothing before the first and after the last
+    event."""
+    if begin is None or end is None or end <= begin:
+        return {"why": "", "facts": []}
+    account, rows = source.account(rank), source.rows(rank, python)
+    parts = filled(account, begin, end)
+    facts = [("During it", "; ".join(f"{label} {text}" for label, text in _parts(parts, end - begin)[:4]))]
+    waited = waited_for(timeline_of(source.result), rank, begin, end)
+    if waited is not None and 2 * waited.late_ns > end - begin:
+        facts.append(("Waited for", waited_words(waited)))
+    did = host_did(rows, begin, end)
+    if did is not None:
+        facts.append(("Main thread", f"{did.name} ({did.lane}), {_of_window(did.ns, end - begin)}"))
+    launch = next_launch(source.launches(rank, python), row, end)
+    if launch is not None and launch[1] == end:
+        call, work = launch
+        late = (
+            f"launched {duration(work - call)} before it began: it was queued"
+            if call < begin
+            else f"launched {duration(call - begin)} after the gap began, {duration(work - call)} before it ran"
+        )
+        facts.append(("Next work", late))
+    most = max(parts, key=lambda part: part.ns, default=None)
+    why = _parts([most], 1)[0][0] if most is not None else "between steps"
+    return {"why": why, "facts": [[label, visible(text[: DASHBOARD.most_name_chars])] for label, text in facts]}
+
+
+def waited_words(waited: Waited) -> str:
+    """For whom a rank waited, and what that one did."""
+    text = f"rank {waited.rank}, which called {waited.op.replace('_', '-')} {duration(waited.late_ns)} later"
+    did = "; ".join(f"{label} {amount}" for label, amount in _parts(waited.did, waited.late_ns)[:2])
+    return f"{text}: {did}" if did else text
+
+
 def _described(source: Source, rank: int, row: int, index: int, python: bool) -> dict[str, Any]:
     facts = source.facts(rank, row, index, python)
     return {
@@ -395,8 +553,29 @@ def _described(source: Source, rank: int, row: int, index: int, python: bool) ->
         "start_ns": facts.start_ns,
         "dur_ns": facts.dur_ns,
         "title": visible(facts.name[: DASHBOARD.most_name_chars]) or work_words(facts.work),
-        "facts": [[label, visible(text)] for label, text in _lines(facts, rank)],
+        "facts": [[label, visible(text)] for label, text in (*_lines(facts, rank), *_waits(source, rank, facts))],
+        "launches": _launches(source, rank, row, facts, python),
     }
+
+
+def _waits(source: Source, rank: int, facts: EventFacts) -> list[tuple[str, str]]:
+    """For whom the rank waited in the event; nothing for events in which no rank waits."""
+    if facts.work != Category.WAITING and facts.collective is None:
+        return []
+    waited = waited_for(timeline_of(source.result), rank, facts.start_ns, facts.start_ns + facts.dur_ns)
+    return [("Waited for", waited_words(waited))] if waited is not None else []
+
+
+def _launches(source: Source, rank: int, row: int, facts: EventFacts, python: bool) -> list[list[int]]:
+    """The launch of the event, or the launches in it."""
+    seen = source.launches(rank, python).within(facts.start_ns, facts.start_ns + max(1, facts.dur_ns))
+    arrows = [
+        arrow
+        for arrow in _arrows(seen)
+        if (arrow[3] == row and arrow[2] == facts.start_ns)
+        or (arrow[1] == row and facts.start_ns <= arrow[0] < facts.start_ns + max(1, facts.dur_ns))
+    ]
+    return arrows[: DASHBOARD.most_launches]
 
 
 def _lines(facts: EventFacts, rank: int) -> list[tuple[str, str]]:
@@ -452,6 +631,13 @@ def _whole(text: str, name: str) -> int:
 
 def _moment(asked: Mapping[str, str], name: str) -> int:
     return max(-_LAST_NS, min(_LAST_NS, _whole(asked.get(name, ""), name)))
+
+
+def _window(asked: Mapping[str, str]) -> tuple[int, int]:
+    begin, end = _moment(asked, "from"), _moment(asked, "to")
+    if end <= begin:
+        raise RefusedError("to: not after from")
+    return begin, end
 
 
 def _text(asked: Mapping[str, str]) -> str:
@@ -528,6 +714,9 @@ _ANSWERS = {
     "tally": tally,
     "trace": trace,
     "together": together,
+    "path": path,
+    "overlays": overlays,
+    "span": span,
 }
 
 

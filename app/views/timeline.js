@@ -14,12 +14,16 @@ const AXIS_PX = 22, STEPS_PX = 16, LANE_PX = 16, HOST_PX = 15, GAP_PX = 10, TITL
 const LABEL_PX = 172; // "operators, other threads"
 const SIDE_BY_SIDE_PX = 900; // on a narrower canvas, pinned ranks are drawn one below the other
 const PAGE_OF_RANKS = 64;
+const COUNTER_PX = 30; // a counter below the lanes
+const OVERLAY_MS = 120; // path, launches and counters are asked for this long after the last movement
+const SPARSE = 0.08; // of the window: lanes of a trace that fill less are drawn as their first row
 const COUNTING_MS = 400; // between two queries for the progress of a search of all ranks
 const CHAR_PX = 6.6, FONT = "11px ui-sans-serif, system-ui, sans-serif", BOLD = `600 ${FONT}`;
 const HELP = "Wheel or W and S: zoom. Drag, A and D, or arrow keys left and right: pan. Shift and drag: zoom to a window. " +
   "Arrow keys up and down: choose a row. Click or Enter: details. [ and ]: the event before and after. " +
   "P and Shift+P, or a click on a rank's label: pin a rank left or right. /: search all ranks by name, N and Shift+N: next and " +
   "previous match; after the last match on the pinned ranks, the first match on the next rank. " +
+  "M: measure a span by dragging. A click on a gap says why nothing ran there. " +
   "0 or Home: the whole run, which follows new steps. Over the labels the wheel scrolls the page.";
 
 const VIEWS = new WeakMap();
@@ -194,7 +198,8 @@ class Timeline {
     this.status = element("div", { class: "hidden", role: "status" });
     this.help = element("p", { class: "help", id: "timeline-help" }, HELP);
     this.stage.append(this.canvas, this.tip);
-    this.root.append(this.bar, this.stage, this.details, this.legend, this.help, this.status);
+    this.help.hidden = true;
+    this.root.append(this.bar, this.help, this.legend, this.stage, this.details, this.status);
     parent.append(this.root);
     this.context = this.canvas.getContext("2d", { alpha: false });
     this.tiles = new Tiles((group, tile) => this.arrived(group, tile), source => this.gone(source));
@@ -211,11 +216,18 @@ class Timeline {
     this.pointer = null;
     this.selected = null;
     this.works = new Set();
+    this.path = null; // stretches of the critical path in the window
+    this.drawsPath = true;
+    this.overlays = new Map(); // by pinned rank: launches and counters in the window
+    this.measuring = false;
+    this.measured = null; // a span in ns
+    this.unfolded = new Set(); // ranks whose empty lanes are drawn
+    this.folded = new Map(); // by rank: the rows without an event in the window
     this.makeBar();
     this.listen();
   }
 
-  destroy() { this.resizes.disconnect(); cancelAnimationFrame(this.frame); }
+  destroy() { this.resizes.disconnect(); cancelAnimationFrame(this.frame); clearTimeout(this.looking); }
 
   /** Takes the page's data, each time that the page is drawn. */
   update(data, setState, trigger) {
@@ -239,7 +251,10 @@ class Timeline {
     this.perfettoButton();
     this.byRank = new Map(data.ranks.map(rank => [rank.rank, rank]));
     this.rankButtons();
+    this.chooser();
+    this.pathButton.hidden = data.ranks.length < 2;
     this.layout();
+    this.look();
   }
 
   dress() {
@@ -271,24 +286,116 @@ class Timeline {
     this.matchStatus = element("span", { class: "match-status", role: "status" });
     this.everywhere = element("span", { class: "match-status", role: "status" });
     this.shownRanks = element("span", { class: "ranks" });
-    this.bar.append(
-      this.search,
-      button("Previous", "Previous match (Shift+N)", () => this.goToMatch(true)),
-      button("Next", "Next match (N)", () => this.goToMatch(false)),
-      this.matchStatus,
-      this.everywhere,
-      button("+", "Zoom in (W)", () => this.zoom(0.5)),
-      button("−", "Zoom out (S)", () => this.zoom(2)),
-      this.wholeButton = button("Whole run", "Show the whole run, and follow it while it trains (0)", () => this.whole()),
+    this.stepInput = element("input", { type: "number", class: "step", "aria-label": "Step", placeholder: "step", title: "Go to a step" });
+    this.stepInput.addEventListener("change", () => this.goToStep(Number(this.stepInput.value)));
+    this.stepInput.addEventListener("keydown", event => event.stopPropagation());
+    const chooser = (label, title) => {
+      const made = element("select", { "aria-label": label, title });
+      made.addEventListener("change", () => this.choose());
+      made.addEventListener("keydown", event => event.stopPropagation());
+      return made;
+    };
+    this.firstChoice = chooser("Pinned rank", "The rank whose lanes are drawn (P)");
+    this.secondChoice = chooser("Second pinned rank", "A second rank, drawn next to the first (Shift+P)");
+    const group = (...items) => { const made = element("span", { class: "group" }); made.append(...items); return made; };
+    this.drawer = button("Tools", "Search, zoom, measure, Perfetto", () => { this.bar.classList.toggle("open"); });
+    this.drawer.classList.add("drawer");
+    this.menu = element("details", { class: "menu" });
+    const list = element("div", { class: "list" });
+    list.append(
       this.perfetto = button("Open in Perfetto", "", () => this.openInPerfetto("trace")),
       this.perfettoOfAll = button("All ranks in Perfetto", "The same step of all ranks on one timeline, their clocks aligned", () => this.openInPerfetto("together")),
+    );
+    this.menu.append(element("summary", { title: "Open what is shown in Perfetto" }, "Perfetto"), list);
+    const first = group(
+      button("‹", "Previous step", () => this.turnStep(-1)), this.stepInput, button("›", "Next step", () => this.turnStep(1)),
+      this.wholeButton = button("Whole run", "Show the whole run, and follow it while it trains (0)", () => this.whole()),
+    );
+    first.classList.add("always");
+    this.bar.append(
+      first,
+      this.drawer,
+      group(this.firstChoice, this.secondChoice),
+      group(button("+", "Zoom in (W)", () => this.zoom(0.5)), button("−", "Zoom out (S)", () => this.zoom(2))),
+      group(
+        this.search,
+        button("◂", "Previous match (Shift+N)", () => this.goToMatch(true)),
+        button("▸", "Next match (N)", () => this.goToMatch(false)),
+        this.matchStatus,
+        this.everywhere,
+      ),
+      this.measureButton = button("Measure", "Drag over a span to measure it (M)", () => this.toggleMeasuring()),
+      this.pathButton = button("Critical path", "Draw the critical path as a line through the ranks", () => { this.drawsPath = !this.drawsPath; this.layout(); this.look(); }),
       this.pythonButton = button("Python functions", "Draw the Python functions that were recorded with stacks: often more events than all others", () => this.togglePython()),
+      this.menu,
+      button("?", "Keys", () => { this.help.hidden = !this.help.hidden; }),
       this.shownRanks,
     );
+    for (const [text, name] of [["‹", "Previous step"], ["›", "Next step"], ["◂", "Previous match"], ["▸", "Next match"], ["?", "Keys"]]) {
+      [...this.bar.querySelectorAll("button")].find(item => item.textContent === text).setAttribute("aria-label", name);
+    }
     this.pythonButton.hidden = true; // until a pinned rank has any
     for (const [label, name] of [["+", "Zoom in"], ["−", "Zoom out"]]) {
       [...this.bar.querySelectorAll("button")].find(item => item.textContent === label).setAttribute("aria-label", name);
     }
+  }
+
+  /** The pinned ranks as lists. */
+  chooser() {
+    const { ranks } = this.data;
+    for (const [place, list] of [this.firstChoice, this.secondChoice].entries()) {
+      if (list.length !== ranks.length + place) {
+        list.replaceChildren(...(place ? [element("option", { value: "" }, "second rank")] : []),
+          ...ranks.map(({ rank }) => element("option", { value: rank }, `rank ${rank}`)));
+      }
+      list.value = this.pinned[place] === undefined ? "" : String(this.pinned[place]);
+      list.hidden = ranks.length < 2;
+    }
+  }
+
+  choose() {
+    const chosen = [this.firstChoice.value, this.secondChoice.value].filter(text => text !== "").map(Number);
+    this.pinned = [...new Set(chosen)];
+    this.changed();
+    this.layout();
+    this.look();
+  }
+
+  /** The place of the step that the window shows, else of the one in its middle; -1 without one. */
+  stepPlace() {
+    const { steps } = this.data, middle = (this.window.begin + this.window.end) / 2;
+    return steps.findIndex(([, from, to]) => from <= middle && middle < to);
+  }
+
+  /** The number of the step that the window shows exactly; null without one. */
+  stepOfWindow() {
+    const { begin, end } = this.window, step = this.data.steps[this.stepPlace()];
+    return step && Math.abs(step[1] - begin) < 1000 && Math.abs(step[2] - end) < 1000 ? step[0] : null;
+  }
+
+  goToStep(number) {
+    const step = this.data.steps.find(candidate => candidate[0] === number);
+    if (step) this.moveTo(step[1], step[2]); else this.stepShown();
+  }
+
+  turnStep(by) {
+    const { steps } = this.data, place = this.stepPlace();
+    const step = this.isWhole() || place < 0 ? steps[by > 0 ? 0 : steps.length - 1] : steps[place + by];
+    if (step) this.moveTo(step[1], step[2]);
+  }
+
+  /** Names the step in the tool bar. */
+  stepShown() {
+    const place = this.isWhole() && this.data.steps.length > 1 ? -1 : this.stepPlace();
+    if (this.shadowFocus() !== this.stepInput) this.stepInput.value = place < 0 ? "" : String(this.data.steps[place][0]);
+  }
+
+  toggleMeasuring() {
+    this.measuring = !this.measuring;
+    if (!this.measuring) this.measured = null;
+    this.measureButton.setAttribute("aria-pressed", String(this.measuring));
+    this.canvas.style.cursor = this.measuring ? "crosshair" : "";
+    this.draw();
   }
 
   /** Says which step it opens. While the window moves, it stays with the step that it names. */
@@ -364,6 +471,8 @@ class Timeline {
       lowest = Math.max(lowest, section.y + section.height + GAP_PX);
     });
     this.pythonButton.setAttribute("aria-pressed", String(this.python));
+    this.pathButton.setAttribute("aria-pressed", String(this.drawsPath));
+    this.chooser();
     this.resize(width, lowest);
     this.draw();
   }
@@ -403,13 +512,21 @@ class Timeline {
 
   lanesSection(rank, left, label, width, y) {
     const known = this.lanesOf(rank);
-    const rows = (known || []).map((lane, row) => ({
-      rank, row, title: lane.deeper ? `${lane.deeper.toLocaleString("en")} deeper: not drawn` : lane.depth ? "" : lane.title, heading: lane.heading, y: TITLE_PX + AXIS_PX + row * LANE_PX, height: LANE_PX, draws: LANE_PX - 2,
-    }));
+    const empty = this.unfolded.has(rank) ? new Set() : this.folded.get(rank) || new Set();
+    let at = TITLE_PX + AXIS_PX;
+    const rows = (known || []).map((lane, row) => {
+      const height = empty.has(row) ? 0 : LANE_PX;
+      const made = { rank, row, title: lane.deeper ? `${lane.deeper.toLocaleString("en")} deeper: not drawn` : lane.depth ? "" : lane.title, heading: lane.heading, y: at, height, draws: Math.max(0, height - 2) };
+      at += height;
+      return made;
+    });
+    const fold = empty.size || this.unfolded.has(rank) ? { y: at, count: empty.size, titles: [...new Set((known || []).filter((lane, row) => empty.has(row)).map(lane => lane.title))] } : null;
+    at = Math.max(at + (fold ? LANE_PX : 0), TITLE_PX + AXIS_PX + 3 * LANE_PX);
+    const counters = ((this.overlays.get(rank) || {}).counters || []).map((counter, place) => ({ ...counter, y: at + 4 + place * COUNTER_PX, height: COUNTER_PX - 4 }));
     const find = this.find;
-    const group = { key: `rank ${rank} ${this.python} ${find}`, what: "rows", query: { rank, ...(find ? { find } : {}), ...this.drawn() }, top: this.top(), rows, stacked: false, shape: "", rank, lanes: this.laneKey(rank) };
-    return { kind: "lanes", rank, left, x: left + label, width, y, label, known: Boolean(known),
-      height: TITLE_PX + AXIS_PX + Math.max(3, rows.length) * LANE_PX, rows, groups: [group], hosts: [] };
+    const group = { key: `rank ${rank} ${this.python} ${find}`, what: "rows", query: { rank, ...(find ? { find } : {}), ...this.drawn() }, top: this.top(), rows, stacked: false, shape: [...empty].join(), rank, lanes: this.laneKey(rank) };
+    return { kind: "lanes", rank, left, x: left + label, width, y, label, known: Boolean(known), fold, counters,
+      height: at + counters.length * COUNTER_PX + 4, rows, groups: [group], hosts: [] };
   }
 
   laneKey(rank) { return `${rank} ${this.python}`; }
@@ -439,11 +556,83 @@ class Timeline {
       const known = this.lanes.get(group.lanes);
       if (tile.python) this.pythonButton.hidden = false;
       if (!known || known.length !== tile.rows.length) {
+        this.folded.delete(group.rank);
         this.lanes.set(group.lanes, tile.rows.map(({ title, heading, depth, deeper }) => ({ title, heading, depth, deeper })));
         this.layout();
       }
     }
+    if (group === null || group.what === "rows") this.foldSoon();
     this.draw();
+  }
+
+  /** Folds lanes without an event in the window, once it rests and its tiles have come. */
+  foldSoon() {
+    clearTimeout(this.folding);
+    this.folding = setTimeout(() => this.fold(), OVERLAY_MS);
+  }
+
+  fold() {
+    if (!this.data || !this.sections) return;
+    let changes = false;
+    for (const section of this.sections) {
+      if (section.kind !== "lanes" || !section.known) continue;
+      const { begin, end } = this.window, level = this.levelIn(section), span = spanOf(level), [group] = section.groups;
+      const empty = new Set(section.rows.map(row => row.row)), extents = section.rows.map(() => [Infinity, -Infinity]);
+      let whole = true;
+      for (let number = Math.floor(begin / span); number * span < end; number++) {
+        const tile = this.tiles.held.get(this.tiles.key(group, level, number));
+        if (!tile || !tile.rows || tile.rows.length !== section.rows.length) { whole = false; break; }
+        tile.rows.forEach((row, place) => {
+          const [first, last] = this.extent(row, number, level);
+          if (first < last) empty.delete(place);
+          extents[place] = [Math.min(extents[place][0], first), Math.max(extents[place][1], last)];
+        });
+      }
+      if (!whole) continue;
+      const known = this.lanesOf(section.rank);
+      known.forEach((lane, row) => { // of a lane that fills a small part of the window, the first row says where
+        if (lane.depth && lane.heading === "trace" && extents[row - lane.depth][1] - extents[row - lane.depth][0] < SPARSE * (end - begin)) empty.add(row);
+      });
+      if (empty.size === section.rows.length) empty.clear();
+      const before = this.folded.get(section.rank) || new Set();
+      if (before.size !== empty.size || [...empty].some(row => !before.has(row))) { this.folded.set(section.rank, empty); changes = true; }
+    }
+    if (changes) this.layout();
+  }
+
+  /** Begin and end of what a row of a tile holds in the window; nothing if the begin is not before the end. */
+  extent(row, number, level) {
+    const { begin, end } = this.window, cell = 2 ** level, origin = number * spanOf(level);
+    let first = Infinity, last = -Infinity;
+    if (!row.cells) {
+      for (let i = 0; i < row.count; i++) {
+        const until = Math.max(row.end[i], row.start[i] + 1);
+        if (until > begin && row.start[i] < end) { first = Math.min(first, row.start[i]); last = Math.max(last, until); }
+      }
+    } else {
+      const from = Math.max(0, Math.floor((begin - origin) / cell)), to = Math.min(CELLS, Math.ceil((end - origin) / cell));
+      for (const [, shares] of row.cells) {
+        for (let i = from; i < to; i++) if (shares[i]) { first = Math.min(first, origin + i * cell); last = Math.max(last, origin + (i + 1) * cell); }
+      }
+    }
+    return [Math.max(first, begin), Math.min(last, end)];
+  }
+
+  /** Asks for what is drawn over the lanes: the critical path, launches, counters. */
+  look() {
+    clearTimeout(this.looking);
+    this.looking = setTimeout(async () => {
+      const query = { from: Math.floor(this.window.begin), to: Math.ceil(this.window.end) }, turn = this.looks = (this.looks || 0) + 1;
+      const pinned = [...this.pinned];
+      const [path, ...found] = await Promise.all([
+        this.drawsPath && this.data.ranks.length > 1 ? this.ask("path", query) : null,
+        ...pinned.map(rank => this.ask("overlays", { rank, ...query, ...this.drawn() })),
+      ]);
+      if (turn !== this.looks) return;
+      this.path = path;
+      this.overlays = new Map(pinned.map((rank, place) => [rank, found[place] || { launches: [], counters: [] }]));
+      this.layout();
+    }, OVERLAY_MS);
   }
 
   // -- drawing
@@ -469,11 +658,14 @@ class Timeline {
     this.paintAxis(this.sections[0], 0, true);
     for (const section of this.sections) {
       for (const group of section.groups) this.paintGroup(section, group, works);
+      if (section.kind === "lanes") { this.paintCounters(section); this.paintLaunches(section); } else this.paintPath(section);
       this.paintLabels(section); // after the pictures, which would cover the hosts' names
       this.paintSteps(section);
       this.paintCursor(section);
     }
+    this.paintMeasured();
     this.paintBox();
+    this.stepShown();
     this.canvas.setAttribute("aria-label", this.description());
     if (works.size !== this.works.size || [...works].some(work => !this.works.has(work))) { this.works = works; this.paintLegend(); }
   }
@@ -561,6 +753,21 @@ class Timeline {
         context.fillText("Reading the trace…", section.x, section.y + TITLE_PX + AXIS_PX + LANE_PX);
       }
     }
+    if (section.fold) {
+      const { count, titles } = section.fold;
+      const text = count ? `+ ${count} ${count === 1 ? "row" : "rows"} with little or nothing: ${titles.join(", ")}` : "− fold rows with nothing";
+      context.font = FONT;
+      context.fillStyle = theme.soft;
+      context.fillText(fitted(text, section.label + section.width - 8), section.x - (section.label - 6), section.y + section.fold.y + LANE_PX / 2);
+    }
+    for (const counter of section.counters || []) {
+      context.font = FONT;
+      context.fillStyle = theme.soft;
+      context.textAlign = "right";
+      const top = section.y + counter.y, lines = counter.scale ? [counter.name, `0 to ${counter.scale}`] : [counter.name];
+      lines.forEach((text, line) => context.fillText(fitted(text, section.label - 10), section.x - 6, top + counter.height * (2 * line + 1) / (2 * lines.length)));
+      context.textAlign = "left";
+    }
     for (const host of section.hosts) {
       context.font = BOLD;
       context.fillStyle = theme.soft;
@@ -572,7 +779,7 @@ class Timeline {
       if (section.kind === "lanes") {
         context.font = FONT;
         context.fillStyle = theme.soft;
-        if (row.title) context.fillText(fitted(row.title, section.label - 10), section.x - 6, middle);
+        if (row.title && row.height) context.fillText(fitted(row.title, section.label - 10), section.x - 6, middle);
         return;
       }
       const rank = this.byRank.get(row.rank);
@@ -636,6 +843,7 @@ class Timeline {
   paintEvents(section, row, tile, events, from, to, works, drawn, place) {
     const { context, colours, data: { theme } } = this;
     const y = section.y + row.y, right = section.x + section.width;
+    if (!row.height) return; // folded
     let reach = -Infinity;
     context.font = FONT;
     for (let i = 0; i < events.count; i++) {
@@ -674,7 +882,7 @@ class Timeline {
   /** The cells of a tile as a picture: one pixel wide per cell, rows as high as they are drawn. */
   pictureOf(tile, group) {
     const first = group.rows[0].y, last = group.rows[group.rows.length - 1];
-    const height = last.y + last.height - first;
+    const height = Math.max(1, last.y + last.height - first);
     const picture = document.createElement("canvas");
     picture.width = CELLS;
     picture.height = height;
@@ -683,7 +891,7 @@ class Timeline {
     const pixels = new Uint32Array(image.data.buffer);
     pixels.fill(pixel(this.ground));
     tile.rows.forEach((row, place) => {
-      if (!row.cells || !row.cells.length) return;
+      if (!row.cells || !row.cells.length || !group.rows[place].height) return;
       const { y, draws } = group.rows[place];
       if (group.stacked) this.stack(pixels, row.cells, y - first, draws);
       else this.blend(pixels, row, y - first, draws);
@@ -745,6 +953,145 @@ class Timeline {
 
   shadowFocus() { return this.root.getRootNode().activeElement; }
 
+  /** A line on the row of the rank that the step waits for, with an arrow where that changes. */
+  paintPath(section) {
+    if (!this.drawsPath || !this.path || !this.path.pieces.length) return;
+    const { context, data: { theme } } = this;
+    const rows = new Map(section.rows.map(row => [row.rank, section.y + row.y + row.height / 2]));
+    const thick = section.rows.length && section.rows[0].height >= 8;
+    context.save();
+    context.beginPath();
+    context.rect(section.x, section.y, section.width, section.height);
+    context.clip();
+    for (const [colour, wide] of [[theme.ground, thick ? 6 : 3], [theme.ink, thick ? 2.5 : 1.5]]) {
+      context.strokeStyle = context.fillStyle = colour;
+      context.lineWidth = wide;
+      context.beginPath();
+      let before = null, turned = -Infinity;
+      for (const [rank, start, end] of this.path.pieces) {
+        const y = rows.get(rank), x = this.at(section, start), until = this.at(section, end);
+        if (y === undefined) { before = null; continue; }
+        if (before && before.y !== y && x - before.x < 12) { // else a part of the path is not drawn
+          context.moveTo(x, before.y);
+          context.lineTo(x, y);
+          if (thick && x - turned > 9) { // a head for each arrow would cover them
+            turned = x;
+            const down = y > before.y ? -1 : 1;
+            context.moveTo(x - 4, y + down * 7);
+            context.lineTo(x, y + down);
+            context.lineTo(x + 4, y + down * 7);
+          }
+        }
+        context.moveTo(x, y);
+        context.lineTo(Math.max(until, x + 0.5), y);
+        before = { x: until, y };
+      }
+      context.stroke();
+    }
+    context.restore();
+  }
+
+  /** Arrows from calls of the host to what they launched: all if they are few, and those of the selected event. */
+  paintLaunches(section) {
+    const { launches = [] } = this.overlays.get(section.rank) || {}, { context, data: { theme }, selected } = this;
+    const chosen = selected && selected.rank === section.rank ? selected.launches || [] : [];
+    if (!launches.length && !chosen.length) return;
+    context.save();
+    context.beginPath();
+    context.rect(section.x, section.y + TITLE_PX + AXIS_PX, section.width, section.height);
+    context.clip();
+    for (const [arrows, alpha, wide, colour] of [[launches, 0.5, 2.5, theme.ground], [launches, 0.7, 1, theme.ink], [chosen, 1, 4, theme.ground], [chosen, 1, 2, theme.ink]]) {
+      context.globalAlpha = alpha;
+      context.strokeStyle = colour;
+      context.lineWidth = wide;
+      context.beginPath();
+      for (const [from, fromRow, to, toRow] of arrows) {
+        const call = section.rows[fromRow], work = section.rows[toRow];
+        if (!call || !work || !call.height || !work.height) continue;
+        const up = call.y > work.y, x = this.at(section, from), until = this.at(section, to);
+        if (Math.max(x, until) < section.x || Math.min(x, until) > section.x + section.width) continue;
+        const y = section.y + call.y + (up ? 0 : call.draws), goal = section.y + work.y + (up ? work.draws : 0), tip = up ? 5 : -5;
+        context.moveTo(x, y);
+        context.bezierCurveTo(x, (y + goal) / 2, until, (y + goal) / 2, until, goal);
+        context.moveTo(until - 3, goal + tip);
+        context.lineTo(until, goal);
+        context.lineTo(until + 3, goal + tip);
+      }
+      context.stroke();
+    }
+    context.restore();
+  }
+
+  /** Each counter as an area, as high as its share of the highest value of the run. */
+  paintCounters(section) {
+    const { context, data: { theme } } = this;
+    for (const counter of section.counters) {
+      const bottom = section.y + counter.y + counter.height;
+      context.fillStyle = theme.faint;
+      context.globalAlpha = 0.5;
+      context.fillRect(section.x, bottom, section.width, 1);
+      context.globalAlpha = 0.75;
+      context.fillStyle = counter.scale ? theme.accent : theme.ink;
+      for (const [start, end, value] of counter.pieces) {
+        const x = Math.max(section.x, this.at(section, start)), until = Math.min(section.x + section.width, this.at(section, end));
+        const high = counter.highest ? Math.max(value > 0 ? 1 : 0, value / counter.highest * counter.height) : 0;
+        if (until >= x) context.fillRect(x, bottom - high, Math.max(1, until - x), high);
+      }
+      context.globalAlpha = 1;
+    }
+  }
+
+  /** The measured span over all rows, with its length. */
+  paintMeasured() {
+    const span = this.measured;
+    if (!span) return;
+    const { context, data: { theme } } = this;
+    for (const section of this.sections) {
+      const x = Math.max(section.x, this.at(section, span.begin)), until = Math.min(section.x + section.width, this.at(section, span.end));
+      if (until <= x) continue;
+      context.globalAlpha = 0.14;
+      context.fillStyle = theme.accent;
+      context.fillRect(x, section.y, until - x, section.height);
+      context.globalAlpha = 1;
+      context.fillRect(x, section.y, 1, section.height);
+      context.fillRect(until - 1, section.y, 1, section.height);
+    }
+    const [first] = this.sections, text = duration(span.end - span.begin);
+    const x = Math.max(first.x, (this.at(first, span.begin) + this.at(first, span.end)) / 2 - text.length * CHAR_PX / 2);
+    context.font = BOLD;
+    context.fillStyle = theme.ground;
+    context.fillRect(x - 4, AXIS_PX + 1, text.length * CHAR_PX + 8, STEPS_PX - 2);
+    context.fillStyle = theme.accent;
+    context.textAlign = "left";
+    context.fillText(text, x, AXIS_PX + STEPS_PX / 2);
+  }
+
+  /** Measures a span: what the pinned ranks spent it on. */
+  async measure(from, to) {
+    this.measured = { begin: Math.min(from, to), end: Math.max(from, to) };
+    this.selected = null;
+    this.draw();
+    const answer = await this.ask("span", { ranks: this.pinned.join(","), from: Math.floor(this.measured.begin), to: Math.ceil(this.measured.end) + 1 });
+    if (!answer) return;
+    this.details.hidden = false;
+    this.details.replaceChildren(element("h4", {}, `Measured: ${answer.duration}`));
+    for (const { rank, parts } of answer.ranks) this.details.append(element("p", {}, `Rank ${rank}`), this.facts(parts));
+    this.details.append(this.closer());
+  }
+
+  facts(pairs) {
+    const list = element("dl");
+    for (const [label, text] of pairs) list.append(element("dt", {}, label), element("dd", {}, text));
+    return list;
+  }
+
+  closer() {
+    const box = element("div", { class: "actions" }), made = element("button", { type: "button" }, "Close");
+    made.addEventListener("click", () => { this.measured = null; this.show(null); this.canvas.focus(); });
+    box.append(made);
+    return box;
+  }
+
   paintBox() {
     if (!this.box) return;
     const { context, box, data: { theme } } = this;
@@ -797,11 +1144,13 @@ class Timeline {
   }
 
   changed() {
+    this.look();
+    this.foldSoon();
     clearTimeout(this.settling);
     this.settling = setTimeout(() => {
       this.status.textContent = this.description();
       this.setState("look", {
-        from: Math.round(this.window.begin), to: Math.round(this.window.end), whole: this.isWhole(),
+        step: this.stepOfWindow(), from: Math.round(this.window.begin), to: Math.round(this.window.end), whole: this.isWhole(),
         pinned: this.pinned, find: this.find, python: this.python,
       });
     }, SETTLE_MS);
@@ -947,16 +1296,16 @@ class Timeline {
     const answer = await this.ask("event", { rank, row, from: Math.floor(from), to: Math.ceil(to), ...this.drawn() });
     if (!answer) return;
     this.show(answer.event);
-    if (!answer.event) this.showNothing(rank, row, answer.gap);
+    if (!answer.event) this.showNothing(rank, row, answer);
   }
 
-  /** Says how long nothing was recorded on a row. `gap`: begin and end; null before the first or after the last event. */
-  showNothing(rank, row, [begin, end]) {
+  /** Says how long nothing ran on a row, and why. `gap`: begin and end; null before the first or after the last event. */
+  showNothing(rank, row, { gap: [begin, end], why, facts }) {
     const title = (this.lanesOf(rank) || [])[row]?.title || "this row";
     const long = begin === null || end === null ? "" : ` for ${duration(end - begin)}`;
     const when = begin === null ? " before its first event" : end === null ? " after its last event" : "";
     this.details.hidden = false;
-    this.details.append(element("p", {}, `Rank ${rank}, ${title}: nothing was recorded here${long}${when}.`));
+    this.details.replaceChildren(element("h4", {}, `Rank ${rank}, ${title}: nothing ran here${long}${when}${why ? `: ${why}` : ""}`), this.facts(facts), this.closer());
   }
 
   async neighbour(by) {
@@ -973,8 +1322,7 @@ class Timeline {
     this.details.hidden = !event;
     this.details.replaceChildren();
     if (event) {
-      const list = element("dl");
-      for (const [label, text] of event.facts) list.append(element("dt", {}, label), element("dd", {}, text));
+      const list = this.facts(event.facts);
       const act = (label, does) => {
         const made = element("button", { type: "button" }, label);
         made.addEventListener("click", does);
@@ -1033,7 +1381,7 @@ class Timeline {
   press(event) {
     if (event.button !== 0) return;
     const at = this.place(event);
-    this.grip = { ...at, moved: false, begin: this.window.begin, end: this.window.end, boxes: event.shiftKey && at.inPlot };
+    this.grip = { ...at, moved: false, begin: this.window.begin, end: this.window.end, boxes: (event.shiftKey || this.measuring) && at.inPlot };
     this.canvas.setPointerCapture(event.pointerId);
   }
 
@@ -1055,7 +1403,11 @@ class Timeline {
     if (!grip) return;
     if (box) {
       const [from, to] = [box.from, box.to].map(x => this.ns(box.section, x)).sort((a, b) => a - b);
-      this.moveTo(from, to);
+      if (this.measuring) this.measure(from, to); else this.moveTo(from, to);
+    } else if (!grip.moved && this.onFold(grip)) {
+      const { rank } = grip.section;
+      if (!this.unfolded.delete(rank)) this.unfolded.add(rank);
+      this.layout();
     } else if (!grip.moved && grip.row) {
       this.cursor = { kind: grip.section.kind, rank: grip.row.rank, row: grip.row.row };
       if (grip.inPlot) this.inspect(grip.row.rank, grip.row.row, this.ns(grip.section, grip.x - 1.5), this.ns(grip.section, grip.x + 1.5));
@@ -1064,8 +1416,23 @@ class Timeline {
     this.draw();
   }
 
+  /** Whether a place is on the line that names the folded rows. */
+  onFold({ section, y }) {
+    return Boolean(section && section.fold) && y >= section.y + section.fold.y && y < section.y + section.fold.y + LANE_PX;
+  }
+
+  /** The value of a counter at a place. */
+  counterAt({ x, y, section, inPlot }) {
+    if (!inPlot || section.kind !== "lanes") return "";
+    const counter = section.counters.find(each => y >= section.y + each.y && y < section.y + each.y + each.height + 4);
+    if (!counter) return "";
+    const now = this.ns(section, x), piece = counter.pieces.find(([start, end]) => start <= now && now < end);
+    return `${counter.name}: ${piece ? piece[3] : "no sample"}`;
+  }
+
   hover(at) {
-    const text = at.row && at.inPlot ? this.under(at) : at.row && at.section.kind === "ranks" ? this.byRank.get(at.row.rank).about : "";
+    const counted = this.counterAt(at);
+    const text = counted || (at.section && at.section.fold && this.onFold(at)) ? counted || "Click: draw these rows, or fold them" : at.row && at.inPlot ? this.under(at) : at.row && at.section.kind === "ranks" ? this.byRank.get(at.row.rank).about : "";
     this.tip.hidden = !text;
     if (!text) return;
     this.tip.textContent = text;
@@ -1099,7 +1466,7 @@ class Timeline {
   }
 
   cursors() {
-    return this.sections.flatMap(section => section.rows.map(row => ({ kind: section.kind, rank: row.rank, row: row.row })));
+    return this.sections.flatMap(section => section.rows.filter(row => row.height).map(row => ({ kind: section.kind, rank: row.rank, row: row.row })));
   }
 
   key(event) {
@@ -1114,8 +1481,9 @@ class Timeline {
       Enter: () => this.enter(), "[": () => this.neighbour(-1), "]": () => this.neighbour(1),
       p: () => this.cursor && this.pin(this.cursor.rank, event.shiftKey ? 1 : 0),
       n: () => this.goToMatch(event.shiftKey), "/": () => this.search.focus(),
+      m: () => this.toggleMeasuring(),
       0: () => this.whole(), Home: () => this.whole(), f: () => this.whole(),
-      Escape: () => this.show(null),
+      Escape: () => { this.measured = null; this.show(null); },
     };
     const act = acts[lower];
     if (!act) return;

@@ -10,7 +10,7 @@ address.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def choose_look(view: RunView) -> Look:
     steps = [str(step.step) for step in timeline.steps]
     guilty = next((rank for rank in view.culprits if rank in timeline.ranks), min(timeline.ranks))
     within = view.run["path"]
-    columns = [*st.columns([1, 1, 2]), *st.columns([2, 2, 5], vertical_alignment="bottom")]
+    columns = st.columns([1, 1, 2, 1, 1])
     ranks = list(map(str, timeline.ranks))
     with columns[0]:
         rank = int(choose("Rank", ranks, param="rank", default=str(guilty), within=within))
@@ -119,8 +119,6 @@ def choose_look(view: RunView) -> Look:
         last = choose_number("To, ms", param="to", default=_ceil(end), low=limits[0], high=limits[1], within=of_step)
     window = window_between(first, last)
     st.session_state[_STATE] = within, window.begin_ns / MS, window.end_ns / MS, *limits
-    with columns[5]:
-        _buttons(steps, step)
     second = int(beside) if beside != NONE else None
     return Look(rank, second, step, window, _in_address(_FIND), _in_address(_PYTHON) == _ON)
 
@@ -157,19 +155,6 @@ def _in_address(name: str) -> str:
     return text
 
 
-def _buttons(steps: Sequence[str], step: str) -> None:
-    here = steps.index(step) if step in steps else -1
-    before = steps[here - 1] if here > 0 else ""
-    after = steps[here + 1] if here + 1 < len(steps) else ""
-    with st.container(horizontal=True, gap="small"):
-        _button("Previous step", "arrow_back", lambda: go_to(before), enabled=bool(before))
-        _button("Next step", "arrow_forward", lambda: go_to(after), enabled=bool(after))
-
-
-def _button(label: str, icon: str, do: Callable[[], None], *, enabled: bool = True) -> None:
-    st.button(label, icon=f":material/{icon}:", on_click=do, disabled=not enabled)
-
-
 def _look_at(begin_ms: float, end_ms: float) -> None:
     st.session_state["from"], st.session_state["to"] = begin_ms, end_ms
 
@@ -182,6 +167,8 @@ def moved(canvas: Any) -> None:
         st.session_state["step"] = ALL
         _look_at(low, high)
     else:
+        if look["step"] is not None:
+            st.session_state["step"] = str(int(look["step"]))
         begin, end = (min(max(ns / MS, low), high) for ns in (float(look["from"]), float(look["to"])))
         _look_at(begin, end)
     pinned = [str(int(rank)) for rank in look["pinned"][:2]]
@@ -224,8 +211,11 @@ def show(view: RunView) -> None:
 
 def _looked_at(view: RunView) -> None:
     timeline = timeline_of(view.result)
-    look = choose_look(view)
-    _canvas(view, look)
+    canvas = st.container()
+    with st.expander("Rank, step and window in numbers"):
+        look = choose_look(view)
+    with canvas:
+        _canvas(view, look)
     st.subheader(f"Rank {look.rank}", anchor="rank")
     st.caption(plain(f"{_ms(look.window.begin_ns)} to {_ms(look.window.end_ns)} ms: {duration(look.window.dur_ns)}"))
     _of_rank(view, timeline, look)

@@ -135,6 +135,9 @@ class Timeline(Topic, name="timeline", fixed=True):
     most_rows_of_python_lane = threshold(
         48, "rows", "chosen", "rows of a lane; the last row holds the number of deeper events"
     )
+    least_share_of_host = threshold(
+        0.2, "fraction", "chosen", "of a gap: a call of the host that covers less is not named as what it did"
+    )
     clock_margin_ns = threshold(
         1_000_000, "ns", "chosen", "error of the conversion back to the trace's clock if clocks drift"
     )

@@ -148,7 +148,9 @@ _WORDS = {
     Detail.OTHER: "",
     Detail.UNKNOWN: "",
 }
-DETAILS = tuple(_WORDS.get(detail, detail.name.lower()) for detail in sorted(Detail))  # names of the partition's events
+DETAILS = tuple(
+    _WORDS.get(detail, detail.name.lower().replace("_", " ")) for detail in sorted(Detail)
+)  # names of the partition's events
 
 
 @dataclass(frozen=True)

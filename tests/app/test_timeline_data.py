@@ -109,9 +109,9 @@ def test_an_event_has_its_launch_and_its_collective(client: TestClient, result: 
     before = asked(client, "event", result, rank=1, row=query["row"], index=index - 1).json()["event"]
     assert before["start_ns"] == 500 * US
     nothing = asked(client, "event", result, **{**query, "from": 800 * US, "to": 801 * US})
-    assert nothing.json() == {"event": None, "gap": [700 * US, 1500 * US]}
+    assert (nothing.json()["event"], nothing.json()["gap"]) == (None, [700 * US, 1500 * US])
     after = asked(client, "event", result, **{**query, "from": 2900 * US, "to": 2901 * US})
-    assert after.json() == {"event": None, "gap": [2700 * US, None]}
+    assert (after.json()["event"], after.json()["gap"]) == (None, [2700 * US, None])
 
 
 def test_a_module_is_named(client: TestClient) -> None:
@@ -257,6 +257,39 @@ def test_functions_of_python_are_drawn_when_they_are_asked_for(client: TestClien
     query = {"rank": 0, "find": "model.py", "from": -1}
     assert asked(client, "find", result, **query).json()["count"] == 0
     assert asked(client, "find", result, **query, python=1).json()["count"] == len(STEPS)
+
+
+def test_what_is_drawn_over_the_lanes(client: TestClient, result: Result) -> None:
+    window = {"from": STEP_US * US, "to": 2 * STEP_US * US}
+    path = asked(client, "path", result, **window).json()
+    assert path["left_out"] == 0
+    assert {rank for rank, _, _ in path["pieces"]} == {1}, "rank 1 arrives last"
+    over = asked(client, "overlays", result, rank=0, **window).json()
+    assert over["launched"] == len(over["launches"]) == 3
+    rows = source_of(share(result)).rows(0, False)
+    assert {rows[arrow[3]].title for arrow in over["launches"]} == {"kernels", "communication", "copies"}
+    assert [call for call, *_ in over["launches"]] == [STEP_US * US + at * US for at in (15, 20, 30)]
+    of_event = asked(client, "event", result, rank=0, row=over["launches"][1][3], index=1).json()["event"]
+    assert of_event["launches"] == [over["launches"][1]]
+
+
+def test_why_nothing_ran(client: TestClient, result: Result) -> None:
+    rows = source_of(share(result)).rows(0, False)
+    kernels = next(at for at, row in enumerate(rows) if row.title == "kernels")
+    answer = asked(client, "event", result, rank=0, row=kernels, **{"from": 900 * US, "to": 901 * US}).json()
+    facts = dict(answer["facts"])
+    assert answer["gap"] == [400 * US, (STEP_US + 100) * US]
+    assert facts["During it"]
+    assert facts["Next work"].startswith("launched")
+    waiting = asked(client, "event", result, rank=0, row=0, **{"from": 450 * US, "to": 451 * US}).json()["event"]
+    assert dict(waiting["facts"])["Waited for"].startswith("rank 1, which called all-reduce 100\u00a0µs later")
+
+
+def test_a_span_is_measured(client: TestClient, result: Result) -> None:
+    answer = asked(client, "span", result, ranks="0,1", **{"from": 0, "to": STEP_US * US}).json()
+    assert [each["rank"] for each in answer["ranks"]] == [0, 1]
+    assert dict(answer["ranks"][0]["parts"])["compute"] == "300\u00a0µs, 30%"
+    assert asked(client, "span", result, ranks="0", **{"from": 5, "to": 5}).status_code == 400
 
 
 def tallied(client: TestClient, result: Result, **query: object) -> dict[str, Any]:

@@ -23,7 +23,7 @@ _LOOK = """node => {
     }
     return JSON.stringify(found);
 }"""
-_IS_FOCUSED = "node => node === document.activeElement"
+_IS_FOCUSED = "node => node === node.getRootNode().activeElement"  # also in the shadow of a component
 
 
 @pytest.fixture(scope="module")

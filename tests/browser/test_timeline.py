@@ -99,7 +99,9 @@ def cut_events(canvas: Locator, result: Result, pinned: Sequence[int], window: t
     for number, rank in enumerate(pinned):
         left, wide = number * (column + 10) + _LABEL, column - _LABEL - 8
         begin, scale = window[0] * 1e6, wide / ((window[1] - window[0]) * 1e6)
-        for at, row in enumerate(source_of(share(result)).rows(rank, False)):
+        rows = source_of(share(result)).rows(rank, False)
+        shown = [row for row in rows if len(row.start_ns[row.visible(*(round(ms * 1e6) for ms in window))])]
+        for at, row in enumerate(shown):  # rows without an event in the window are folded
             y = _TOP + _RANK * len(timeline_of(result).ranks) + 10 + 42 + _LANE * at
             for start, end, work in zip(row.start_ns.tolist(), row.end_ns.tolist(), row.work.tolist(), strict=True):
                 x, until = max(0, (start - begin) * scale), min(wide, (end - begin) * scale)
@@ -123,6 +125,8 @@ def test_events_are_drawn_whole_at_borders_of_tiles(browser: Browser, tmp_path: 
         made.framed().write(tmp_path / "run", f"rank-{rank}.json", compress=True)
     result = open_run(tmp_path / "run")
     with dashboard(tmp_path / "run") as served, visit(browser, width=1400) as found:
+        nothing = {"launched": 0, "launches": [], "counters": []}  # no arrows over the events
+        found.page.route("**/timeline-data/overlays*", lambda route: route.fulfill(json=nothing))
         for pinned, window in (((0,), (0.0, 3.0)), ((0, 1), (0.7, 2.95)), ((0,), (1.9, 2.3))):
             beside = f"&beside={pinned[1]}" if len(pinned) > 1 else ""
             canvas = open_timeline(found, served, f"?rank=0{beside}&from={window[0]}&to={window[1]}")
@@ -223,14 +227,14 @@ def test_a_click_shows_launch_and_module_and_a_hostile_name_stays_text(browser: 
         expect(details).to_contain_text("aten::outer > aten::mm")
         expect(details).to_contain_text("300\u00a0µs")
         expect(page.get_by_text("2 of 3")).to_be_visible()
-        page.get_by_role("button", name="Next", exact=True).click()
+        page.get_by_role("button", name="Next match").click()
         expect(page.get_by_text("3 of 3")).to_be_visible()
         page.wait_for_url("**find=gemm**")
         expect(page.get_by_text("6 on 2 of 2 ranks", exact=True)).to_be_visible()
-        page.get_by_role("button", name="Next", exact=True).click()
+        page.get_by_role("button", name="Next match").click()
         expect(page.get_by_text("rank 1: 1 of 3", exact=True)).to_be_visible()
         page.wait_for_url("**rank=1**")
-        page.get_by_role("button", name="Previous", exact=True).click()
+        page.get_by_role("button", name="Previous match").click()
         expect(page.get_by_text("rank 0: 3 of 3", exact=True)).to_be_visible()
         page.wait_for_url("**rank=0**")
         page.get_by_role("button", name="Close").click()
@@ -304,6 +308,48 @@ def test_details_by_keyboard_alone(browser: Browser, traces: Served) -> None:
         assert found.complaints == []
 
 
+def test_a_gap_says_why_and_a_span_is_measured(browser: Browser, traces: Served) -> None:
+    """On the kernels of step 4: nothing from 400 us of step 3 on until 100 us after its begin."""
+    with visit(browser) as found:
+        page = found.page
+        canvas = open_timeline(found, traces, "?rank=0&step=4")
+        box = canvas.bounding_box()
+        assert box is not None
+        width = box["width"] - 180
+        details = page.get_by_label("Details of an event")
+        lanes = _TOP + 2 * _RANK + 10 + 42
+        canvas.click(position={"x": _LABEL + 0.07 * width, "y": lanes + _LANE + 8})
+        expect(details).to_contain_text("nothing ran here for 700\u00a0µs")
+        expect(details).to_contain_text("launched")
+        page.get_by_role("button", name="Measure").click()
+        page.mouse.move(box["x"] + _LABEL + width / 4, box["y"] + 50)
+        page.mouse.down()
+        page.mouse.move(box["x"] + _LABEL + width * 3 / 4, box["y"] + 50, steps=4)
+        page.mouse.up()
+        expect(details).to_contain_text("Measured: 500\u00a0µs")
+        expect(details).to_contain_text("communication: waiting for a rank")
+        before = page.url
+        page.get_by_role("button", name="Next step").click()
+        moved(page, before)
+        page.wait_for_url("**step=5**")
+        assert found.complaints == []
+
+
+def test_the_critical_path_is_a_line_through_the_ranks(browser: Browser, traces: Served) -> None:
+    with visit(browser) as found:
+        page = found.page
+        canvas = open_timeline(found, traces, "?rank=0&step=4")
+        ink = ",".join(str(int(theme_of("light").ink[i : i + 2], 16)) for i in (1, 3, 5))
+        area = [_LABEL + 5, _TOP, 600, 2 * _RANK]
+        has_ink = f"([canvas, area, ink]) => ({_COLOURS})(canvas, area).includes(ink)"
+        page.wait_for_function(has_ink, arg=[canvas.element_handle(), area, ink])
+        switch = page.get_by_role("button", name="Critical path")
+        expect(switch).to_have_attribute("aria-pressed", "true")
+        switch.click()
+        page.wait_for_function(f"(all) => !({has_ink})(all)", arg=[canvas.element_handle(), area, ink])
+        assert found.complaints == []
+
+
 @pytest.mark.matrix
 def test_perfetto_is_given_the_trace_in_the_browser(browser: Browser, traces: Served) -> None:
     """A page in the place of Perfetto's, which answers as that does and says what it was given."""
@@ -317,6 +363,7 @@ def test_perfetto_is_given_the_trace_in_the_browser(browser: Browser, traces: Se
             "https://ui.perfetto.dev/**", lambda route: route.fulfill(body=stand_in, content_type="text/html")
         )
         open_timeline(found, traces, "?rank=1&step=4")
+        found.page.locator("summary").filter(has_text="Perfetto").first.click()
         with found.page.context.expect_page() as opened:
             found.page.get_by_role("button", name="Open step 4 in Perfetto").click()
         expect(opened.value).to_have_title("rank1-step4.json true")
