@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from diag.app.curves import phase_colour
-from diag.app.figures import GB, MB
+from diag.app.figures import GB, MB, MS
 from diag.app.picture import colours_of
 from diag.app.theme import Theme
 from diag.model.memory import MEANING, Category
@@ -16,7 +16,6 @@ from diag.tables.snapshots import SnapshotAccount
 from diag.words.formatting import counted, duration, size, visible
 
 Data = dict[str, Any]  # as JSON
-_NS_IN_MS, _US_IN_MS = 1e6, 1e3
 
 
 def of_curve(curve: MemoryCurve, capacity: float | None, theme: Theme) -> Data | None:
@@ -25,15 +24,14 @@ def of_curve(curve: MemoryCurve, capacity: float | None, theme: Theme) -> Data |
     if history is None:
         return None
     moments = [f"{duration(at)} after the window began" for at in history.at.tolist()]
-    data = _over_time(history, (history.at / _NS_IN_MS).tolist(), "ms since the window began", moments, theme)
+    data = _over_time(history, (history.at / MS).tolist(), "ms since the window began", moments, theme)
     if curve.reserved is not None:
-        data["reserved"] = [(curve.at_ns / _NS_IN_MS).tolist(), curve.reserved.tolist()]
+        data["reserved"] = [(curve.at_ns / MS).tolist(), curve.reserved.tolist()]
     where = "host" if curve.device == HOST_MEMORY else "device"
     return data | {
         "alt": f"Memory of the {where} on rank {curve.rank} by category",
         "bands": [
-            [band.phase, phase_colour(band.phase, theme), band.begin_ns / _NS_IN_MS, band.end_ns / _NS_IN_MS]
-            for band in curve.bands
+            [band.phase, phase_colour(band.phase, theme), band.begin_ns / MS, band.end_ns / MS] for band in curve.bands
         ],
         "capacity": capacity,
     }
@@ -46,7 +44,7 @@ def of_account(account: SnapshotAccount, capacity: float | None, theme: Theme) -
     if history is None:
         empty = {"at": [], "categories": [], "origins": [], "alt": "The blocks of the allocator's segments"}
         return empty | {"segments": segments, "colours": colours_of(theme)} if segments else None
-    scale = _US_IN_MS if account.timed else 1
+    scale = MS / 1000 if account.timed else 1
     at = (history.at / scale).tolist()
     moments = [
         f"{duration(1000 * moment)} after the first event" if account.timed else f"event {moment:,}"

@@ -49,6 +49,7 @@ class Dashboard(Topic, name="dashboard", fixed=True):
         "chosen: figures with up to about 3,000 marks draw bars. More would stall the browser: a heat map "
         "or an area instead",
     )
+    memory_picture_px = threshold(380, "pixels", "chosen", "the place of memory over time until it is in view")
     most_rank_bars = threshold(64, "bars")
     most_bars_of_ranks = threshold(32, "bars", "chosen", "beside the verdict; of more ranks, a grid of hosts")
     ranks_in_a_row = threshold(16, "ranks", "chosen", "of that grid, where no hosts are known")

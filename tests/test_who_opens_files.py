@@ -55,6 +55,7 @@ REASONS = {
     "diag/cli/demo.py": "the demo's own run, made anew",
     "diag/watch/hang_monitor.py": "what a tool that it started has printed",
     "diag/tune/loop.py": "only whether a folder is empty",
+    "diag/show/bundle.py": "only whether a folder is empty",
     "collectors/window.py": "the profiler's file of this process",
     "collectors/trainer/strategies/deepspeed.py": "the draft of a checkpoint",
     "collectors/trainer/checkpoint/folder.py": "the trainer's own checkpoints",

@@ -13,6 +13,7 @@ from diag.app.address import choose
 from diag.app.curves import memory_figure, snapshot_figure
 from diag.app.markup import plain, prose
 from diag.app.memory_picture import of_account, of_curve
+from diag.app.policy import DASHBOARD
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import component, draw, in_view, nothing, show_metrics, show_rows
@@ -33,8 +34,6 @@ from diag.show.page import Metric
 from diag.tables.memory_curves import MemoryCurve, Share, fullest
 from diag.tables.snapshots import SnapshotAccount, SnapshotTable
 from diag.words.formatting import share, size
-
-_PICTURE_PX = 380
 
 # -- traces ------------------------------------------------------------------------------------------------------------
 
@@ -68,7 +67,7 @@ def show_curves(view: RunView, theme: Theme) -> None:
 
 @st.fragment
 def _picture(data: dict[str, Any], key: str) -> None:
-    if in_view(f"{key}-picture", _PICTURE_PX):
+    if in_view(f"{key}-picture", DASHBOARD.memory_picture_px):
         component("memory")(key=f"{key}-picture", data=data)
 
 

@@ -27,6 +27,7 @@ from diag.cli.reading import (
 )
 from diag.errors import DiagError, ExitCode
 from diag.show import KEPT, REDACTED
+from diag.words.formatting import visible
 from diag.words.terminal import put, say
 
 if TYPE_CHECKING:
@@ -58,6 +59,15 @@ def report(
         bool,
         typer.Option("--redact", help=f"{REDACTED} {KEPT}"),
     ] = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            "--bundle",
+            metavar="FOLDER",
+            help="Write a redacted copy of the run directory instead, which can be analysed again with the same "
+            "verdict. " + REDACTED,
+        ),
+    ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
     steps: StepsOption = None,
     since: SinceOption = None,
@@ -73,6 +83,9 @@ def report(
     """
     override_thresholds(policy, cluster)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
+    if bundle is not None and (len(paths) > 1 or out is not None or open_it or form is not Form.HTML):
+        hint = "one run, without -o, --open and --format: diag report RUN --bundle FOLDER"
+        raise DiagError("--bundle writes a copy of one run", hint=hint, exit_code=ExitCode.USAGE)
     printed = out is None and form is not Form.HTML
     if printed and open_it:
         raise DiagError("--open needs a file", hint="give -o report.html", exit_code=ExitCode.USAGE)
@@ -93,6 +106,9 @@ def report(
             comm_kernels=comm_rules(comm_kernels),
         )
         result = open_by_size(*paths, reading=reading, steps=steps, since=since)
+    if bundle is not None:
+        _bundle(result, bundle)
+        raise typer.Exit(ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK)
     shown = ["--redact", "-o", "report.html"] if redact else ["-o", out.name]
     shown = [*(f"--{name}={value}" for name, value in (("steps", steps), ("since", since)) if value), *shown]
     command = shlex.join(["diag", "report", *paths, *shown])
@@ -105,6 +121,18 @@ def report(
         _write(target, content)
         _print_written(result, out, target, len(content), open_it)
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK)
+
+
+def _bundle(result: Result, folder: Path) -> None:
+    from diag.show.bundle import write_bundle
+    from diag.show.redact import Pseudonyms
+
+    written = write_bundle(result.tables.root, folder, Pseudonyms(result, [folder]))
+    files = f"{written.files:,} {'file' if written.files == 1 else 'files'}"
+    say(f"Written: {folder} ({files}, {written.bytes / 1e6:.1f} MB). `diag analyze {folder}` analyses it.")
+    for gap in written.left_out:
+        say(f"Left out: {visible(gap.path)}: {visible(gap.reason)}")
+    say("Logs and messages are free text: look through them before you pass the folder on.")
 
 
 def _written(result: Result, form: Form, command: str, names: Pseudonyms | None) -> str:

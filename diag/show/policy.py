@@ -49,6 +49,10 @@ class Page(Topic, name="page"):
     most_stall_lines = threshold(3, "stalls", "chosen", "stalls in a report: how many, and the least part of the step")
     stall_line_share = threshold(0.05, "fraction", "chosen", "of the step: a shorter stall has no line")
     host_chars = threshold(80, "characters")
+    bundle_file_bytes = threshold(
+        256 << 20, "bytes", "chosen", "of one unpacked file of a bundle: redaction holds it in memory several times"
+    )
+    bundle_log_bytes = threshold(1 << 20, "bytes", "chosen", "of a log in a bundle, its end")
     redacted_chars = threshold(
         2,
         "characters",
@@ -66,3 +70,15 @@ class Page(Topic, name="page"):
 
 
 PAGE = Page()
+
+
+class Svg(Topic, name="svg", fixed=True):
+    """Sizes of figures that need no script."""
+
+    row_px = threshold(22, "pixels")
+    bar_px = threshold(16, "pixels")
+    name_px = threshold(124, "pixels", "chosen", 'before a row: room for "rank 1023, at fault"')
+    end_px = threshold(64, "pixels", "chosen", "behind a row: room for a duration")
+
+
+SVG = Svg()

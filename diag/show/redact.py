@@ -215,6 +215,15 @@ class Pseudonyms:
     def kept(self) -> str:
         return f"{REDACTED} {KEPT}"
 
+    @property
+    def hosts(self) -> Iterable[str]:
+        """The spellings of the hosts, in lower case."""
+        return self._hosts
+
+    def named(self, kind: str, name: str, /) -> str:
+        """The pseudonym of a name of which it is known what it names: "host", "user", "path", "value"."""
+        return self._named(kind, name)
+
     def text(self, text: str, /) -> str:
         """The text with a pseudonym for every name in it."""
         if text in self._whole:

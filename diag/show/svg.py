@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from diag.show.policy import SVG
 from diag.words.formatting import visible
-
-_ROW, _BAR, _NAME, _END = 22, 16, 124, 64  # pixels
 
 
 class Row(Struct, frozen=True):
@@ -27,22 +26,22 @@ class Row(Struct, frozen=True):
 
 def rows_over(rows: Sequence[Row], begin: float, end: float, alt: str, width: int = 720) -> str:
     """Rows of pieces over one axis, such as bars of parts, or lanes of ranks over time."""
-    room, span = width - _NAME - _END, (end - begin) or 1.0
+    room, span = width - SVG.name_px - SVG.end_px, (end - begin) or 1.0
     drawn = []
     for place, row in enumerate(rows):
-        top = place * _ROW
+        top = place * SVG.row_px
         weight = ' font-weight="700"' if row.bold else ""
-        drawn.append(_text(_NAME - 8, top + 13, row.name, f'text-anchor="end"{weight}'))
+        drawn.append(_text(SVG.name_px - 8, top + 13, row.name, f'text-anchor="end"{weight}'))
         for piece_begin, piece_end, fill, about in _joined(row.pieces, span / room / 2):
-            at = _NAME + room * (max(piece_begin, begin) - begin) / span
+            at = SVG.name_px + room * (max(piece_begin, begin) - begin) / span
             wide = room * (min(piece_end, end) - max(piece_begin, begin)) / span
             if wide > 0:
                 title = f"<title>{_escape(about)}</title>" if about else ""
-                box = f'x="{at:.1f}" y="{top}" width="{wide:.1f}" height="{_BAR}"'
+                box = f'x="{at:.1f}" y="{top}" width="{wide:.1f}" height="{SVG.bar_px}"'
                 drawn.append(f'<rect {box} style="fill:{fill}">{title}</rect>')
         if row.end:
-            drawn.append(_text(width - _END + 6, top + 13, row.end, weight.strip()))
-    return _svg(width, len(rows) * _ROW, alt, drawn)
+            drawn.append(_text(width - SVG.end_px + 6, top + 13, row.end, weight.strip()))
+    return _svg(width, len(rows) * SVG.row_px, alt, drawn)
 
 
 def _joined(pieces: Sequence[tuple[float, float, str, str]], least: float) -> Iterable[tuple[float, float, str, str]]:
