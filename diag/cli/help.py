@@ -1,6 +1,7 @@
 """``diag help``: the guides and concepts of the documentation in the terminal, and each command's own help.
 
-diag/guides and diag/concepts are links to docs/, so a wheel contains the pages and nothing is written twice.
+diag/guides, diag/concepts and the pages next to them are links to docs/, so a wheel contains the pages and nothing is
+written twice.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _EXIT_CODES = "exit-codes"
 _POLICY = "policy"
 _JSON = "json"
 _GLOSSARY = "glossary"
+_SINGLE = ("getting-started", "launchers", "python-api")  # pages of docs/ itself
 
 
 def pages(folder: str) -> Mapping[str, Traversable]:
@@ -35,7 +37,21 @@ def pages(folder: str) -> Mapping[str, Traversable]:
 
 def _pages() -> Mapping[str, Traversable]:
     found = {name: page for folder in _FOLDERS for name, page in pages(folder).items()}
-    return {**found, _GLOSSARY: files("diag").joinpath(f"{_GLOSSARY}.md")}
+    return {**found, **{name: files("diag").joinpath(f"{name}.md") for name in (*_SINGLE, _GLOSSARY)}}
+
+
+def terms() -> Mapping[str, str]:
+    """The meaning of each term of the glossary, in lower case."""
+    rows = re.findall(r"^\| (?!-)(.+?) \| (.+) \|$", _pages()[_GLOSSARY].read_text("utf-8"), re.M)
+    return {
+        term.strip(): for_terminal(meaning) for names, meaning in rows for term in names.lower().split(", ") if meaning
+    }
+
+
+def _pages_with(word: str) -> list[str]:
+    """The pages that have the word in a heading."""
+    heading = re.compile(rf"^#+ .*\b{re.escape(word)}\b", re.M | re.I)
+    return [name for name, page in _pages().items() if heading.search(page.read_text("utf-8"))]
 
 
 def topics(begun: str = "") -> list[str]:
@@ -52,8 +68,8 @@ def show_help(
     topic: Annotated[
         str | None,
         typer.Argument(
-            help="A command, a guide, a concept, glossary, json, exit-codes, policy, or the id of a finding or a hang "
-            "class.",
+            help="A command, a guide, a concept, glossary, json, exit-codes, policy, the id of a finding or a hang "
+            "class, or a word of an answer.",
             autocompletion=topics,
             show_default=False,
         ),
@@ -78,8 +94,11 @@ def show_help(
     if not begun and (meaning := _meaning(topic)):
         say(meaning)
         return
+    if not begun and (meaning := terms().get(topic.lower().replace("-", " "))):
+        say(f"{topic}: {meaning}")
+        return
     if topic not in begun:
-        raise _no_topic(topic, topics(), "diag help")
+        raise _no_topic(topic, [*topics(), *terms()], "diag help", _pages_with(topic))
     if topic == _EXIT_CODES:
         for code in ExitCode:
             say(f"{int(code)}  {code.name:16}{code.meaning}")
@@ -101,11 +120,18 @@ def _list_topics() -> None:
     for folder in _FOLDERS:
         say(f"\n{folder.capitalize()}:")
         for name, page in pages(folder).items():
-            say(f"  {name:18}{page.read_text('utf-8').partition(chr(10))[0].removeprefix('# ')}")
+            say(f"  {name:18}{_title(page)}")
+    say("\nMore:")
+    for name in _SINGLE:
+        say(f"  {name:18}{_title(_pages()[name])}")
     say(
-        f"\nAlso: {_GLOSSARY}, {_JSON} (keys of --json), {_EXIT_CODES}, {_POLICY} (thresholds), and the id of any "
-        "finding or hang class (such as slow-link)"
+        f"\nAlso: {_GLOSSARY}, {_JSON} (keys of --json), {_EXIT_CODES}, {_POLICY} (thresholds), the id of any finding "
+        'or hang class (such as slow-link), and any word of an answer (such as "others wait")'
     )
+
+
+def _title(page: Traversable) -> str:
+    return page.read_text("utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def _meaning(id: str) -> str:
@@ -150,9 +176,11 @@ def _show_json(name: str | None) -> None:
     say("Times are in nanoseconds, sizes in bytes, shares and confidences from 0 to 1.")
 
 
-def _no_topic(name: str, every: Collection[str], listed_by: str) -> DiagError:
-    close = get_close_matches(name, every, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
+def _no_topic(name: str, every: Collection[str], listed_by: str, written_in: Collection[str] = ()) -> DiagError:
+    """``written_in``: pages that are about it."""
+    close = written_in or get_close_matches(name, every, n=3, cutoff=0.5)
+    did_you_mean = "it is written about in" if written_in else "did you mean"
+    hint = f"{did_you_mean} {' or '.join(close)}{'. ' if written_in else '? '}" if close else ""
     return DiagError(f"there is no topic {name}", hint=f"{hint}`{listed_by}` lists them", exit_code=ExitCode.USAGE)
 
 
@@ -176,7 +204,7 @@ def _show_page(text: str) -> None:
 
 def for_terminal(text: str) -> str:
     """The page without images, comments and Sphinx's directives. A link to another topic becomes its command."""
-    text = re.sub(r"^```\{.*?^```\n|^<!--.*?-->\n|^!\[.*\]\(.*\)\n", "", text, flags=re.S | re.M)
+    text = re.sub(r"^```\{.*?^```\n|^ *<!--.*?-->\n|^!\[.*\]\(.*\)\n", "", text, flags=re.S | re.M)
     return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", _link, text)
 
 
