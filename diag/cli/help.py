@@ -94,8 +94,8 @@ def show_help(
     if not begun and (meaning := _meaning(topic)):
         say(meaning)
         return
-    if not begun and (meaning := terms().get(topic.lower().replace("-", " "))):
-        say(f"{topic}: {meaning}")
+    if not begun and (term := terms().get(topic.lower().replace("-", " "))):
+        say(f"{topic}: {term}")
         return
     if topic not in begun:
         raise _no_topic(topic, [*topics(), *terms()], "diag help", _pages_with(topic))
