@@ -52,8 +52,8 @@ demo: $(DEMO) ## train small, plant faults, find them (OUT=folder, default runs/
 # Half of what reading the tests takes is rewriting their asserts, which pytest keeps where Python may write bytecode.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 CORES = $$(nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
-# Three workers more than cores: many tests wait for a training.
-PYTEST_PARALLEL = $(PYTEST) --numprocesses $$(($(CORES) + 3)) --dist loadfile --no-loadscope-reorder
+# Two workers more than cores: many tests wait for a training. Each worker more takes ten seconds to read the tests.
+PYTEST_PARALLEL = $(PYTEST) --numprocesses $$(($(CORES) + 2)) --dist loadfile --no-loadscope-reorder
 # Verdicts that rest on the times of a training: one after the other, and nothing beside them.
 PYTEST_ALONE = $(PYTEST) $(sort $(shell grep -rl 'pytest.mark.multiproc' --include='test_*.py' tests))
 # Every process of a training imports diag: compiled once, where PYTHONDONTWRITEBYTECODE keeps Python from doing so.
@@ -70,7 +70,7 @@ else
 	exit $$failed
 endif
 
-test-fast: setup ## run nine tenths of what make test does: what starts no process, with few searches for bad input
+test-fast: setup ## run seven eighths of what make test does: what starts no process, with few searches for bad input
 	$(compiled)
 	$(PYTEST) --numprocesses $(CORES) --dist loadfile --no-loadscope-reorder --hypothesis-profile=few -m 'not slow'
 

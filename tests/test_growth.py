@@ -66,6 +66,7 @@ def test_a_long_line_is_searched_for_a_step_in_time(shape: str) -> None:
     assert seconds(lambda: STEP.search(line)) < MOST_TIMES * seconds(lambda: STEP.search(line[:10_000]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["7", "[", "rank ", "a=", ",", "/", 'File "', "."])
 def test_long_lines_beside_a_message_are_triaged_in_time(tmp_path: Path, shape: str) -> None:
     """A message of NCCL makes that all lines are looked at."""

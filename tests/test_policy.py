@@ -115,6 +115,7 @@ def test_an_override_changes_the_answer_and_is_said(file: Path) -> None:
     assert "policy" not in analyze_json(SAMPLE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [("compare", SAMPLE, SAMPLE), ("check", SAMPLE, "--max-step", "10s"), ("triage", SAMPLE)],

@@ -293,6 +293,7 @@ def test_figures_cannot_end_the_script_that_holds_them() -> None:
     assert bar["y"] == bar["customdata"] == [text]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("redacted", [False, True], ids=["plain", "redacted"])
 def test_markup_in_names_stays_text(result: Result, page: Parsed, text: str, redacted: bool) -> None:

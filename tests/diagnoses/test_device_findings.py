@@ -184,6 +184,7 @@ def test_recomputation_with_memory_to_spare(tmp_path: Path) -> None:
     assert ids(full) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mfu", "low"), [(0.12, True), (0.29, True), (0.31, False), (None, False)])
 def test_low_use_of_the_device(tmp_path: Path, mfu: float | None, low: bool) -> None:
     result = run_of(tmp_path, Gpu(mfu=mfu))

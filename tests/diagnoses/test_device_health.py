@@ -335,6 +335,7 @@ def clocks(**changes: Any) -> Device:
 CAPPED = ["power cap"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "why"),
     [

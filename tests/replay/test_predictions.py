@@ -58,6 +58,7 @@ def test_a_measurement_is_expected_in_a_wider_interval_than_the_costs_give() -> 
     assert Prediction((0, 0, 0), 1000 * MS, 0.0).expected_ns_per_step == (0, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", SAMPLES, ids=lambda path: path.name)
 def test_recorded_runs_are_replayed_as_they_were(folder: Path) -> None:
     result = open_run(folder)

@@ -66,6 +66,7 @@ def test_the_curves_cover_the_whole_run(run: Path) -> None:
     assert curves.loss[0] > curves.loss[-1]
 
 
+@pytest.mark.slow
 def test_each_step_is_in_one_value_of_the_curves_whatever_is_left(tmp_path: Path) -> None:
     run = LongRun(tmp_path, byte_budget=60_000, calls=0)
     run.train(24_000)

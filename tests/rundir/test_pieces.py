@@ -32,6 +32,7 @@ def reasons(result: Result) -> str:
     return "\n".join(f"{gap.path}: {gap.reason}" for gap in result.coverage.skipped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", ["", "one"])
 def test_the_pieces_of_a_job_open_as_the_whole_run(job: str, tmp_path: Path) -> None:
     whole = recorded(tmp_path / "whole", job=job)
@@ -134,6 +135,7 @@ def test_a_folder_of_whole_runs_is_still_a_list_of_jobs(tmp_path: Path) -> None:
     assert [job.name for job in find_jobs([tmp_path / "runs"]).jobs] == ["a", "b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["analyze", "triage", "report", "compare", "check"])
 def test_every_command_takes_pieces(command: str, tmp_path: Path) -> None:
     pieces = split(recorded(tmp_path / "whole"), tmp_path / "pieces", [(0, 1), (2, 3)])

@@ -110,6 +110,7 @@ def test_a_moved_file_is_known_and_a_changed_one_is_not(folder: Path, tmp_path: 
     assert len(result.tables.ranks[1].traces[0].select("kernel")) == STEPS * 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["empty", "cut", "gone", "other"])
 def test_a_damaged_entry_is_made_again(folder: Path, tmp_path: Path, small_counts: None, damage: str) -> None:
     before = numbers(open_run(folder, reading=cached(tmp_path)))
@@ -240,6 +241,7 @@ def test_a_cluster_that_does_not_answer(folder: Path, tmp_path: Path, monkeypatc
 # -- archives and stores -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
 def test_an_archive_of_ranks(folder: Path, tmp_path: Path, small_counts: None, mode: Any) -> None:
     path = tmp_path / ("ranks.tar.gz" if mode == "w:gz" else "ranks.tar")
