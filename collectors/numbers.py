@@ -13,6 +13,7 @@ from typing import Any
 from .policy import RECORDING
 
 LOSS = "loss"  # of this rank alone, before any reduction
+GRADIENT = "gradient"  # of this rank alone, as an exception says
 GRADIENT_NORM = "gradient norm"
 REPORTED_LOSS, REPORTED_NORM = "reported loss", "reported gradient norm"  # as the training prints them: of all ranks
 

@@ -59,7 +59,8 @@ DIAGNOSIS = Diagnosis(
     find,
     cannot_look,
     reads=(Column.STEPS,),
-    needs="losses or gradient norms on the host: a training on CPUs, or Hugging Face's Trainer, which reports them.",
+    needs="losses or gradient norms on the host: a training on CPUs, Hugging Face's Trainer, which reports them, or a "
+    "training that prints them, or ends with an exception that says so.",
     means={
         NOT_FINITE: "The first loss or gradient norm of any rank that is NaN or infinite. A rank is named if its own "
         "loss is, in a step in which that of others is finite.",

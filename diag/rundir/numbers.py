@@ -8,13 +8,15 @@ from itertools import islice
 
 from msgspec import Struct
 
-from diag.collectors.layout import RankLayout, is_regular
-from diag.collectors.numbers import LOSS, REPORTED_LOSS, REPORTED_NORM
+from diag.collectors.layout import RankLayout
+from diag.collectors.numbers import GRADIENT, LOSS, REPORTED_LOSS, REPORTED_NORM
 from diag.collectors.records import NumberRecord
+from diag.model import Gap
 from diag.rundir.policy import RUN_READING, SILENCE
 from diag.words.formatting import listing, spaced
 
 from .lines import read_lines
+from .printed import printed_numbers
 
 
 class OddNumber(Struct, frozen=True):
@@ -56,7 +58,7 @@ def first_odd(numbers: Mapping[int, Iterable[NumberRecord]], finite: bool) -> Od
         return None
     step = min(record.step for _, record, _ in measured or of_all)
     first = [entry for entry in measured or of_all if entry[1].step == step]
-    own = [entry for entry in first if entry[1].what == LOSS]
+    own = [entry for entry in first if entry[1].what in (LOSS, GRADIENT)]
     ranks = tuple(sorted({rank for rank, _, _ in own}))
     _, record, value = min(own or first, key=lambda entry: entry[0])
     return OddNumber(step, record.what, value, record.usual, ranks if len(ranks) < len(numbers) else ())
@@ -69,9 +71,28 @@ def _value(record: NumberRecord) -> float | None:
         return None
 
 
+def read_numbers(
+    files: RankLayout, most_bytes: int = RUN_READING.most_printed_bytes
+) -> tuple[list[NumberRecord], list[Gap]]:
+    """What a rank recorded, or where it recorded none that is not finite, what its output and its exception say.
+    ``most_bytes``: of its output."""
+    records, gaps = read_lines(files.numbers, NumberRecord, files.run)
+    if not any((value := _value(record)) is not None and not math.isfinite(value) for record in records):
+        records += printed_numbers(files, most_bytes)
+    return records, gaps
+
+
 def numbers_of(ranks: Mapping[int, RankLayout]) -> dict[int, Sequence[NumberRecord]]:
-    """What the ranks recorded; empty while none of the first few has anything, as a reduction gives it to all."""
-    if not any(is_regular(files.numbers) for files in islice(ranks.values(), SILENCE.ranks_looked_at)):
+    """Of all ranks, while they train, the newest output; empty while none of the first few ranks has anything, as a
+    reduction gives it to all."""
+    first = {
+        rank: read_numbers(files, RUN_READING.tail_bytes)[0]
+        for rank, files in islice(ranks.items(), SILENCE.ranks_looked_at)
+    }
+    if not any(first.values()):
         return {}
     some = islice(ranks.items(), RUN_READING.most_identities_read)
-    return {rank: read_lines(files.numbers, NumberRecord, files.run)[0] for rank, files in some}
+    return {
+        rank: first[rank] if rank in first else read_lines(files.numbers, NumberRecord, files.run)[0]
+        for rank, files in some
+    }

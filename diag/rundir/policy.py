@@ -216,6 +216,9 @@ class RunReading(Topic, name="run-reading", fixed=True):
         20, "times", "chosen", "times what it took, before the ranks' last signs are read again"
     )
     tail_bytes = threshold(1 << 16, "bytes")
+    most_printed_bytes = threshold(
+        1 << 20, "bytes", "chosen", "at the end of a rank's output, in which it may say that its loss is not finite"
+    )
     piece_bytes = threshold(1 << 20, "bytes", "chosen", "of a file, whose records are in memory together")
     last_steps = threshold(20, "steps")
     most_document_bytes = threshold(100_000, "bytes")

@@ -25,7 +25,6 @@ from diag.collectors.records import (
     HostRecord,
     MachineRecord,
     Manifest,
-    NumberRecord,
     RankRecord,
     StepRecord,
     Unrecorded,
@@ -61,6 +60,7 @@ from .lines import (
     restart_gaps,
 )
 from .local import copies_folder, pieces_of
+from .numbers import read_numbers
 from .one_job import of_one_job
 from .pieces import gaps_of_pieces, is_joined, joined
 from .retained import complete_from, retained
@@ -415,7 +415,7 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
     scheduling, scheduling_gaps = read_lines(files.host, HostRecord, files.run)
     machine, machine_gaps = read_lines(files.machine, MachineRecord, files.run)
     saved, saved_gaps = read_lines(files.checkpoints, CheckpointRecord, files.run)
-    numbers, number_gaps = read_lines(files.numbers, NumberRecord, files.run)
+    numbers, number_gaps = read_numbers(files)
     gaps.extend(g for g in (gap, heartbeat_gap) if g is not None)
     gaps.extend(
         (

@@ -171,8 +171,8 @@ def _with_stacks(answer: Answer, run: Path) -> Answer:
     at_fault = [case.culprit] if KINDS[case.kind] else range(case.ranks)
     layout = RunLayout(run)
     stacks = all(
-        path.exists() and "_stuck_training" in path.read_text()
-        for path in (layout.rank(rank).stacks for rank in at_fault)
+        any(path.exists() and "_stuck_training" in path.read_text() for path in (files.stacks, files.pyspy))
+        for files in map(layout.rank, at_fault)
     )
     return replace(answer, stacks=stacks, by_triage=blamed)
 
