@@ -266,7 +266,8 @@ def _run(first: str, *rest: str) -> None:
 
 def main() -> None:
     for name in _PRELOADED:
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):  # an environment that has torch and little else
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()  # what was imported stays, and its pages are the server's as long as nobody looks for garbage in them
     request = Server(sys.argv[1]).serve()
