@@ -2,7 +2,7 @@
 [--width 800]``.
 
 For people to look at; nothing is compared. Without RUN (or a folder of runs) the pages are those of a folder in which
-each has something to show, with some states of them besides. The two in the README are the tops of two of them:
+each has something to show, with some states of them besides. Those in the README and the guides are the tops of some:
 ``python -m tests.browser.screenshots --readme app/screenshots``.
 """
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import chdir
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -35,8 +36,16 @@ _STATES = {
     "hang-refused": f"hang?run={pictured.RUN}&logs=path&path=../elsewhere",
     "what-if-nothing": "what-if?run=ddp-healthy",
 }
-# Of the README: page, scheme, height. The path is shown on the page, so it is a relative one.
-_README: tuple[tuple[str, Scheme, int], ...] = (("overview", "light", 900), ("timeline", "dark", 1230))
+# Of README and guides: picture, address, scheme, height. The path is shown on the page, so it is a relative one.
+_README: tuple[tuple[str, str, Scheme, int], ...] = (
+    ("overview", "", "light", 900),
+    ("timeline", "timeline", "dark", 1230),
+    ("what-if", "what-if", "light", 900),
+)
+# The same of a folder with a run that hung.
+_HUNG: tuple[str, str, Scheme, int] = (
+    "hang", f"hang?run={pictured.RUN}&logs=path&path={pictured.HUNG}", "light", 1000
+)  # fmt: skip
 
 
 def take(
@@ -78,13 +87,20 @@ def _whole(page: Page, file: Path) -> None:
     page.set_viewport_size(size)
 
 
-def take_for_readme(folder: Path, run: Path) -> list[Path]:
-    """Writes PAGE.png for the pages that the README shows."""
+def take_for_readme(folder: Path) -> list[Path]:
+    """Writes NAME.png for the pages that README and guides show."""
+    folder = folder.resolve()
+    taken = _tops(folder, Path(os.path.relpath(SAMPLES)) / "fsdp2-straggler-rank0", _README)
+    with tempfile.TemporaryDirectory(prefix="diag-pictures-") as kept, chdir(kept):
+        return [*taken, *_tops(folder, pictured.write(Path("small-model")), (_HUNG,))]
+
+
+def _tops(folder: Path, run: Path, pages: Sequence[tuple[str, str, Scheme, int]]) -> list[Path]:
     taken = []
     with dashboard(run) as served, chromium() as browser:
-        for name, scheme, height in _README:
+        for name, address, scheme, height in pages:
             with visit(browser, scheme, height) as found:
-                found.open(served.at(name if name != "overview" else ""), until="Rank")
+                found.open(served.at(address), until="Rank")
                 found.page.wait_for_timeout(1000)  # figures are drawn once they are in view
                 found.settle()
                 file = folder / f"{name}.png"
@@ -97,11 +113,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the pictures go")
     parser.add_argument("run", type=Path, nargs="?", help="a run or a folder of runs; without: one in every state")
-    parser.add_argument("--readme", action="store_true", help="only the pages that the README shows")
+    parser.add_argument("--readme", action="store_true", help="only the pages that README and guides show")
     parser.add_argument("--width", type=int, default=_WIDTH, help="of the window, in pixels")
     options = parser.parse_args()
     if options.readme:
-        taken = take_for_readme(options.folder, Path(os.path.relpath(SAMPLES)) / "fsdp2-straggler-rank0")
+        taken = take_for_readme(options.folder)
     elif options.run is not None:
         taken = take(options.folder, options.run, width=options.width)
     else:
