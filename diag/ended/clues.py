@@ -15,7 +15,7 @@ from diag.ended.read import CalledCollective, Rank, Rundir
 from diag.events.differs import By, Difference, Known, first_met, who_differs
 from diag.events.policy import COLLECTIVES
 from diag.events.rows import Call, Event, JobRank
-from diag.rundir.beats import Beat, waits_of
+from diag.rundir.beats import Beat, beats_wait
 from diag.rundir.state_words import since_words, where_words
 from diag.rundir.states import State
 from diag.rundir.turns import skipped_by
@@ -44,7 +44,7 @@ def clues_of_standstill(run: Rundir) -> list[Clue]:
         return _clues_of_order(run, beats, waiting)
     if not waiting:
         return []
-    needed = set(waits_of(beats, groups, waiting).absent) or away
+    needed = set(beats_wait(beats, groups, waiting).absent) or away
     if any(record.beat is not None and record.beat.failed for rank, record in run.ranks.items() if rank in needed):
         return []  # it raised: its exception is the clue
     by_class: dict[str, list[int]] = {}
@@ -72,7 +72,7 @@ def clues_of_standstill(run: Rundir) -> list[Clue]:
 def _clues_of_order(run: Rundir, beats: Mapping[int, Beat | None], waiting: set[int]) -> list[Clue]:
     """A clue for the ranks that have left the order of their calls, where all ranks wait for each other."""
     files = {rank: RankLayout(run.ranks[rank].folder) for rank in waiting}
-    skipped = skipped_by(beats, waits_of(beats, {}, waiting), files)
+    skipped = skipped_by(beats, beats_wait(beats, {}, waiting), files)
     if not skipped:
         return []
     first, call = next(iter(sorted(skipped.items())))

@@ -9,7 +9,7 @@ was read. A member that is late in one group because it waits in another is pass
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -47,21 +47,18 @@ def pending_calls(
     events: Iterable[Event[M]],
     members: Mapping[Hashable, Collection[M]],
     op_of: Callable[[Event[M]], O],
+    order: Mapping[M, Sequence[Hashable]],
     read: Collection[M] | None = None,
-    order: Mapping[M, Sequence[Hashable]] | None = None,
 ) -> list[PendingCall[M, O]]:
-    """The collectives in which a member waits, by group and number. ``read``: members of which something was read; None
-    where all are known. A member without an event in a group has made no call of it. ``order``: keys of each member's
-    pending calls in the order in which it made them; without it, the events are in that order."""
+    """The collectives in which a member waits, by group and number. A member without an event in a group has made no
+    call of it. ``order``, ``read``: see ``who_is_behind``."""
     waiting: dict[tuple[Hashable, int], dict[M, Event[M]]] = defaultdict(dict)
     reached: dict[Hashable, dict[M, int]] = defaultdict(dict)
-    first: dict[M, Hashable] = {member: keys[0] for member, keys in (order or {}).items() if keys}
     for event in events:
         at = reached[event.group]
         at[event.who] = max(event.number, at.get(event.who, event.number))
         if event.did is Did.WAITS:
             waiting[event.group, event.number].setdefault(event.who, event)
-            first.setdefault(event.who, (event.group, event.number))
     calls: list[PendingCall[M, O]] = []
     followed: dict[Hashable, int] = defaultdict(int)
     for key in sorted(waiting, key=lambda key: (str(key[0]), key[1])):
@@ -89,22 +86,12 @@ def pending_calls(
                 tuple(everybody),
                 missing,
                 unknown,
-                tuple(member for member in waiters if first[member] != key),
+                tuple(member for member in waiters if order[member][0] != key),
                 finished,
                 stops=whole and for_all and len(finished) >= len(waiters),
             )
         )
     return calls
-
-
-def by_position(group: Hashable, positions: Mapping[M, int]) -> list[Event[M]]:
-    """Events of members whose last calls are known, though not whether these have ended: those that are further than
-    others wait for them."""
-    least = min(positions.values(), default=0)
-    return [
-        Event(member, number, did=Did.WAITS if number > least else Did.LAUNCHED, group=group)
-        for member, number in positions.items()
-    ]
 
 
 # -- Where the chains end ----------------------------------------------------------------------------------------------
@@ -145,17 +132,11 @@ class Waits(Generic[M, O]):
 
 def who_is_behind(
     calls: Sequence[PendingCall[M, O]],
-    order: Mapping[M, Sequence[Hashable]] | None = None,
+    order: Mapping[M, Sequence[Hashable]],
     read: Collection[M] | None = None,
 ) -> Waits[M, O]:
     """All waits, and where their chains end. ``order``: keys of each member's pending calls in the order in which it
-    made them, where that is known. ``read``: members of which something was read; None where all are known."""
-    if order is None:
-        in_order: dict[M, list[Hashable]] = defaultdict(list)
-        for call in calls:
-            for member in call.waiters:
-                in_order[member].append(call.key)
-        order = in_order
+    made them. ``read``: members of which something was read; None where all are known."""
     stopped = _stopped(calls)
     waited_for: dict[M, list[PendingCall[M, O]]] = defaultdict(list)
     silent: set[M] = set()
@@ -196,6 +177,15 @@ def who_is_behind(
         waited_for={member: tuple(its_calls) for member, its_calls in waited_for.items()},
         pending_calls=tuple(calls),
     )
+
+
+def waits_of(events: Sequence[Event[M]], members: Mapping[Hashable, Collection[M]]) -> Waits[M, Event[M]]:
+    """``who_is_behind`` for events in the order of each member's calls, where something was read of all members."""
+    order: dict[M, list[Hashable]] = defaultdict(list)
+    for event in events:
+        if event.did is Did.WAITS:
+            order[event.who].append((event.group, event.number))
+    return who_is_behind(pending_calls(events, members, lambda event: event, order), order)
 
 
 def _stopped(calls: Sequence[PendingCall[M, O]]) -> dict[M, tuple[O, ...]]:
@@ -282,3 +272,44 @@ def _visit(
                 if member not in seen:
                     seen.add(member)
                     left.append(member)
+
+
+# -- Counters of calls: how far each member is, though not what it waits in --------------------------------------------
+
+Counts = tuple[int, ...]  # of each operation, or of all together
+
+
+@dataclass(frozen=True, slots=True)
+class Uneven(Generic[M]):
+    """Members whose counters differ from the usual ones. ``crossed``: they made more calls of one operation and fewer
+    of another, so they made other calls. Without such: ``behind``, those that are furthest behind. What few have made
+    in addition (``ahead``), all others have not: then these are behind, however many they are."""
+
+    behind: tuple[M, ...] = ()
+    ahead: tuple[M, ...] = ()
+    crossed: tuple[M, ...] = ()
+
+
+def usual_counts(counts: Iterable[Counts]) -> Counts:
+    """The most frequent ones; if equally frequent, the greatest."""
+    votes = Counter(counts)
+    return max(votes, key=lambda its: (votes[its], sum(its)))
+
+
+def uneven(differs: Mapping[M, Collection[int]], members: Iterable[M]) -> Uneven[M]:
+    """``differs``: for members with other counters than the usual ones, how far each counter differs."""
+    crossed = tuple(member for member, apart in differs.items() if min(apart) < 0 < max(apart))
+    if crossed:
+        return Uneven(crossed=crossed)
+    below = {member: sum(apart) for member, apart in differs.items() if max(apart) <= 0}
+    if below:
+        least = min(below.values())
+        return Uneven(tuple(member for member, apart in below.items() if apart == least))
+    return Uneven(tuple(member for member in members if member not in differs), tuple(differs))
+
+
+def uneven_counters(counters: Mapping[M, int]) -> Uneven[M] | None:
+    """Of one counter of each member; None where all are even."""
+    (usual,) = usual_counts((number,) for number in counters.values())
+    differs = {member: [number - usual] for member, number in counters.items() if number != usual}
+    return uneven(differs, counters) if differs else None

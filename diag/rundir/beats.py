@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 
 from diag.collectors.records import FAILED, P2P_PREFIX, Heartbeat
-from diag.events.behind import Waits, pending_calls, who_is_behind
+from diag.events.behind import Waits, waits_of
 from diag.events.rows import Did, Event, JobRank
 
 _RECORDED = "recorded in "  # before the Flight Recorder's name of a group, which is not the host's
@@ -130,7 +130,7 @@ Groups = Mapping[str, Collection[int]]  # the ranks of each group
 BeatWaits = Waits[JobRank, Event[JobRank]]
 
 
-def waits_of(beats: Mapping[int, Beat | None], groups: Mapping[int, Groups], waiting: Collection[int]) -> BeatWaits:
+def beats_wait(beats: Mapping[int, Beat | None], groups: Mapping[int, Groups], waiting: Collection[int]) -> BeatWaits:
     """Who waits for whom. ``waiting``: the ranks that are known to wait; ``groups``: as each rank named them, where it
     did. A rank without a heartbeat has called nothing."""
     called: dict[str, list[int]] = {}
@@ -152,7 +152,7 @@ def waits_of(beats: Mapping[int, Beat | None], groups: Mapping[int, Groups], wai
             events += [
                 Event(JobRank(rank), number, did=Did.WAITS, group=keys[group]) for group, number in beat.waits_in
             ]
-    return who_is_behind(pending_calls(events, members, lambda event: event))
+    return waits_of(events, members)
 
 
 def _key(group: str, members: Collection[int]) -> Hashable:
@@ -162,7 +162,7 @@ def _key(group: str, members: Collection[int]) -> Hashable:
 
 
 def group_name(key: Hashable) -> str:
-    """The name of a group in the events of ``waits_of``."""
+    """The name of a group in the events of ``beats_wait``."""
     return str(key[0]) if isinstance(key, tuple) else str(key)
 
 

@@ -21,7 +21,7 @@ from diag.events.rows import JobRank
 from diag.rundir.policy import SILENCE
 from diag.words.formatting import elapsed, listing
 
-from .beats import Beat, beat_of, waits_of
+from .beats import Beat, beat_of, beats_wait
 from .lines import (
     LastStep,
     delay_ns,
@@ -460,7 +460,7 @@ def _states(read: Mapping[int, _Rank], ask_order: bool = False) -> tuple[RankSta
     """``ask_order``: whether, if all ranks wait, the records are asked which one left the order of its calls."""
     beats = {rank: its.beat for rank, its in read.items()}
     waiting = {rank for rank, its in read.items() if its.waits}
-    waits = waits_of(beats, {}, waiting)
+    waits = beats_wait(beats, {}, waiting)
     awaited = waits.awaited()
     skipped: dict[int, str] = {}
     if ask_order and waiting and all(its.waits for its in read.values() if its.beat is None or its.open):

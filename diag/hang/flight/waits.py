@@ -33,7 +33,7 @@ def _collectives(board: Board, order: Mapping[JobRank, Sequence[Hashable]], read
             # None: the dump holds nothing of this group, and what is pending elsewhere is recent.
             if dump is not None and (number := dump.called(str(group))) is not None:
                 events.append(Event(of_group, number, group=group))
-    return pending_calls(events, members, lambda event: samples[event.group, event.number], read, order)
+    return pending_calls(events, members, lambda event: samples[event.group, event.number], order, read)
 
 
 # -- Sends and receives, matched by group, source, destination and order -----------------------------------------------

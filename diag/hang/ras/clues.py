@@ -9,10 +9,13 @@ runs ahead of the GPU: the rank with the smallest counts has not called what the
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NewType
 
 from diag.ended.model import Clue, Culprit, Source
+from diag.events.behind import uneven, usual_counts, waits_of
+from diag.events.rows import Did, Event, GroupRank
 from diag.hang.policy import NCCL_RAS
 from diag.words.formatting import begun, counted, listing, spaced
 
@@ -254,6 +257,9 @@ def _same_job(first: Report, second: Report) -> bool:
     return first.gpus == second.gpus or None in (first.gpus, second.gpus)
 
 
+ProcessNumber = NewType("ProcessNumber", int)  # of a process in all communicators
+
+
 @dataclass(frozen=True)
 class _Odd:
     """Ranks whose counts differ from those of the others of a communicator."""
@@ -269,15 +275,25 @@ class _Odd:
 
 def _behind(series: Sequence[Series], names: Names, gone: bool) -> list[Clue]:
     odd = [entry for of_comm in series if (entry := _odd(of_comm)) is not None]
-    behind = [entry for entry in odd if entry.fault_class == "missing_rank"]
     # A rank that is behind in one communicator, and waits for another rank elsewhere, is not the cause.
-    waits = {_process(member) for entry in behind for member in entry.others}
-    first = {_process(member) for entry in behind for member in entry.members} - waits
+    numbers: dict[object, ProcessNumber] = {}
+    events: list[Event[ProcessNumber]] = []
+    members_of: dict[Hashable, list[ProcessNumber]] = {}
+    for place, entry in enumerate(odd):
+        if entry.fault_class == "missing_rank":
+            waiting, late = (
+                [numbers.setdefault(_process(member), ProcessNumber(len(numbers))) for member in members]
+                for members in (entry.others, entry.members)
+            )
+            waiting = waiting or [ProcessNumber(-1 - place)]  # a text names only those that differ
+            events += [Event(process, 0, did=Did.WAITS, group=place) for process in waiting]
+            members_of[place] = [*waiting, *late]
+    first = set(waits_of(events, members_of).absent)
     merged: dict[tuple[object, ...], Clue] = {}
     for entry in odd:
         members = entry.members
         if entry.fault_class == "missing_rank" and first:
-            members = tuple(member for member in members if _process(member) in first)
+            members = tuple(member for member in members if numbers[_process(member)] in first)
             if not members:
                 continue
         clue = _clue(entry, members, names, NCCL_RAS.explained_factor if gone else 1.0)
@@ -314,22 +330,18 @@ def _odd(series: Series) -> _Odd | None:
     if not differs:
         return None
     usual = _usual(comm)
-    crossed = [rank for rank, by_op in differs.items() if min(by_op.values()) < 0 < max(by_op.values())]
-    behind = {rank: sum(by_op.values()) for rank, by_op in differs.items() if max(by_op.values()) <= 0}
     size = comm.size or sum(level.number for level in next(iter(comm.counts.values())))
+    everybody = map(GroupRank, range(size if size <= NCCL_RAS.most_named_behind else 0))
+    found = uneven({GroupRank(rank): list(by_op.values()) for rank, by_op in differs.items()}, everybody)
+    crossed, ahead = bool(found.crossed), found.ahead
+    ranks = list[int](found.crossed or found.behind)
     if crossed:
-        ranks = crossed
         sure = 1 - (1 - NCCL_RAS.crossed_counts) * (1 - series.sure) if series.still else NCCL_RAS.crossed_counts
         same = all(sum(differs[rank].values()) == 0 for rank in ranks)
         fault, difference = ("mismatch_op" if same else "desync"), "launched different collectives than"
-    elif behind:
-        least = min(behind.values())
-        ranks = [rank for rank, of_rank in behind.items() if of_rank == least]
+    elif not ahead:
         sure, fault, difference = series.sure, "missing_rank", "launched fewer collectives than"
     else:
-        # What the few wait in, the many have not launched: they are behind, however many they are.
-        ahead = set(differs)
-        ranks = [rank for rank in range(size) if rank not in ahead] if size <= NCCL_RAS.most_named_behind else []
         sure, fault = series.sure * NCCL_RAS.few_ahead_factor, "missing_rank"
         difference = f"launched fewer collectives than {spaced(listing(sorted(ahead)))}"
     if not series.still and not crossed:
@@ -343,17 +355,17 @@ def _odd(series: Series) -> _Odd | None:
     elif not series.still and series.before is not None and not unchanged_counts(series, ranks):
         return None
     majority = usual.number if usual is not None else 0
-    if (behind or crossed) and (2 * len(ranks) >= size or 2 * majority <= size):
+    if not ahead and (2 * len(ranks) >= size or 2 * majority <= size):
         sure *= NCCL_RAS.no_majority_factor
     if fault != "missing_rank" and size == 2:
         ranks = sorted({*ranks, *(member for member in comm.members)})
     members = tuple(comm.members[rank] for rank in sorted(ranks) if rank in comm.members)
-    members = members if behind or crossed else tuple(comm.members.get(rank, Member(rank)) for rank in ranks)
+    members = members if not ahead else tuple(comm.members.get(rank, Member(rank)) for rank in ranks)
     if not members:
         return None
     others = tuple(member for rank, member in sorted(comm.members.items()) if rank not in set(ranks))
     still = f"; none of its counts changed{series.since}" if series.still else ""
-    if behind or crossed:
+    if not ahead:
         difference = f"{difference} the others: {_counts(comm, differs, ranks[0])}{still}"
     else:
         difference += (
@@ -376,7 +388,7 @@ def _differences(comm: Comm) -> dict[int, dict[str, int]]:
     """The difference of each rank's counts from the most frequent ones; in text, only for the ranks that are named."""
     by_rank: dict[int, dict[str, int]] = defaultdict(dict)
     if comm.vectors:
-        ops, usual = list(comm.counts), _usual_vector(comm)
+        ops, usual = list(comm.counts), usual_counts(comm.vectors.values())
         for rank, vector in comm.vectors.items():
             if vector != usual:
                 pairs = zip(ops, vector, usual, strict=False)
@@ -422,14 +434,8 @@ def _counts(comm: Comm, differs: Mapping[int, Mapping[str, int]], rank: int) -> 
 
 def _usual_value(comm: Comm, op: str) -> int:
     if comm.vectors:
-        return _usual_vector(comm)[list(comm.counts).index(op)]
+        return usual_counts(comm.vectors.values())[list(comm.counts).index(op)]
     return int(comm.counts[op][0].value)
-
-
-def _usual_vector(comm: Comm) -> tuple[int, ...]:
-    """The most frequent counts of a rank; if equally frequent, the greatest."""
-    votes = Counter(comm.vectors.values())
-    return max(votes, key=lambda vector: (votes[vector], sum(vector)))
 
 
 def _counts_differ(comm: Comm) -> bool:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from diag.ended.model import Clue
+from diag.events.behind import Waits, uneven_counters, waits_of
 from diag.events.differs import who_differs
-from diag.events.rows import Call, Event, JobRank
+from diag.events.rows import Call, Did, Event, GroupRank, JobRank, M
 from diag.hang.classes.base import Hit
 from diag.hang.failures import (
     TIMED_OUT,
+    GroupTimeouts,
     ended_well,
     failed,
     groups_of,
@@ -212,6 +214,19 @@ def _lacking(stalled: re.Match[str], size: int) -> set[int]:
     return set(range(size)) - set(ranks_in(stalled["ready"])) if size <= MOST_RANKS else set()
 
 
+def _lack_all(lacking: Mapping[str, set[int]], size: int) -> set[int]:
+    """The ranks that others wait for and that wait in no tensor themselves."""
+    ranks = [JobRank(rank) for rank in range(size)]
+    unseen = JobRank(-1)  # a rank of which no line is here: somebody has submitted each of the tensors
+    events = [
+        Event(rank, 0, did=Did.WAITS, group=tensor)
+        for tensor, without in lacking.items()
+        for rank in (unseen, *(rank for rank in ranks if rank not in without))
+    ]
+    members: dict[Hashable, Sequence[JobRank]] = dict.fromkeys(lacking, ranks)
+    return set(waits_of(events, members).absent)
+
+
 def _elsewhere(lacking: Mapping[str, set[int]], size: int) -> tuple[Sequence[int], str]:
     """Where no rank lacks all tensors: the ranks that submitted others than most, and what the two sides submitted."""
     submitted = {rank: tuple(t for t, ranks in lacking.items() if rank not in ranks) for rank in range(size)}
@@ -240,7 +255,7 @@ def _horovod(job: JobLogs) -> list[Clue]:
     lacking = {tensor: ranks for tensor, ranks in lacking.items() if ranks}
     if not lacking:
         return []
-    common = set.intersection(*lacking.values())
+    common = _lack_all(lacking, size) if few else set.intersection(*lacking.values())
     if not common and few:
         odd, note = _elsewhere(lacking, size)
         if note:
@@ -332,10 +347,11 @@ def _watchdogs(job: JobLogs) -> list[Clue]:
     if job.logs.deduplicated:
         return []
     groups = groups_of(job, job.once(timeouts_of))
-    waiting = {rank for group in groups for rank in group.ranks}  # they wait elsewhere, so they could not come
+    behind = set(_behind_of_watchdogs(groups).absent)
+    waiting = {rank for group in groups for rank in group.ranks}
     absences = []
     for group in groups:
-        absent = tuple(rank for rank in group.absent if rank not in waiting)
+        absent = tuple(rank for rank in group.absent if rank in behind)
         if not absent or group.members is None or not group.ranks:
             continue
         read = all(_read(job, rank) for rank in absent)
@@ -356,30 +372,52 @@ def _watchdogs(job: JobLogs) -> list[Clue]:
     return absences
 
 
-def _statuses(job: JobLogs) -> dict[str, dict[int, tuple[int, Line]]]:
+def _behind_of_watchdogs(groups: Sequence[GroupTimeouts]) -> Waits[JobRank, Event[JobRank]]:
+    """Each report is of a rank that waits. A member that waits in another group could not come."""
+    events: list[Event[JobRank]] = []
+    members: dict[Hashable, Sequence[JobRank]] = {}
+    for place, group in enumerate(groups):
+        if absent := group.absent:
+            members[place] = [JobRank(rank) for rank in (*group.ranks, *absent)]
+        events += [
+            Event(JobRank(report.rank), report.seq, did=Did.WAITS, group=place)
+            for report in group.reports
+            if report.rank is not None
+        ]
+    return waits_of(events, members)
+
+
+def _statuses(job: JobLogs) -> dict[str, dict[JobRank, tuple[int, Line]]]:
     """By group and rank the last printed number of enqueued operations, and its line."""
-    statuses: dict[str, dict[int, tuple[int, Line]]] = defaultdict(dict)
+    statuses: dict[str, dict[JobRank, tuple[int, Line]]] = defaultdict(dict)
     for hit in job.named("pg-status"):
         group, group_rank = group_of_line(hit.line)
         rank = rank_in(job, hit.line, group, group_rank)
         if group and rank is not None:
-            statuses[group][rank] = int(hit.groups["enqueued"]), hit.line
+            statuses[group][JobRank(rank)] = int(hit.groups["enqueued"]), hit.line
     return statuses
+
+
+def behind_by_counters(positions: Mapping[M, int]) -> tuple[list[M], M] | None:
+    """The members whose counter of calls is behind, and one of the furthest; None where all are even, and where the
+    most are behind: the others may have made a call of their own."""
+    found = uneven_counters(positions)
+    if found is None or 2 * len(found.behind) >= len(positions) + (len(positions) == 2):
+        return None
+    return sorted(found.behind), max(positions, key=lambda member: positions[member])
 
 
 def _lagging(job: JobLogs) -> list[Clue]:
     """All members print their counters, and some have enqueued fewer operations."""
     lagging = []
     for group, by_rank in job.once(_statuses).items():
-        if len(by_rank) < 2 or not is_world(group) or job.logs.world_size != len(by_rank):
-            continue
+        whole = len(by_rank) > 1 and is_world(group) and job.logs.world_size == len(by_rank)
         enqueued = {rank: count for rank, (count, _) in by_rank.items()}
-        most, least = max(enqueued.values()), min(enqueued.values())
-        behind = sorted(rank for rank, count in enqueued.items() if count == least)
-        if least == most or 2 * len(behind) >= len(by_rank) + (len(by_rank) == 2):
+        if not whole or (found := behind_by_counters(enqueued)) is None:
             continue
-        ahead = next(rank for rank, count in enqueued.items() if count == most)
-        note = f"In process group {group} rank {behind[0]} enqueued {least} operations, rank {ahead} {most}."
+        behind, ahead = found
+        note = f"In process group {group} rank {behind[0]} enqueued {enqueued[behind[0]]} operations, rank {ahead} "
+        note += f"{enqueued[ahead]}."
         evidence = tuple(by_rank[rank][1].evidence for rank in (*behind[:3], ahead))
         culprits = distinct([replace(job.of_rank(rank), process_group=group) for rank in behind])
         victims = tuple(sorted(set(by_rank) - set(behind)))
@@ -392,21 +430,30 @@ def _never_started(job: JobLogs) -> list[Clue]:
     if job.logs.deduplicated:
         return []
     for communicator in job.communicators:
-        started = {m.group_rank for m in communicator.members if m.started or m.completed}
-        waits = [m for m in communicator.members if m.started and not m.completed and not m.ended]
-        absent = absent_of(communicator.size, started)
-        if not communicator.comm_id or not waits or not absent:
+        started = [m for m in communicator.members if m.started or m.completed]
+        events = [
+            Event(
+                GroupRank(m.group_rank),
+                0,
+                did=Did.FINISHED if m.completed or m.ended else Did.WAITS,
+            )
+            for m in started
+        ]
+        absent = absent_of(communicator.size, {m.group_rank for m in started})
+        members = [GroupRank(number) for number in (*(m.group_rank for m in started), *absent)]
+        behind = list(waits_of(events, {"": members}).absent)
+        if not communicator.comm_id or not behind:
             continue
-        ranks = [job.global_rank(communicator, number) for number in absent]
+        ranks = [job.global_rank(communicator, number) for number in behind]
         known = [rank for rank in ranks if rank is not None]
         read = len(known) == len(ranks) and all(_read(job, rank) for rank in known)
-        if not read and 2 * len(absent) > communicator.size:
+        if not read and 2 * len(behind) > communicator.size:
             continue
-        return [_not_started(job, communicator, absent, read)]
+        return [_not_started(job, communicator, behind, read)]
     return []
 
 
-def _not_started(job: JobLogs, communicator: Communicator, absent: list[int], read: bool) -> Clue:
+def _not_started(job: JobLogs, communicator: Communicator, absent: Sequence[int], read: bool) -> Clue:
     culprits = [job.of_member(communicator, number) for number in absent]
     missing = set(absent)
     ranks = [job.global_rank(communicator, number) for number in range(communicator.size) if number not in missing]
@@ -427,14 +474,14 @@ def _behind_in_calls(job: JobLogs) -> list[Clue]:
         return []
     lagging = []
     for communicator in job.communicators:
-        last = {m.group_rank: m.calls[-1] for m in communicator.members if m.calls and not m.ended}
+        last = {GroupRank(m.group_rank): m.calls[-1] for m in communicator.members if m.calls and not m.ended}
         if len(last) != communicator.size or communicator.size < 2:
             continue
-        most = max(call.op_count for call in last.values())
-        behind = sorted(rank for rank, call in last.items() if call.op_count < most)
-        if not behind or 2 * len(behind) >= communicator.size + (communicator.size == 2):
+        found = behind_by_counters({member: call.op_count for member, call in last.items()})
+        if found is None:
             continue
-        ahead = next(rank for rank, call in last.items() if call.op_count == most)
+        behind, ahead = found
+        most = last[ahead].op_count
         culprits = [job.of_member(communicator, number) for number in behind]
         note = (
             f"The last call of rank {behind[0]} on communicator {communicator.comm_id or 'without id'} is number "

@@ -9,6 +9,8 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from diag.ended.model import Clue, Culprit, Source
+from diag.events.behind import waits_of
+from diag.events.rows import Did, Event, JobRank
 from diag.hang.classes import CLASSES
 from diag.hang.failures import (
     STEP,
@@ -335,8 +337,10 @@ def outside_collectives(job: JobLogs) -> list[Clue]:
     """Ranks outside of any collective while most others are in one."""
     stacks = job.once(stacks_of)
     inside = [stack for stack in stacks if stack.in_collective]
-    outside = [stack for stack in stacks if not stack.in_collective]
-    if not inside or not outside or len(outside) > len(inside):
+    events = [Event(JobRank(stack.rank), 0, did=Did.WAITS) for stack in inside]
+    behind = set(waits_of(events, {"": [JobRank(stack.rank) for stack in stacks]}).absent)
+    outside = [stack for stack in stacks if stack.rank in behind]
+    if not outside or len(outside) > len(inside):
         return []
     others = "1 other is" if len(inside) == 1 else f"{len(inside)} others are"
     note = f"Rank {outside[0].rank} is in {outside[0].where}, {others} in a collective."

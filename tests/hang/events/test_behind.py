@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from diag.events.behind import Waits, by_position, pending_calls, who_is_behind
+from diag.events.behind import Waits, uneven, uneven_counters, waits_of
 from diag.events.rows import Call, Did, Event, JobRank
 
 RowWaits = Waits[JobRank, Event[JobRank]]
@@ -14,7 +14,7 @@ ALL: Mapping[object, Sequence[JobRank]] = {"world": tuple(map(JobRank, range(4))
 
 
 def asked(events: Sequence[Event[JobRank]], groups: Mapping[object, Sequence[JobRank]] = ALL) -> RowWaits:
-    return who_is_behind(pending_calls(events, groups, lambda event: event))
+    return waits_of(events, groups)
 
 
 def row(rank: int, number: int, did: Did = Did.WAITS, group: str = "world", op: str = "all_reduce") -> Event[JobRank]:
@@ -53,7 +53,26 @@ def test_members_that_wait_for_each_other() -> None:
     assert (waits.roots, waits.circle) == ((), (0, 1))
 
 
-def test_of_counters_the_least_is_behind() -> None:
-    positions = {JobRank(0): 9, JobRank(1): 9, JobRank(2): 7, JobRank(3): 8}
-    assert asked(by_position("world", positions)).absent == (2,)
-    assert asked(by_position("world", dict.fromkeys(positions, 9))).roots == ()
+@pytest.mark.parametrize(
+    ("counters", "behind", "ahead"),
+    [
+        ((9, 9, 7, 8), (2,), ()),
+        ((5, 5, 5, 6), (0, 1, 2), (3,)),  # what one waits in, the others have not called: the many are behind
+        ((5, 6), (0,), ()),
+    ],
+)
+def test_of_counters_the_least_is_behind(
+    counters: Sequence[int], behind: tuple[int, ...], ahead: tuple[int, ...]
+) -> None:
+    found = uneven_counters({JobRank(rank): number for rank, number in enumerate(counters)})
+    assert found is not None
+    assert (found.behind, found.ahead, found.crossed) == (behind, ahead, ())
+
+
+def test_even_counters_name_nobody() -> None:
+    assert uneven_counters({JobRank(0): 4, JobRank(1): 4}) is None
+
+
+def test_more_of_one_call_and_fewer_of_another_is_no_delay() -> None:
+    found = uneven({JobRank(2): (-1, 1), JobRank(3): (-2, 0)}, map(JobRank, range(4)))
+    assert (found.crossed, found.behind) == ((2,), ())
