@@ -58,7 +58,7 @@ def lint_command(paths: Sequence[Path], gpus: int | None, per_host: int, as_json
     if as_json:
         put(lint_to_json(files) + "\n")
     else:
-        print_lint(files)
+        print_lint(files, gpus=gpus, per_host=per_host)
     errors = any(notice.severity is Severity.ERROR for linted in files for notice in linted.notices)
     return ExitCode.GATE_EXCEEDED if errors else ExitCode.OK
 
@@ -118,7 +118,7 @@ def plan(
         typer.Argument(
             metavar="MODEL | CONFIG...",
             help="A number of parameters (7B), a preset (llama-3-8b), or a model's config.json; or configurations of "
-            "DeepSpeed, Accelerate, Hugging Face's Trainer or torchtitan, to be checked.",
+            "DeepSpeed, Accelerate, Hugging Face's Trainer, torchtitan, Megatron-LM, NeMo or verl, to be checked.",
         ),
     ] = None,
     measured: Annotated[

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
 from diag.model.axes import PIPELINE, TENSOR, axis_words, is_data
 from diag.model.parts import parts_of_steps
+from diag.model.programs import Concept, Settings, written
 from diag.model.query import By, Query, Value
 from diag.model.states import Sharding, sharding_of
 from diag.model.steps import Detail, Evidence, Kind, Knob, MatchedCollective
@@ -31,7 +32,7 @@ from .costs import Cost
 from .culprits import Culprits, find_culprits
 from .missing_ranks import missing_ranks
 from .shares import crowd_of
-from .subject import Subject, ranks_text
+from .subject import Subject, ranks_text, settings_of_run
 from .workload import workload
 
 # -- comm axes ---------------------------------------------------------------------------------------------------------
@@ -241,6 +242,17 @@ def cause_of(subject: Subject) -> Cause:
                 'DeepSpeed, zero_optimization: larger buckets, "reduce_bucket_size" and "allgather_bucket_size".',
                 share,
             )
+        gathers = [c for c in collectives if c.op == "all_gather"]
+        if strategy_of(subject) == "deepspeed-zero3" and len(gathers) / steps >= COMMUNICATION.many_collectives:
+            return Cause(
+                "many-small-modules",
+                f"ZeRO-3 gathers {len(gathers) / steps:.0f} small modules {subject.per}, dominated by latency",
+                "DeepSpeed gathers each module by itself, and so each expert of a block. Make the block with the "
+                "experts a leaf, which is gathered at once: set_z3_leaf_modules(model, [ItsClass]), or "
+                'zero_optimization: "leaf_module": {"classes": ["package.module.ItsClass"]}. It also keeps ranks from '
+                "gathering different experts, which hangs.",
+                share,
+            )
         return Cause(
             "latency-bound-collectives",
             f"{len(collectives) / steps:.0f} small collectives {subject.per}, dominated by latency",
@@ -288,6 +300,16 @@ def _of_one_axis(subject: Subject) -> Cause | None:
             f"{part:.0%} of it is messages between pipeline stages",
             "Put neighbouring stages where the network between them is fastest, send activations in bf16, and give "
             "each rank one stage (an interleaved schedule sends more).",
+        )
+    program = subject.once(settings_of_run)
+    if program is not None and program.by_megatron:
+        missing = [one for one in (Concept.SEQUENCE_PARALLEL, Concept.OVERLAP_TP) if not program.on(one)]
+        options = " ".join(written(program.program, one) for one in missing)
+        overlap = f"{options}, which overlaps them with matrix products; or " if missing else ""
+        return Cause(
+            "tensor-parallel-communication",
+            f"{part:.0%} of it is tensor parallelism, whose collectives block every layer",
+            f"{program.program}: {overlap}a smaller {program.key(Concept.TP)}, within a host.",
         )
     return Cause(
         "tensor-parallel-communication",
@@ -390,6 +412,9 @@ def _overlap_action(subject: Subject) -> str:
             "asynchronous unshard.",
             options="--prefetch 1",
         )
+    program = subject.once(settings_of_run)
+    if program is not None and program.by_megatron:
+        return _overlap_options(program)
     if strategy == "fsdp2":
         return "Prefetch the next unit: set_modules_to_forward_prefetch([next]); remove synchronising calls."
     if subject.once(workload).training is False:
@@ -400,6 +425,23 @@ def _overlap_action(subject: Subject) -> str:
             "backward still computes. Or compute more between the reductions (larger micro-batches)."
         )
     return "Start the reductions earlier (smaller buckets), or compute more between them (larger micro-batches)."
+
+
+def _overlap_options(program: Settings) -> str:
+    """In the program's own names: what is not on yet."""
+    needed = [Concept.OVERLAP_REDUCE]
+    if program.on(Concept.SHARDED_OPTIMIZER):
+        needed.append(Concept.OVERLAP_GATHER)
+    missing = [written(program.program, one) for one in needed if not program.on(one)]
+    if missing:
+        return f"{program.program}: {' '.join(missing)}, which overlaps it with the passes."
+    larger = program.key(Concept.MICRO_BATCH)
+    return f"{program.program}: its overlap is on already; compute more between the collectives (larger {larger})."
+
+
+def strategy_of(subject: Subject) -> str:
+    manifest = subject.tables.manifest
+    return (manifest.strategy if manifest is not None else None) or ""
 
 
 def _reduces_only(subject: Subject) -> bool:

@@ -193,6 +193,10 @@ DIAGNOSIS = Diagnosis(
         SLOW_LINK: "The results of one rank arrive late.",
         "root-only-unit": "The whole model is one FSDP unit, so nothing can be prefetched.",
         "latency-bound-collectives": "There are many collectives that are too small for their latency.",
+        "many-small-modules": (
+            "DeepSpeed's ZeRO-3 gathers many small modules one by one, such as experts, which a leaf module gathers at "
+            "once."
+        ),
         "crowded-host": "There are more CPU ranks than cores, so transfers wait for a core.",
         "pipeline-communication": "Most of the exposed communication is messages between pipeline stages.",
         "tensor-parallel-communication": "Most of the exposed communication belongs to tensor parallelism.",

@@ -7,11 +7,12 @@ from typing import Any
 
 from diag.account.pipeline import Pipeline, pipeline_of
 from diag.model.axes import bubble
+from diag.model.programs import Concept, Settings
 from diag.model.query import Query
 from diag.model.steps import Evidence, Finding
 
 from .costs import Cost
-from .subject import Column, Diagnosis, Subject
+from .subject import Column, Diagnosis, Subject, settings_of_run
 
 ID = "pipeline-bubble"
 _SETTINGS = Query("facts", {"key": [f"trainer.{name}" for name in ("pipeline_schedule", "micro_batches")]})
@@ -38,7 +39,7 @@ def find(subject: Subject) -> list[Finding]:
             Cost.BUBBLE,
             id=ID,
             title=f"The schedule leaves the {count} pipeline stages idle: {cost}",
-            action=_action(count, trainer),
+            action=_action(count, trainer, subject.once(settings_of_run)),
             evidence=(waited, *formula),
         )
     ]
@@ -73,7 +74,12 @@ def _setup(ranks: int, trainer: Mapping[str, Any]) -> str:
     return f"{trainer['pipeline_schedule']}, {ranks} ranks, {trainer['micro_batches']} micro-batches{several}"
 
 
-def _action(ranks: int, trainer: Mapping[str, Any]) -> str:
+def _action(ranks: int, trainer: Mapping[str, Any], program: Settings | None) -> str:
+    if program is not None and program.by_megatron:
+        return (
+            f"{program.program}: a larger {program.key(Concept.GLOBAL_BATCH)} (more micro-batches a step), or "
+            f"{program.key(Concept.VIRTUAL)} (several stages on a rank), which sends more messages."
+        )
     batches, now = trainer.get("micro_batches"), ""
     if isinstance(batches, int) and (here := ideal_share(ranks, trainer)) is not None:
         more = max(4 * ranks, 2 * batches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from diag.account import gpu
 from diag.account.cached_steps import windows_of
 from diag.diagnoses.policy import MEMORY_USE
+from diag.model.programs import Concept, Settings, written
 from diag.model.query import Query
 from diag.model.steps import Evidence, Finding, Kind, Severity, spent_on_paths
 from diag.tables.efficiency import totals
@@ -12,7 +13,7 @@ from diag.tables.recompute import recomputed
 from diag.tables.work import work_of
 
 from .memory_pressure import Peak, peak_of, peaks_of, why_unknown
-from .subject import Column, Diagnosis, Subject, ranks_text
+from .subject import Column, Diagnosis, Subject, ranks_text, settings_of_run
 
 ID = "recompute-with-memory-free"
 
@@ -46,10 +47,19 @@ def find(subject: Subject) -> list[Finding]:
                     peak_of(fullest.rank),
                 ),
             ),
-            action="Checkpoint fewer layers (every second block, or selective activation checkpointing), and watch the "
-            "peak of the memory.",
+            action=_action(subject.once(settings_of_run)),
         )
     ]
+
+
+def _action(program: Settings | None) -> str:
+    if program is not None and program.by_megatron:
+        selective = written(program.program, Concept.RECOMPUTE, "selective")
+        return f"{program.program}: {selective} (attention alone), or no recomputation; watch the peak of the memory."
+    return (
+        "Checkpoint fewer layers (every second block, or selective activation checkpointing), and watch the peak of "
+        "the memory."
+    )
 
 
 def cannot_look(subject: Subject) -> str:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from diag.account.scheduling import Scheduling
 from diag.diagnoses.policy import FINDINGS, STRAGGLER
 from diag.model.parts import PartColumns, parts_of_steps
+from diag.model.programs import Settings, settings_of_command
 from diag.model.query import By, Query, Value
 from diag.model.steps import Attribution, Evidence, Finding, Knob, Severity
 from diag.rundir.tables import Tables
@@ -278,6 +279,15 @@ def scheduled(rank: int, column: str, quantity: str, mean_ms: float) -> Evidence
 
 def mean_ns(series: Series) -> int:
     return int(series.mean()) if len(series) else 0
+
+
+def settings_of_run(subject: Subject) -> Settings | None:
+    """What the command line of an attached training sets, if its program has options of its own that are known."""
+    manifest = subject.tables.manifest
+    attached = manifest.collector.get("attached") if manifest is not None else None
+    command = attached.get("command") if isinstance(attached, dict) else None
+    words = command if isinstance(command, list) else manifest.argv if manifest is not None else []
+    return settings_of_command(word for word in words if isinstance(word, str))
 
 
 def ranks_text(ranks: tuple[int, ...]) -> str:

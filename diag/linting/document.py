@@ -15,6 +15,7 @@ from msgspec import Struct
 from diag.collectors.reading import read_given
 from diag.errors import DiagError
 from diag.linting.policy import LINTING
+from diag.model.programs import options_of_command, settings_of
 from diag.toml import NotTomlError, toml_values
 from diag.words.formatting import visible
 
@@ -129,8 +130,53 @@ def _dotted(text: str) -> Place:
     return tuple(part.strip().strip("\"'") for part in text.split("."))
 
 
+# -- scripts -----------------------------------------------------------------------------------------------------------
+#
+# Shell scripts that start a program whose options are on its command line.
+
+_VARIABLE_SET = re.compile(
+    r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=(\"[^\"\n]*\"|'[^'\n]*'|[^\s()#;&|]*)\s*(?:#.*|;)?$"
+)
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?-([^}$]*))?\}|([A-Za-z_]\w*))")
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+
+
+def is_script(text: str) -> bool:
+    """Whether a text is a script with options of a known program."""
+    return len(set(_FLAG.findall(text))) > 1 and settings_of(script(text)[0]) is not None
+
+
+def script(text: str) -> tuple[dict[str, Any], Lines]:
+    """The options of a shell script with their lines. Nothing is executed: variables are those that the script sets to
+    a plain value, or has a default for; an option with any other is left out."""
+    variables: dict[str, str] = {}
+    options: dict[str, Any] = {}
+    lines = Lines()
+    for number, line in enumerate(text.splitlines(), start=1):
+        bare = re.sub(r"(?:^|\s)#.*$", "", line)
+        if assigned := _VARIABLE_SET.match(bare):
+            variables[assigned[1]] = _filled(assigned[2].strip("\"'"), variables)
+        words = _filled(re.sub(r"[\"'()\\]", " ", bare), variables).split()
+        for name, value in options_of_command(words).items():
+            if name.startswith("--") and "$" not in str(value):
+                options[name] = value
+                lines.put((name,), number)
+    return options, lines
+
+
+def _filled(text: str, variables: dict[str, str]) -> str:
+    """With the values of variables that are known; others stay as they are."""
+    filled = _VARIABLE.sub(lambda at: variables.get(at[1] or at[3], at[2] if at[2] is not None else at[0]), text)
+    return filled if len(filled) <= LINTING.most_expanded else text
+
+
+# -- documents ---------------------------------------------------------------------------------------------------------
+
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-_EXPECTED = "give a DeepSpeed JSON, an Accelerate YAML, TrainingArguments or its fsdp_config, or a torchtitan TOML"
+_EXPECTED = (
+    "give a DeepSpeed JSON, an Accelerate YAML, TrainingArguments or its fsdp_config, a torchtitan TOML, or a "
+    "script or YAML of Megatron-LM, NeMo or verl"
+)
 _TOML = re.compile(
     r"\A(?:[^\S\n]*(?:#[^\n]*)?\n)*[^\S\n]*(?:\[\[?[A-Za-z_][\w.\"-]*\]\]?\s*(?:#[^\n]*)?$|[A-Za-z_][\w.-]*\s*=)", re.M
 )
@@ -141,7 +187,8 @@ _TRAILING_COMMA = re.compile(r'("(?:[^"\\\n]|\\.)*+"?)|,(?=\s*[}\]])', re.DOTALL
 
 
 class Document(Struct, frozen=True):
-    """``syntax``: json, yaml or toml; ``hjson``: JSON with comments or trailing commas."""
+    """``syntax``: json, yaml, toml, or shell for a script with a program's options; ``hjson``: JSON with comments or
+    trailing commas."""
 
     path: str
     syntax: str
@@ -176,6 +223,8 @@ def _text(path: Path) -> str:
 
 def parse(text: str, path: str) -> Document:
     """The values of a text. Its first characters determine the syntax. DiagError with the line where it is broken."""
+    if is_script(text):
+        return Document(path, "shell", *script(text))
     try:
         if _TOML.match(text):
             document = Document(path, "toml", _bounded(toml_values(text), path), toml_lines(text))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from diag.errors import DiagError
 from diag.words.formatting import visible
 
-from . import accelerate, arguments, deepspeed, fsdp, torchtitan
+from . import accelerate, arguments, deepspeed, fsdp, programs, torchtitan
 from .accelerate import Accelerate
 from .arguments import TELLING
 from .deepspeed import DeepSpeed, deepspeed_of
@@ -25,7 +25,10 @@ from .torchtitan import MOVED, TABLES, Titan, torchtitan_of
 _DEEPSPEED = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
 _ACCELERATE = ("distributed_type", "compute_environment")
 _ENGINES = ("fsdp", "fsdp_config", "deepspeed")
-_HINT = "diag plan reads DeepSpeed JSON, Accelerate YAML, TrainingArguments, fsdp_config and torchtitan TOML"
+_HINT = (
+    "diag plan reads DeepSpeed JSON, Accelerate YAML, TrainingArguments, fsdp_config, torchtitan TOML, scripts with "
+    "Megatron-LM's arguments, and YAML of NeMo and verl"
+)
 
 
 def recognise(document: Document) -> Format:
@@ -49,6 +52,9 @@ def is_model(values: dict[str, Any]) -> bool:
 
 def _format(document: Document) -> Format | None:
     values = document.values
+    program = programs.trained(document, Devices(None, 8))
+    if program is not None:
+        return Format(str(program.settings.program))
     tables = [key for key, value in values.items() if isinstance(value, dict) and (key in TABLES or key in MOVED)]
     if document.syntax == "toml" and ("parallelism" in tables or len(tables) > 1):
         return Format.TORCHTITAN
@@ -116,6 +122,12 @@ def unchecked_torchtitan(seen: Titan) -> tuple[Unchecked, ...]:
     return tuple(unchecked)
 
 
+def unchecked_program(seen: programs.Trained) -> tuple[Unchecked, ...]:
+    if seen.gpus is None:
+        return (Unchecked("whether the axes and the batch fit the number of GPUs", "give --gpus and --per-host"),)
+    return ()
+
+
 def unchecked_file(name: str) -> Unchecked:
     return Unchecked(
         f"what {visible(name[:200])} contains", "the file is not on this machine: run diag plan where it is"
@@ -140,12 +152,14 @@ def lint(paths: Sequence[Path], gpus: int | None = None, per_host: int = 8) -> l
 
 def _linted(document: Document, devices: Devices) -> Linted:
     recognised = recognise(document)
+    program = programs.trained(document, devices)
     notices, rows, unchecked = _OF_FORMAT[recognised](document, devices)
     order = list(Severity)
     ordered = sorted(
         notices, key=lambda notice: (order.index(notice.severity), notice.path != document.path, notice.line or 0)
     )
-    return Linted(document.path, recognised, tuple(dict.fromkeys(ordered)), rows, unchecked)
+    settings = program.settings if program is not None else None
+    return Linted(document.path, recognised, tuple(dict.fromkeys(ordered)), rows, unchecked, settings)
 
 
 _LintResult = tuple[list[Notice], tuple[Translation, ...], tuple[Unchecked, ...]]
@@ -206,6 +220,12 @@ def _torchtitan(document: Document, devices: Devices) -> _LintResult:
     return _applied(TORCHTITAN_RULES, view), (), unchecked_torchtitan(view)
 
 
+def _program(document: Document, devices: Devices) -> _LintResult:
+    view = programs.trained(document, devices)
+    assert view is not None, "recognise has found one"
+    return _applied(programs.RULES, view), (), unchecked_program(view)
+
+
 def _with_fsdp(notices: list[Notice], unchecked: tuple[Unchecked, ...], fsdp: Fsdp | None) -> _LintResult:
     if fsdp is None:
         return notices, (), unchecked
@@ -261,4 +281,7 @@ _OF_FORMAT: dict[Format, Callable[[Document, Devices], _LintResult]] = {
     Format.TRAINING_ARGUMENTS: _arguments,
     Format.FSDP_CONFIG: _fsdp_config,
     Format.TORCHTITAN: _torchtitan,
+    Format.MEGATRON: _program,
+    Format.NEMO: _program,
+    Format.VERL: _program,
 }

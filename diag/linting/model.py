@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from diag.linting.policy import LINTING
+from diag.model.programs import Settings
 
 from .document import Document, Place, shown
 
@@ -26,6 +27,9 @@ class Format(StrEnum):
     TRAINING_ARGUMENTS = "TrainingArguments"
     FSDP_CONFIG = "fsdp_config"  # of TrainingArguments, in a file of its own
     TORCHTITAN = "torchtitan"
+    MEGATRON = "Megatron-LM"
+    NEMO = "NeMo"
+    VERL = "verl"
 
 
 class Severity(StrEnum):
@@ -67,13 +71,15 @@ class Unchecked(Struct, frozen=True):
 
 
 class Linted(Struct, frozen=True):
-    """One file. ``notices``: errors first, then in the order of the file."""
+    """One file. ``notices``: errors first, then in the order of the file. ``settings``: of a program with
+    options of its own, what it sets."""
 
     path: str
     format: Format
     notices: tuple[Notice, ...]
     translations: tuple[Translation, ...]
     could_not_look: tuple[Unchecked, ...]
+    settings: Settings | None = None
 
 
 class Devices(Struct, frozen=True):

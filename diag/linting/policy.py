@@ -24,6 +24,7 @@ class Linting(Topic, name="linting", fixed=True):
     )
     huge_persistent = threshold(10_000_000, "elements", "chosen: see huge_prefetch")
     most_document_bytes = threshold(1 << 20, "bytes")
+    most_expanded = threshold(1 << 16, "characters", "chosen", "of a script's line, with its variables filled in")
     deepest_level = threshold(50, "levels")
     most_digits = threshold(400, "digits")
     near_ratio = threshold(0.75, "fraction", "chosen", "of difflib's ratio")

@@ -17,6 +17,7 @@ from diag.planning.cluster import Topology
 from diag.planning.measured import Compared, Measured
 from diag.planning.plan import Plan, Row
 from diag.planning.policy import PLANNING
+from diag.planning.programs import plan_command
 from diag.planning.shape import PUBLISHED
 from diag.planning.throughput import Schedule
 from diag.words import sentences
@@ -393,21 +394,32 @@ def lint_to_json(files: Sequence[Linted]) -> str:
     return json.dumps({"schema_version": SCHEMA_VERSION, "lint": to_builtins(list(files))}, indent=1)
 
 
-def print_lint(files: Sequence[Linted], console: Console | None = None) -> None:
-    """For each file: how many notices of each severity, the notices, FSDP1's equivalents, and what could not be
-    checked."""
+def print_lint(
+    files: Sequence[Linted], console: Console | None = None, gpus: int | None = None, per_host: int = 8
+) -> None:
+    """For each file: how many notices of each severity, the notices, what a program's own options set, FSDP1's
+    equivalents, and what could not be checked."""
     console = report_console(console)
     for index, linted in enumerate(files):
         if index:
             console.print()
-        _print_file(console, linted)
+        _print_file(console, linted, gpus, per_host)
 
 
-def _print_file(console: Console, linted: Linted) -> None:
+def _print_file(console: Console, linted: Linted, gpus: int | None, per_host: int) -> None:
     console.print(Text(visible(linted.path), "bold") + Text(spaced(f" ({linted.format}): {_counts(linted)}")))
     for notice in linted.notices:
         console.print()
         _print_notice(console, notice, linted.path)
+    if linted.settings is not None:
+        console.print()
+        console.print(Text("What it sets", "bold"))
+        for line in linted.settings.told():
+            _indented(console, Text(visible(line)), 2)
+        if command := plan_command(linted.settings, gpus, per_host):
+            console.print()
+            console.print(Text("What fits, and what it sends", "bold"))
+            console.print(Text(f"  {visible(command)}"), soft_wrap=True)
     if linted.translations:
         console.print()
         console.print(Text("FSDP1, and what FSDP2 has for each line", "bold"))

@@ -149,6 +149,39 @@ def test_many_small_buckets() -> None:
     assert analyze(simulate(replace(many, strategy="fsdp2"))).verdict.cause == "latency-bound-collectives"
 
 
+def test_zero_3_that_gathers_each_expert_by_itself() -> None:
+    many = replace(
+        QUICK,
+        strategy="fsdp2",
+        units=70,
+        unit_ns=MS // 2,
+        transfer_ns=MS // 2,
+        sizes=lambda op, unit: 70_000 if unit % 2 else 80_000,
+    )
+    tables = simulate(many)
+    assert tables.manifest is not None
+    by_deepspeed = replace(tables, manifest=replace(tables.manifest, strategy="deepspeed-zero3"))
+    (finding,) = [one for one in analyze(by_deepspeed).examination.findings if one.id == "many-small-modules"]
+    assert "set_z3_leaf_modules" in finding.action
+    assert analyze(tables).verdict.cause == "latency-bound-collectives"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["pretrain_gpt.py", "--micro-batch-size", "1", "--use-distributed-optimizer"], "--overlap-grad-reduce"),
+        (["pretrain.py", "model.micro_batch_size=1", "model.num_layers=4"], "model.optim.overlap_grad_sync=True"),
+        (["pretrain_gpt.py", "--micro-batch-size", "1", "--overlap-grad-reduce"], "larger --micro-batch-size"),
+    ],
+)
+def test_advice_in_the_names_of_the_program_that_trains(command: list[str], words: str) -> None:
+    tables = simulate(replace(EVERY, reduce_every=False, units=6))
+    assert tables.manifest is not None
+    manifest = replace(tables.manifest, strategy="none", collector={"attached": {"command": ["python", *command]}})
+    findings = {one.id: one for one in analyze(replace(tables, manifest=manifest)).examination.findings}
+    assert words in findings["communication-not-overlapped"].action
+
+
 def test_one_bucket_of_zero_is_told_from_none_that_overlaps() -> None:
     assert "overlap_comm" in found(ZERO)[1]["zero-buckets"].action
     one = replace(ZERO, units=1, wire=lambda op, phase, unit: 8 * MS if op == "reduce_scatter" else None)
