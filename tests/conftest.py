@@ -36,7 +36,7 @@ os.umask(0o022)  # tests that say which files others may read
 _MAIN = sys.modules["__main__"]
 
 # Folders whose tests wait for trainings, browsers or installations, the longest first, and files that compute for long.
-WAITING = ("browser", "fuzz", "attach", "run", "trainer", "gpu", "packaging", "collectors", "crosscheck", "watch")
+WAITING = ("browser", "fuzz", "packaging", "attach", "run", "trainer", "crosscheck", "gpu", "watch", "collectors")
 COMPUTING = ("traces", "grid", "tests", "hang", "flight", "app", "diagnoses", "tables")
 # Folders of which one worker takes all: their files share what takes long to start.
 TOGETHER = ("tests/browser/",)

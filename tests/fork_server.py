@@ -16,6 +16,7 @@ import marshal
 import os
 import runpy
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -273,6 +274,7 @@ def main() -> None:
     request = Server(sys.argv[1]).serve()
     if request is not None:
         _become(request)
+    shutil.rmtree(Path(sys.argv[1]).parent, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def fork_server() -> str:
     """The address of the server, which all workers of pytest share. It ends when they have."""
     if of_all := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
         folder = Path(gettempdir(), f"forks-{of_all[:12]}-{os.getuid()}")
-        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)  # the server removes it
     else:
         folder = Path(mkdtemp(prefix="forks-"))
     address = folder / "address"
