@@ -101,6 +101,14 @@ def test_figures_of_the_readme_stand_on_the_page_that_it_links_to() -> None:
     assert [(page, figure) for page, figure in figures if figure not in pages[page]] == []
 
 
+def test_what_recording_costs_is_what_its_page_says() -> None:
+    cost = README.read_text("utf-8").partition("## What it costs")[2].partition("\n## ")[0]
+    figures = re.findall(r"\b\d+(?:\.\d+)?\b", cost)
+    assert len(figures) >= 5
+    page = (ROOT / "docs/benchmarks/overhead.md").read_text("utf-8")
+    assert [figure for figure in figures if figure not in page] == []
+
+
 # -- links -------------------------------------------------------------------------------------------------------------
 
 

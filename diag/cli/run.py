@@ -348,7 +348,7 @@ def _run_own(context: typer.Context, command: list[str], options: RunOptions) ->
     if is_script and not options.module and not Path(command[0]).is_file():
         raise DiagError("there is no such script", path=Path(command[0]), exit_code=ExitCode.USAGE)
     if is_script:  # a command may start another Python
-        require_torch()
+        require_torch(f", or start it with the Python that trains: diag run -- .../bin/torchrun {shlex.join(command)}")
     launch = options.of_launch()
     collect = options.collect
     named = options.hang_timeout is not None

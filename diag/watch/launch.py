@@ -108,9 +108,13 @@ def after_training(say: Callable[[str], None]) -> Iterator[None]:
 OLDEST_TORCH = (2, 6)
 
 
-def require_torch() -> None:
-    """DiagError where this Python has no torch, or one too old to be recorded. Imports nothing."""
-    require("torch", "torch, which a training needs,", "record")
+def require_torch(otherwise: str = "") -> None:
+    """DiagError where this Python has no torch, or one too old to be recorded. ``otherwise``: what does without it, for
+    the hint. Imports nothing."""
+    try:
+        require("torch", "torch, which a training needs,", "record")
+    except DiagError as error:
+        raise DiagError(error.message, hint=f"{error.hint}{otherwise}", exit_code=error.exit_code) from error
     try:
         installed = version("torch")
     except PackageNotFoundError:  # a build that was never installed

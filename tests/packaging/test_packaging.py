@@ -228,14 +228,15 @@ def test_without_torch_traces_logs_and_plans_are_read(light: Clean) -> None:
 def test_what_an_extra_is_missing_for_says_how_to_install_it(light: Clean) -> None:
     (light.work / "train.py").write_text("import torch\n")
     pip = f"{light.bin / 'python'} -m pip install"
-    record = f"torch, which a training needs, is not installed\n      {pip} 'torch>=2.6'\n"
+    record = f"torch, which a training needs, is not installed\n      {pip} 'torch>=2.6'"
     for command in (
         ("run", "--strategy", "ddp", "--out", "new"),
-        ("run", "--out", "new", "train.py"),
         ("tune", "--strategy", "ddp", "--out", "new"),
         ("demo", "--out", "new"),
     ):
-        assert light.diag(*command, expect=1) == f"diag: {record}"
+        assert light.diag(*command, expect=1) == f"diag: {record}\n"
+    own = light.diag("run", "--out", "new", "train.py", expect=1)  # which another environment may train
+    assert own == f"diag: {record}, or start it with the Python that trains: diag run -- .../bin/torchrun train.py\n"
     assert not (light.work / "new").exists()
     printed = light.diag("dashboard", "--no-browser", expect=1)
     assert printed.startswith(f"diag: streamlit, which the dashboard needs, is not installed\n      {pip} ")

@@ -16,7 +16,7 @@ import pytest
 
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
-from diag.watch.launch import Launch, open_run_directory
+from diag.watch.launch import Launch, open_run_directory, require_torch
 from tests.command import analyze_json, diag_process
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
@@ -95,3 +95,12 @@ def test_several_nodes_need_a_name_for_the_job(tmp_path: Path) -> None:
     ended = diag_process("run", "--nnodes", "2", "--out", tmp_path / "r")
     assert ended.returncode == 2
     assert "--rdzv-id" in ended.stderr
+
+
+def test_without_torch_the_hint_names_the_python_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A light install records the training of another environment."""
+    monkeypatch.setattr("diag.errors.is_installed", lambda module: module != "torch")
+    with pytest.raises(DiagError, match="torch, which a training needs") as raised:
+        require_torch(", or start it with the Python that trains")
+    assert "pip install 'torch>=" in raised.value.hint
+    assert raised.value.hint.endswith(", or start it with the Python that trains")
