@@ -26,6 +26,7 @@ class Dashboard(Topic, name="dashboard", fixed=True):
         "newest steps that are analysed while a run trains: half a second of CPU time for two ranks",
     )
     decimals_of_address = threshold(3, "digits", "chosen", "of numbers in the address")
+    most_runs_compared = threshold(6, "runs", "chosen", "by name: as many columns as a page has room for")
     most_runs_in_figure = threshold(12, "runs", "chosen", "in one figure")
     most_points_of_spark = threshold(60, "points", "chosen", "of the small curve in a row of the list of runs")
     most_points_of_curve = threshold(400, "points", "chosen", "of a curve")

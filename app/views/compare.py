@@ -9,17 +9,28 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-from diag.api import compare_runs
+from diag.api import compare_runs, differences_by_name
 from diag.app.address import choose, choose_path, last_baseline, name_of, opened, runs_of
 from diag.app.figures import MS, finish
 from diag.app.markup import label, plain
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import PART_OF, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import bullets, draw, head, show_error, show_metrics, show_table, without_steps
+from diag.app.views.common import (
+    bullets,
+    draw,
+    head,
+    in_view,
+    nothing,
+    show_error,
+    show_metrics,
+    show_rows,
+    show_table,
+    without_steps,
+)
 from diag.diagnoses.compare import PART_NAMES, Comparison
 from diag.errors import DiagError
-from diag.show.compare import comparison_table, headline
+from diag.show.compare import comparison_table, headline, named_table
 from diag.show.page import DATA_WAIT, EXPOSED_COMM, HOST_WAIT, Metric
 from diag.words.formatting import UNKNOWN, counted, duration, number
 from diag.words.table import Column, table_of
@@ -86,9 +97,32 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
         )
     )
     show_table(comparison_table(comparison))
+    show_by_name((against, view), (before, after))
     _verdicts(against, view, before, after)
     if comparison.notes:
         st.markdown(bullets(tuple(f"{note[:1].upper()}{note[1:]}." for note in comparison.notes)))
+
+
+def show_by_name(views: Sequence[RunView], names: Sequence[str]) -> None:
+    """Draws which collectives, kernels and modules differ between runs, once it is in view: that reads traces again."""
+    st.subheader("Difference by collective, kernel and module", anchor="by-name")
+    st.fragment(_by_name)(views, names)
+
+
+def _by_name(views: Sequence[RunView], names: Sequence[str]) -> None:
+    if not in_view(f"by name {' '.join(names)}", DASHBOARD.memory_picture_px):
+        return
+    found = differences_by_name(*(view.result for view in views))
+    if not found:
+        nothing("Neither run recorded collectives, kernels or modules.", "`diag run` records a profiler window.")
+        return
+    for tab, times in zip(st.tabs([times.of.capitalize() for times in found]), found, strict=True):
+        with tab:
+            table = named_table(times, names)
+            st.caption(plain(" ".join((f"{table.title}.", *table.notes))))
+            show_rows(
+                table, key=f"by-name-{times.of}", alt=f"Difference by name: {times.what}", at_first=["difference_ns"]
+            )
 
 
 def _numbers(comparison: Comparison, before: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ import streamlit as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.api import Jobs, Result, RunState, State, state_of
+from diag.api import Jobs, Result, RunState, State, compare_runs, state_of
 from diag.app.address import (
     Version,
     analyse,
@@ -23,6 +23,7 @@ from diag.app.address import (
     choose_text,
     job_at,
     name_of,
+    opened,
     runs_of,
     version_of,
 )
@@ -42,9 +43,11 @@ from diag.app.markup import plain, prose
 from diag.app.policy import DASHBOARD
 from diag.app.theme import theme_of
 from diag.app.views.common import bullets, component, draw, show_error, show_rows
+from diag.app.views.compare import show_by_name
 from diag.errors import DiagError
 from diag.live import Curves, curves_of
 from diag.model.steps import Bottleneck, Severity, Verdict
+from diag.show.compare import headline
 from diag.show.page import MFU, TOKENS_PER_S, numbers_of
 from diag.tune.history import FILE_NAME
 from diag.words.formatting import counted, listing, spaced, visible
@@ -101,6 +104,7 @@ def _runs(
     if against is not None and len(names) == 1 and against.name not in names:
         names.append(against.name)
     _buttons(names, compare)
+    _several(chosen, rows, against)
     worst = sorted(matching, key=lambda state: lines[state.path].badness)[: DASHBOARD.curves_shown]
     named = [(rows[state.path].name, state) for state in chosen or worst]
     _curves(named, len(matching), bool(chosen))
@@ -240,6 +244,32 @@ def _buttons(names: Sequence[str], compare: Callable[[str, str], None]) -> None:
             compare(before, after)
     else:
         st.caption("Tick two runs to compare them, more to see their curves in one figure. A click on a name opens it.")
+
+
+def _several(chosen: Sequence[RunState], rows: Mapping[Path, RunRow], baseline: Line | None) -> None:
+    """Draws what differs between three or more ticked runs, when asked for: the sentence of each against the first one
+    or the baseline, and times by name with a column for each run."""
+    runs = chosen[: DASHBOARD.most_runs_compared]
+    if len(runs) < 3 or not st.toggle("What differs between the ticked runs", key="several"):
+        return
+    by_name = {rows[state.path].name: state for state in runs}
+    against = baseline.name if baseline is not None and baseline.name in by_name else next(iter(by_name))
+    try:
+        views = {name: opened(state.path, state) for name, state in by_name.items()}
+    except DiagError as error:
+        show_error(error, "These runs cannot be compared")
+        return
+    for name, view in views.items():
+        if name == against:
+            continue
+        try:
+            said = headline(compare_runs(views[against].result, view.result))
+        except DiagError as error:
+            said = f"{error.message}."
+        st.markdown(f"**{plain(name)}** against {plain(against)}: {plain(said)}")
+    if len(chosen) > len(runs):
+        st.caption(f"The first {len(runs)} of {len(chosen)} ticked runs.")
+    show_by_name(list(views.values()), list(views))
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------

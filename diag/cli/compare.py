@@ -21,6 +21,9 @@ def compare(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Compare runs whose steps do different work, at your own risk.")
     ] = False,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Also the collectives, kernels and modules that differ most.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The JSON contract on standard output.")] = False,
     comm_kernels: CommKernelsOption = None,
     jobs: JobsOption = None,
@@ -32,7 +35,7 @@ def compare(
     """
     override_thresholds(policy)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
-    from diag.api import Reading, compare_runs
+    from diag.api import Reading, compare_runs, differences_by_name
     from diag.show.compare import print_comparison, to_json
     from diag.summaries import open_by_size
 
@@ -47,9 +50,10 @@ def compare(
             f"{after} does different work from {before}: " + "; ".join(comparison.not_comparable),
             hint="--anyway compares them at your own risk",
         )
+    by_name = differences_by_name(first, second) if tables else ()
     if as_json:
-        put(to_json(comparison, first, second) + "\n")
+        put(to_json(comparison, first, second, by_name if tables else None) + "\n")
     else:
-        print_comparison(comparison, first, second)
+        print_comparison(comparison, first, second, by_name=by_name)
     missing = first.coverage.incomplete or second.coverage.incomplete
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if missing else ExitCode.OK)

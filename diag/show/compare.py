@@ -4,6 +4,7 @@ change by change."""
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from msgspec import to_builtins
 from rich.console import Console
@@ -17,11 +18,13 @@ from diag.collectors.layout import SCHEMA_VERSION
 from diag.diagnoses.compare import Comparison, Difference
 from diag.diagnoses.shares import PART_NAMES
 from diag.show.policy import PAGE
+from diag.tables.of_runs import KERNELS, NamedTimes
 from diag.tune.history import History, Interval, Outcome, Round
 from diag.words import sentences
-from diag.words.formatting import counted, duration, share, size, spaced, visible
+from diag.words.formatting import counted, duration, share, short_name, size, spaced, visible
 from diag.words.table import (
     HUNDREDTHS_OF_MS,
+    MEAN_COUNT,
     SIZE,
     TENTHS_OF_MS,
     TEXT_RIGHT,
@@ -40,8 +43,9 @@ from .text import COLOUR, caption, print_gaps
 _OF_THE_PATH = "critical path, ms a step"
 
 
-def to_json(comparison: Comparison, before: Result, after: Result) -> str:
+def to_json(comparison: Comparison, before: Result, after: Result, by_name: Sequence[NamedTimes] | None = None) -> str:
     """The document. ``difference_ns``: (low, likely, high)."""
+    named = {} if by_name is None else {"by_name": [_named_times(times) for times in by_name]}
     content = {
         "schema_version": SCHEMA_VERSION,
         **policy.as_dict(),
@@ -68,12 +72,37 @@ def to_json(comparison: Comparison, before: Result, after: Result) -> str:
             "notes": list(comparison.notes),
         },
         "verdicts": [to_builtins(result.verdict) for result in (before, after)],
+        **named,
     }
     return json.dumps(content, indent=1)
 
 
-def print_comparison(comparison: Comparison, before: Result, after: Result, console: Console | None = None) -> None:
-    """The difference in a sentence, the parts in a table, both verdicts, and what else differs."""
+def _named_times(times: NamedTimes) -> dict[str, object]:
+    return {
+        "of": times.of,
+        "what": times.what,
+        "rows": [
+            {
+                "name": row.name,
+                "before_ns": row.ns[0],
+                "after_ns": row.ns[1],
+                "before_calls": row.calls[0],
+                "after_calls": row.calls[1],
+            }
+            for row in times.rows
+        ],
+    }
+
+
+def print_comparison(
+    comparison: Comparison,
+    before: Result,
+    after: Result,
+    console: Console | None = None,
+    by_name: Sequence[NamedTimes] = (),
+) -> None:
+    """The difference in a sentence, the parts in a table, what differs below them, both verdicts, and what else
+    differs."""
     console = report_console(console)
     for name, result in (("before", before), ("after", after)):
         console.print(Text(f"{name:<8}{caption(result)}", "dim"))
@@ -94,6 +123,10 @@ def print_comparison(comparison: Comparison, before: Result, after: Result, cons
     console.print()
     table = comparison_table(comparison)
     print_table(console, table, _styles(comparison))
+    for times in by_name:
+        named = named_table(times, ("before", "after"), PAGE.most_named_differences)
+        console.print()
+        print_table(console, named)
     console.print()
     for name, result in (("Before", before), ("After", after)):
         verdict = result.verdict
@@ -161,6 +194,31 @@ def _against(comparison: Comparison) -> list[Difference]:
     return [
         p for p in comparison.parts if p.sure and -sign * p.ns[1] > (1 - PAGE.named_parts_share) * abs(comparison.ns[1])
     ]
+
+
+def named_table(times: NamedTimes, runs: Sequence[str], most: int | None = None) -> Table:
+    """Times by name, a column for each run, and of two runs their difference; at most ``most`` rows."""
+    rows = times.rows[:most]
+    columns: dict[Column, Sequence[object]] = {
+        Column("name", label=times.noun, long=True, weight=0): [
+            Cell(row.name, short_name(row.name).removeprefix("aten::")) if times.of == KERNELS else row.name
+            for row in rows
+        ]
+    }
+    for place, run in enumerate(runs):
+        columns[Column(f"run_{place}_ns", HUNDREDTHS_OF_MS, label=run, weight=6)] = [row.ns[place] for row in rows]
+    if len(runs) == 2:
+        columns[Column("difference_ns", _DIFFERENCE, label="difference", weight=9)] = [
+            (row.ns[1] or 0.0) - (row.ns[0] or 0.0) for row in rows
+        ]
+    for place, run in enumerate(runs):
+        columns[Column(f"run_{place}_calls", MEAN_COUNT, label=f"calls, {run}", weight=3)] = [
+            row.calls[place] for row in rows
+        ]
+    missing = [runs[place] for place in times.missing]
+    note = f"Not recorded in {' and '.join(missing)}." if missing else ""
+    title = f"{sentence(times.what)}: mean milliseconds of a rank's step"
+    return table_of(times.of, title, columns, (note,), symbol="ms", left_out=len(times.rows) - len(rows))
 
 
 def comparison_table(comparison: Comparison) -> Table:

@@ -27,6 +27,7 @@ class Page(Topic, name="page"):
         "chosen",
         "of a step of a long run that is not kept in detail: a culprit that costs less is left out",
     )
+    most_named_differences = threshold(6, "rows", "chosen", "of the collectives, kernels or modules that differ most")
     most_snapshot_rows = threshold(6, "rows")
     most_snapshots_named = threshold(4, "snapshots")
     most_notebook_findings = threshold(8, "findings")

@@ -22,6 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root: Path = tmp_path_factory.mktemp("runs")
     write_run(root / "alright")
     write_run(root / "slow", slow_data_ms={1: 40})
+    write_run(root / "third")
     return root
 
 
@@ -62,6 +63,22 @@ def test_two_ticked_runs_are_compared_in_the_words_of_the_terminal(
         found.page.get_by_role("button", name="Compare alright with slow").click()
         found.page.wait_for_url("**/compare**")
         expect(found.page.get_by_text(sentence).first).to_be_visible()
+        assert found.complaints == []
+
+
+def test_what_differs_between_many_ticked_runs(browser: Browser, served: Served, folder: Path) -> None:
+    with visit(browser, height=1400) as found:
+        found.open(served.at("?baseline=alright"), until="All numbers")
+        page = found.page
+        for name in ("alright", "slow", "third"):
+            page.get_by_role("checkbox", name=f"Choose {name}", exact=True).check()
+            found.settle()
+        page.get_by_text("What differs between the ticked runs").click()
+        for name in ("slow", "third"):
+            said = headline(compare_runs(open_run(folder / "alright"), open_run(folder / name)))
+            expect(page.get_by_text(f"{name} against alright: {said}")).to_be_visible()
+        page.get_by_text("Difference by collective, kernel and module").first.evaluate("it => it.scrollIntoView()")
+        expect(page.get_by_text("Exposed time of collectives: mean milliseconds of a rank's step")).to_be_visible()
         assert found.complaints == []
 
 

@@ -24,6 +24,7 @@ _SAMPLES = _ROOT / "sample_traces"
         ("analyze SEVERAL", ("analyze", _SAMPLES / "fsdp2-slow-wire", _SAMPLES / "ddp-healthy")),
         ("history", ("history", _SAMPLES / "fsdp2-not-overlapped")),
         ("compare", ("compare", _SAMPLES / "fsdp2-not-overlapped", _SAMPLES / "fsdp2-slow-wire")),
+        ("compare", ("compare", _SAMPLES / "fsdp2-not-overlapped", _SAMPLES / "fsdp2-slow-wire", "--tables")),
         ("check", ("check", _SAMPLES / "ddp-healthy", "--max-step", "1ms", "--max-data-wait", "50%")),
         ("triage", ("triage", _ROOT / "tests/hang/captured/skip-collective-4-ranks")),
         ("triage", ("triage", _ROOT / "tests/hang/captured/sigkill-2-ranks")),
