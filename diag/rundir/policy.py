@@ -100,6 +100,7 @@ class Silence(Topic, name="silence"):
     idle_still_s = threshold(
         5.0, "s", "chosen", "without running, after which the call that a thread is blocked in is said"
     )
+    unbegun_s = threshold(86_400.0, "s", "chosen", "that a run may wait for its first rank, in a queue of jobs")
     first_step_s = threshold(
         300.0, "s", "chosen", "before the first step, in which all ranks wait in collectives or in calls to the system"
     )

@@ -238,6 +238,8 @@ def judge(
         if done and quiet_ns >= SILENCE.least_still_s * 1e9:  # no launcher records the end of an attached training
             failed = any(rank.raised for rank in done)
             return Judged(State.FAILED if failed else State.FINISHED, last_sign_ns, ranks=_states(read))
+    if not ranks and quiet_ns < SILENCE.unbegun_s * 1e9:  # attached, and the job is in a queue
+        return Judged(State.STARTING, now_ns)
     if quiet_ns < SILENCE.silent_s * 1e9:
         return _of_live(ranks, read, now_ns, planned_steps)
     seen = _seen(ranks)

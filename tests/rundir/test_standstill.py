@@ -310,6 +310,15 @@ def blocked(files: RankLayout, **fields: object) -> None:
     os.utime(files.heartbeat, ns=(NOW - S, NOW - S))
 
 
+def test_a_run_whose_ranks_wait_in_a_queue_starts(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path / "run")
+    layout.root.mkdir()
+    layout.manifest.write_text(json.dumps({"world_size": 2}))
+    written = layout.manifest.stat().st_mtime_ns
+    assert state_of(layout.root, written + 7200 * S).state == "starting"
+    assert state_of(layout.root, written + 100_000 * S).state == "ended, not closed"
+
+
 @pytest.mark.parametrize(
     ("still_s", "silent_s", "idle", "expected"),
     [
