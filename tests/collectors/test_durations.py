@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +34,7 @@ from diag.collectors.policy import RECORDING
 from diag.collectors.records import DurationLine
 from diag.collectors.settings import SETTINGS_VARIABLE, CollectorSettings
 from diag.rundir.lines import read_lines
+from tests.forked import forked_python
 from tests.recorders import GLOO_IS_RECORDED
 
 TOP = str(Path(__file__).parents[2])
@@ -365,7 +365,7 @@ print(path.exists(), complaints.messages)
 @GLOO_IS_RECORDED
 def test_gloo_s_recorder_has_no_durations_and_the_format_that_is_cut(tmp_path: Path) -> None:
     """The real recorder, in a process of its own: it is one for the whole process."""
-    command = [sys.executable, "-c", GLOO, str(tmp_path / "durations.jsonl")]
+    command = [*forked_python(), "-c", GLOO, str(tmp_path / "durations.jsonl")]
     environment = {**os.environ, "PYTHONPATH": TOP, "TORCH_FR_BUFFER_SIZE": "2000"}  # with torch 2.8 it is off without
     ended = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     reason = "durations of collectives are not recorded: the Flight Recorder of this backend has no durations"

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.command import diag, diag_process
 from tests.export.runs import written
+from tests.forked import forked_python
 from tests.patience import PATIENCE_S
 
 SAMPLE = Path(__file__).parents[2] / "sample_traces" / "fsdp2-slow-loader-rank1"
@@ -59,7 +60,7 @@ def test_a_run_is_followed_until_it_ends(tmp_path: Path) -> None:
     layout, lines = written(tmp_path / "r", steps=2), tmp_path / "lines.jsonl"
     beat = json.loads(layout.rank(0).heartbeat.read_bytes())
     layout.rank(0).heartbeat.write_text(json.dumps({**beat, "unix_ns": time.time_ns()}))
-    command = [sys.executable, "-m", "diag", "export", str(layout.root), "--format", "jsonl", "-o", str(lines)]
+    command = [*forked_python(), "-m", "diag", "export", str(layout.root), "--format", "jsonl", "-o", str(lines)]
     with subprocess.Popen([*command, "--follow", "--every", "0.2"]) as process:
         while readings(lines) < 2:
             assert process.poll() is None
@@ -133,7 +134,7 @@ def test_who_may_scrape(
     tmp_path: Path, options: list[str], variable: str, with_token: bool, without: int, said: str
 ) -> None:
     run = written(tmp_path / "r", steps=3).root
-    command = [sys.executable, "-m", "diag", "metrics", str(run), "--port", "0", *options]
+    command = [*forked_python(), "-m", "diag", "metrics", str(run), "--port", "0", *options]
     environment = {**os.environ, "DIAG_METRICS_TOKEN": variable}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
