@@ -55,18 +55,13 @@ class Clue:
 
 @dataclass(frozen=True)
 class Fault:
-    """A kind of fault that records alone can show. Of several, the one with the smallest ``place`` is the cause."""
+    """A kind of fault that records alone can show. Of several, ``diag.ended.precedence`` says which is the cause."""
 
     id: str
     title: str
     priority: int
-    follows: float = 0.0  # within its priority: > 0 a consequence of the others there, < 0 it explains them
     ending: bool = False  # a process ended: another fault may explain it, and it may have been a victim
     outside: bool = False  # somebody ended the job from outside
-
-    @property
-    def place(self) -> float:
-        return self.priority + self.follows
 
 
 FULL = "cuda_oom"
@@ -81,9 +76,8 @@ FAULTS: Mapping[str, Fault] = {
         Fault("mismatch_shape", "ranks call a collective with different sizes", 3),
         Fault("mismatch_op", "ranks call different collectives", 3),
         Fault("desync", "ranks are at different collectives", 3),
-        # A rank that is busy explains that it is missing.
-        Fault("slow_rank_eval", "the others wait while a rank evaluates", 4, -0.1),
-        Fault("slow_rank_checkpoint", "the others wait while a rank saves a checkpoint", 4, -0.1),
+        Fault("slow_rank_eval", "the others wait while a rank evaluates", 4),
+        Fault("slow_rank_checkpoint", "the others wait while a rank saves a checkpoint", 4),
         Fault("missing_rank", "a rank did not join the collective", 4),
         Fault("job_cancelled", "a scheduler or a person ended the job", 5, outside=True),
     )

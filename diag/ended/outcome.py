@@ -20,6 +20,7 @@ from diag.words.formatting import NBSP, counted
 
 from .model import FAULTS, FULL, HEALTHY, NAME_NO_CAUSE, Clue, headline
 from .out_of_memory import look_at_snapshot, out_of_memory_lines
+from .precedence import FIRST, Place, place_of
 from .read import Rundir, read_run
 from .rundir import clues_of, needs_triage
 from .state import ended_well, standing
@@ -146,9 +147,9 @@ def _stacks_of(run: Rundir) -> str:
     return f"`diag triage {run.manifest.parent} --stacks` takes the stacks of all ranks." if live else ""
 
 
-def _place(clue: Clue) -> float:
+def _place(clue: Clue) -> Place:
     fault = FAULTS[clue.fault_class]
-    return 0.0 if clue.comes_first else fault.place + (clue.confidence < ENDED.weak)
+    return FIRST if clue.comes_first else place_of(fault.id, fault.priority, clue.confidence < ENDED.weak)
 
 
 def _confidence(clue: Clue) -> float:

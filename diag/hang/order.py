@@ -9,15 +9,12 @@ from dataclasses import dataclass, replace
 
 from diag.ended.model import Clue
 from diag.ended.policy import ENDED
+from diag.ended.precedence import DOUBTFUL_END, FIRST, NEVER_FIRST, Place, place_of, reason_of
 from diag.hang.classes import CLASSES
 from diag.hang.model import Guess, RuledOut
 from diag.hang.policy import HANG_EVIDENCE
 
 # -- Causes before consequences, wherever they stand in a file ---------------------------------------------------------
-
-_FIRST = 0.0  # before every class
-_NEVER_FIRST = 6.5  # behind every class that can be a cause
-_DOUBTFUL_END = 4.5  # a process that ended, perhaps as a victim: behind ranks that are missing
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class Chosen:
 @dataclass(frozen=True)
 class _Placed:
     clue: Clue
-    place: float
+    place: Place
     demoted: str = ""  # why it is not at the place of its class
 
 
@@ -89,15 +86,14 @@ def _before(first: Clue, second: Clue) -> bool:
 
 def _place(clue: Clue, roots: Sequence[Clue], first_timeout_ns: int | None) -> _Placed:
     if clue.comes_first:
-        return _Placed(clue, _FIRST)
+        return _Placed(clue, FIRST)
     fault_class = CLASSES[clue.fault_class]
-    place = fault_class.place
     demoted = _why_not_first(clue, roots, first_timeout_ns)
     if demoted:
-        return _Placed(clue, max(place, _NEVER_FIRST), demoted)
-    if clue.confidence < ENDED.weak:
-        place = max(place + 1, _DOUBTFUL_END) if fault_class.ending else place + 1
-    return _Placed(clue, place)
+        return _Placed(clue, max(place_of(fault_class.id, fault_class.priority), NEVER_FIRST), demoted)
+    weak = clue.confidence < ENDED.weak
+    place = place_of(fault_class.id, fault_class.priority, weak)
+    return _Placed(clue, max(place, DOUBTFUL_END) if weak and fault_class.ending else place)
 
 
 def _why_not_first(clue: Clue, roots: Sequence[Clue], first_timeout_ns: int | None) -> str:
@@ -151,6 +147,8 @@ def _because(best: _Placed, other: _Placed) -> str:
     stated = CLASSES[best.clue.fault_class].rules_out.get(other.clue.fault_class)
     if stated:
         return stated
+    if explained := reason_of(best.clue.fault_class, other.clue.fault_class):
+        return explained
     if _before(best.clue, other.clue):
         return f"its first line comes {_apart(best.clue, other.clue)} later"
     if other.place > best.place:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diag.ended.precedence import EXPLAINS
 from diag.hang.classes import CLASSES, NEVER_ROOTS
 from diag.hang.classes.base import FaultClass, LogPattern
 from diag.hang.model import Role
@@ -9,8 +10,8 @@ from diag.hang.model import Role
 _HEAD = """# What `diag triage` can say
 
 Generated from the registry in `diag/hang/classes`. Where several classes match, the one with the smaller priority is
-the root. A line is evidence for its class if it has the text shown; what a rule concludes from several lines is said
-beside it. Names in braces are filled in.
+the root; within a priority, [one explains the other](#what-explains-what). A line is evidence for its class if it has
+the text shown; what a rule concludes from several lines is said beside it. Names in braces are filled in.
 """
 _MOST_TEXTS = 20  # of a pattern
 _BLANKS = {
@@ -36,7 +37,9 @@ def page() -> str:
     never = ["| text | why it is no cause | printed by |", "|---|---|---|"]
     for found in NEVER_ROOTS:
         never += [f"| {_cell(_texts(s))} | {_cell(s.says)} | {_cell(s.printed_by)} |" for s in found.patterns.values()]
-    return "\n".join([_HEAD, *rows, "", "## Never a cause", "", *never, ""])
+    graph = [f"- {', '.join(g.causes)} → {', '.join(g.effects)}: {g.because}." for g in EXPLAINS]
+    graph = ["## What explains what", "", *graph, ""]
+    return "\n".join([_HEAD, *rows, "", *graph, "## Never a cause", "", *never, ""])
 
 
 def decides(found: FaultClass) -> list[str]:

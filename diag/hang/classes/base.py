@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from diag.ended.model import FAULTS, NAME_NO_CAUSE
+from diag.ended.precedence import OF_A_PROCESS
 from diag.ended.raised import shortened
 from diag.hang.model import Line, Role
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE
@@ -114,7 +115,7 @@ def _quoted(match: re.Match[str]) -> bool:
 @dataclass(frozen=True)
 class FaultClass:
     """A cause that can be named, with all that the rules need to know about it. Where several classes match, the one
-    with the smallest ``place`` is the root."""
+    of the smallest priority that no other explains (``diag.ended.precedence``) is the root."""
 
     id: str
     title: str
@@ -130,7 +131,6 @@ class FaultClass:
     coarse: bool = False  # less specific than the other classes of its priority: never their rival
 
     # Its place among clues
-    follows: float = 0.0  # within its priority: > 0 a consequence of the others there, < 0 it explains them
     ending: bool = False  # a process ended: another class may explain it, and it may have been a victim
     outside: bool = False  # somebody ended the job from outside
     explained_on_host: tuple[str, ...] = ()  # for an ending: classes that explain it if they are on its host
@@ -149,13 +149,9 @@ class FaultClass:
         return self.id not in NAME_NO_CAUSE
 
     @property
-    def place(self) -> float:
-        return self.priority + self.follows
-
-    @property
     def explains_ends(self) -> bool:
         """Whether a process may have ended because of it."""
-        return self.priority == 2 and not self.follows
+        return self.id in OF_A_PROCESS
 
     def patterns_of(self, role: Role) -> tuple[str, ...]:
         return tuple(name for name, pattern in self.patterns.items() if pattern.role == role)

@@ -306,7 +306,6 @@ _INFINIBAND = (
         id="ib_completion_error",
         title="an InfiniBand or RoCE path loses packets",
         priority=2,
-        follows=0.4,  # transfers fail whenever the other end does
         lost_with_process=True,
         next_steps=(
             "At the start of a job: wrong GID or RoCE set-up: NCCL_IB_GID_INDEX (often 3), NCCL_IB_TC, `show_gids`, "

@@ -374,7 +374,6 @@ _HOSTS = (
         id="same_host_identity",
         title="two hosts look like one to NCCL",
         priority=2,
-        follows=-0.1,  # CUDA cannot open the memory of a GPU that is on another host
         by_line=True,
         next_steps=(
             "NCCL treats processes with the same hostname and boot id as one host: give every host (or container) its "

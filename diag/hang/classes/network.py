@@ -127,7 +127,6 @@ CLASSES = (
         id="net_connect_timeout",
         title="an address does not answer",
         priority=2,
-        follows=0.6,  # a wrong interface ranks before the connections that fail because of it
         next_steps=(
             "Look at {where}: is its process alive, and does a firewall drop packets? {nc} from the "
             "host that complains; NCCL needs all high ports open between the hosts.",
@@ -190,7 +189,6 @@ CLASSES = (
         id="net_connect_refused",
         title="an address refuses connections",
         priority=2,
-        follows=0.6,
         next_steps=(
             "Look at {where}: the host answers, but nothing listens there. Did the process exit, or start after the "
             "retries ran out? `ss -ltnp` there, and the first error in its log.",
@@ -241,7 +239,6 @@ CLASSES = (
         id="net_connection_lost",
         title="a connection was lost",
         priority=2,
-        follows=0.8,  # connections end whenever a process at the other end does
         closed_at_end=True,
         lost_with_process=True,
         next_steps=(
@@ -335,7 +332,6 @@ CLASSES = (
         id="net_failure",
         title="a call to the network failed",
         priority=2,
-        follows=0.7,  # errors that no finer class covers
         coarse=True,
         by_line=True,
         next_steps=(

@@ -17,7 +17,6 @@ CLASSES = (
         id="slow_rank_preprocess",
         title="the others wait while a rank prepares data",
         priority=4,
-        follows=-0.1,  # a rank that is busy explains that it is missing
         busy="was still preparing data",
         next_steps=(
             "Prepare the data before the job, or on every rank; a barrier around rank 0's work is bound by the "
@@ -89,7 +88,6 @@ CLASSES = (
         id="slow_rank_init",
         title="the others wait for a rank that is slow to start",
         priority=4,
-        follows=-0.1,  # a rank that is busy explains that it is missing
         busy="was still loading",
         by_line=True,
         speaker_is_culprit=False,
