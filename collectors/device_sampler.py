@@ -69,8 +69,7 @@ def sampler_of(accelerator: Accelerator | None) -> DeviceSampler:
     if accelerator is None:
         return DeviceSampler("this rank uses no GPU")
     if accelerator.kind.sampler == "NVML":
-        uuid = accelerator.uuid
-        return NvmlSampler(f"GPU-{uuid}" if uuid is not None else None, accelerator.device.index)
+        return NvmlSampler(accelerator.uuid, accelerator.device.index)
     if accelerator.kind.sampler == "amdsmi":
         return AmdSmiSampler(accelerator.pci_address)
     return DeviceSampler(accelerator.kind.lacks)
@@ -117,7 +116,7 @@ class NvmlSampler(DeviceSampler):
             pynvml.nvmlInit()
             self._nvml = pynvml
             if device_uuid is not None:
-                self._handle = pynvml.nvmlDeviceGetHandleByUUID(device_uuid)
+                self._handle = _nvml_handle(pynvml, device_uuid)
             else:
                 self._handle = pynvml.nvmlDeviceGetHandleByIndex(device_index)
         except ImportError:
@@ -203,6 +202,17 @@ class NvmlSampler(DeviceSampler):
                 nvml.nvmlDeviceGetRetiredPages(self._handle, getattr(nvml, f"NVML_PAGE_RETIREMENT_CAUSE_{cause}"))
             )
         )
+
+
+def _nvml_handle(nvml: Any, uuid: str) -> Any:
+    """Of a GPU; of a part of one (MIG), which torch reports by an id that NVML has under another prefix."""
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except Exception as error:  # pynvml creates its error classes at import time
+        try:
+            return nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
+        except Exception:
+            raise error from None
 
 
 def _by_link(links: Iterable[int], read: Callable[[int], int]) -> list[int | None]:

@@ -39,12 +39,23 @@ def test_no_driver_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
         raise NVMLError_LibraryNotFound("NVML Shared Library Not Found")
 
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(nvmlInit=refuse))
-    assert NvmlSampler("GPU-1", 0).sample().unavailable == "no NVIDIA driver"
+    assert NvmlSampler("1", 0).sample().unavailable == "no NVIDIA driver"
+
+
+def test_a_part_of_a_gpu_has_another_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    def handle(uuid: str) -> str:
+        if uuid not in ("GPU-whole", "MIG-part"):
+            raise NVMLError("Not Found")
+        return uuid
+
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(nvmlDeviceGetHandleByUUID=handle))
+    assert [NvmlSampler(uuid, 0)._handle for uuid in ("whole", "part")] == ["GPU-whole", "MIG-part"]
+    assert NvmlSampler("gone", 0).sample().unavailable == "NVML: Not Found"
 
 
 def test_no_package_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert NvmlSampler("GPU-1", 0).sample().unavailable == "nvidia-ml-py is not installed"
+    assert NvmlSampler("1", 0).sample().unavailable == "nvidia-ml-py is not installed"
 
 
 def test_what_a_gpu_does_not_offer_stays_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +70,7 @@ def test_what_a_gpu_does_not_offer_stays_unknown(monkeypatch: pytest.MonkeyPatch
         nvmlDeviceGetCurrentClocksEventReasons=lambda handle: 0x44,
     )
     monkeypatch.setitem(sys.modules, "pynvml", module)
-    sample = NvmlSampler("GPU-1", 0).sample()
+    sample = NvmlSampler("1", 0).sample()
     assert (sample.sm_clock_mhz, sample.memory_clock_mhz, sample.temperature_c) == (1980, 2619, 63)
     assert sample.utilization_percent == 97
     assert sample.throttle_reasons == ["power cap", "hardware thermal"]
@@ -100,7 +111,7 @@ def test_rows_links_and_errors_are_read(monkeypatch: pytest.MonkeyPatch) -> None
         nvmlDeviceGetNvLinkErrorCounter=errors,
     )
     monkeypatch.setitem(sys.modules, "pynvml", module)
-    sample = NvmlSampler("GPU-1", 0).sample()
+    sample = NvmlSampler("1", 0).sample()
     assert (sample.ecc_corrected, sample.ecc_uncorrected) == (7, 2)
     assert sample.health == DeviceHealth(
         source="NVML",
@@ -127,7 +138,7 @@ def test_an_older_gpu_retires_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         nvmlDeviceGetRetiredPagesPendingStatus=lambda handle: 1,
     )
     monkeypatch.setitem(sys.modules, "pynvml", module)
-    health = NvmlSampler("GPU-1", 0).sample().health
+    health = NvmlSampler("1", 0).sample().health
     assert health == DeviceHealth("NVML", retired_pages=3, retire_pending=True)
 
 

@@ -64,6 +64,7 @@ _OF_COMMANDS = ("typer", "rich", "msgspec", "polars")  # that `diag run` needs a
 _ANALYSIS_S = 45  # of the time budget, for the checks
 _GRACE_S = 8  # for torchrun to end its workers
 _MARK = "DIAG_GPU_CHECK_CASE"  # the environment variable by which the processes of a run are found
+_OF_TORCHRUN = re.compile("ChildFailedError|To enable traceback|error_file")  # which says nothing of the cause
 _TOLD = ("CUDA_", "NVIDIA_", "NCCL_", "TORCH_", "OMP_", "LD_LIBRARY_PATH")
 _MOST_PRINTED = 1 << 20  # bytes of a run's log, its end
 _ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception)\b.*:|Duplicate GPU|.*(core dumped|Killed|NCCL WARN)")
@@ -152,7 +153,8 @@ def _shared_by(probe: str) -> str:
     code, text, _ = run_limited(command, environment(False) | {MULTI_RANK_VARIABLE: "1"}, 40)
     if code == 0:
         return ""
-    errors = [line for line in text.splitlines() if "rror" in line or "Duplicate GPU" in line]
+    lines = [line for line in text.splitlines() if not _OF_TORCHRUN.search(line)]
+    errors = [line for line in lines if "rror" in line or "Duplicate GPU" in line]
     named = [line for line in errors if "Duplicate GPU" in line] or errors or ["no answer"]
     return named[-1].strip()
 
@@ -346,7 +348,8 @@ def _last_error(where: Path, text: str) -> str:
     """The first error that a rank printed, else the last that the command printed; "" where neither names one."""
     logs = [path.read_text(errors="replace") for path in sorted((where / "torchrun").rglob("stderr.log"))]
     for printed in (*logs, text):
-        named = [line.strip() for line in printed.splitlines() if _ERROR.match(line.strip())]
+        lines = [line.strip() for line in printed.splitlines() if not _OF_TORCHRUN.search(line)]
+        named = [line for line in lines if _ERROR.match(line)]
         if named:
             return named[0][:300]
     return ""
