@@ -49,10 +49,9 @@ MEMORY = Quantity("memory", "peak memory, GB", lambda mean: mean("memory") / GB)
 def curves_of_result(result: Result) -> Curves:
     """The curves of an analysed run without records, such as a folder of traces: only its step times are known."""
     steps = result.attribution.steps
-    dur_ns = np.array([step.dur_ns for step in steps], dtype=np.float64)
+    dur_ns = steps.dur_ns.astype(np.float64)
     unknown = np.full(len(steps), np.nan)
-    numbers = np.array([step.step for step in steps], dtype=np.int64)
-    return Curves(None, numbers, dur_ns, dur_ns, unknown, unknown, unknown)
+    return Curves(None, steps.step, dur_ns, dur_ns, unknown, unknown, unknown)
 
 
 def throughput(curves: Sequence[Curves]) -> Quantity:

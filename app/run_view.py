@@ -14,7 +14,6 @@ from diag.app.policy import DASHBOARD
 from diag.diagnoses.comm_cause import SLOW_LINK
 from diag.diagnoses.compare import PART_NAMES, StepPart
 from diag.model import UNKNOWN
-from diag.model.parts import parts_of_steps
 from diag.model.steps import Bottleneck, Kind
 from diag.show.page import Page, page_of
 from diag.show.parts import Part as Part
@@ -131,8 +130,8 @@ class RunView:
 def view_of(result: Result) -> RunView:
     """The layout of one run."""
     accounts = result.attribution.steps
-    every, column = parts_of_steps(accounts)
-    ranks, steps = result.attribution.ranks, tuple(account.step for account in accounts)
+    every, column = accounts.parts, accounts.of_part
+    ranks, steps = result.attribution.ranks, tuple(accounts.step.tolist())
     if result.from_summaries:  # summaries hold the steps of a few ranks only
         ranks = tuple(np.unique(every.rank).tolist())
     row = np.searchsorted(ranks, every.rank)
@@ -142,7 +141,7 @@ def view_of(result: Result) -> RunView:
     dur_ns[row, column] = every.dur_ns
     for part, ns in split(every).items():
         parts[part][row, column] = ns
-    usable = np.array([account.usable for account in accounts], dtype=np.bool_)
+    usable = accounts.usable
     counted = usable if usable.any() else np.ones(len(steps), dtype=np.bool_)
     return RunView(
         result=result,
@@ -151,9 +150,9 @@ def view_of(result: Result) -> RunView:
         ranks=ranks,
         steps=steps,
         counted=counted,
-        windows=np.array([account.window for account in accounts], dtype=np.bool_),
-        notes=tuple(account.note for account in accounts),
-        bottlenecks=tuple(result.bottleneck_of(account) for account in accounts),
+        windows=accounts.window,
+        notes=accounts.note,
+        bottlenecks=tuple(result.bottlenecks[step] for step in steps),
         dur_ns=dur_ns,
         parts={part: grid for part, grid in parts.items() if np.nansum(grid)},
         waiting_known=bool((every.exposed_wait_ns != UNKNOWN).any()),

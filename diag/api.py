@@ -22,11 +22,11 @@ from diag.diagnoses.durations import collectives_account, notes_on
 from diag.diagnoses.verdict import agreeing, bottlenecks_of, classes_of, faults_first, judge
 from diag.errors import DiagError, ExitCode
 from diag.model import Gap
+from diag.model.accounts import Attribution, StepAccount, StepAccounts
 from diag.model.history import History as History
 from diag.model.query import Query
 from diag.model.steps import (
     Advice,
-    Attribution,
     Bottleneck,
     Coverage,
     Division,
@@ -35,7 +35,6 @@ from diag.model.steps import (
     NotLooked,
     Outcome,
     Recommendation,
-    StepAccount,
     Verdict,
 )
 from diag.rundir.asked import StepsAsked, steps_asked
@@ -248,13 +247,18 @@ class Result(Struct, frozen=True, dict=True):
 
     def bottleneck_of(self, step: StepAccount) -> Bottleneck:
         """The class of one step, by the account that the verdict rests on; undetermined if the verdict is."""
-        if self.verdict.bottleneck == Bottleneck.UNDETERMINED:
-            return Bottleneck.UNDETERMINED
-        return self._classes.get(step.step) or self._by_account[step.step]
+        return self.bottlenecks[step.step]
 
     @cached_property
-    def _by_account(self) -> dict[int, Bottleneck]:
-        return bottlenecks_of(self.attribution.steps, self.on_device)
+    def bottlenecks(self) -> dict[int, Bottleneck]:
+        """The class of each step."""
+        steps = self.attribution.steps
+        if self.verdict.bottleneck == Bottleneck.UNDETERMINED:
+            return dict.fromkeys(steps.step.tolist(), Bottleneck.UNDETERMINED)
+        classes = self._classes
+        if classes.keys() >= steps.numbers:
+            return classes
+        return bottlenecks_of(steps, self.on_device) | classes
 
     @cached_property
     def _classes(self) -> dict[int, Bottleneck]:
@@ -278,7 +282,7 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def steps(self) -> pl.DataFrame:
         """The time of every rank in every step, by part: a row for each rank of each step."""
-        return frames.steps(self.attribution, self.bottleneck_of)
+        return frames.steps(self.attribution, self.bottlenecks)
 
     @cached_property
     def ranks(self) -> pl.DataFrame:
@@ -560,7 +564,7 @@ def open_inspector(root: Path | str, files: Sequence[Path]) -> DurationResult:
         not_looked=examination.not_looked,
         notes=(*notes, *notes_on(collectives)),
     )
-    attribution = Attribution((), account.ranks, None, False, True, ())
+    attribution = Attribution(StepAccounts.of(()), account.ranks, None, False, True, ())
     verdict = judge(attribution, examination, coverage, tables)
     return DurationResult(tables, attribution, examination, coverage, verdict, durations=account)
 
@@ -706,10 +710,10 @@ def _notes_on_steps(attribution: Attribution) -> list[str]:
 def _outside_of_steps(attribution: Attribution) -> str:
     """How much of the window is in no inferred step, as the end of a sentence; "" for less than a tenth of it."""
     around = {
-        reason: sum(step.dur_ns for step in attribution.steps if step.note == reason)
+        reason: int(attribution.steps.dur_ns[[note == reason for note in attribution.steps.note]].sum())
         for reason in (BEFORE_ITERATIONS, AFTER_ITERATIONS)
     }
-    if sum(around.values()) < _MUCH_OUTSIDE * sum(step.dur_ns for step in attribution.steps):
+    if sum(around.values()) < _MUCH_OUTSIDE * int(attribution.steps.dur_ns.sum()):
         return ""
     return "; " + " and ".join(f"{duration(ns)} {reason}" for reason, ns in around.items() if ns) + " do not count"
 

@@ -17,7 +17,6 @@ from diag.app.timeline_data import part_of
 from diag.errors import DiagError
 from diag.hang.api import Investigation, investigate, places_of
 from diag.model.memory import Category as Use
-from diag.model.steps import StepAccount
 from diag.show import svg
 from diag.show.breakdowns import allocation_table, collective_table
 from diag.show.memory import curve_sentence, peak_sentence, who
@@ -116,7 +115,8 @@ def _worst_step(view: RunView) -> Lanes:
     """Every rank, by cause, in the counted step in which the verdict's finding costs most, else in the longest one."""
     result = view.result
     place = next((card.place for card in view.page.findings if card.place is not None), None)
-    worst = place.step if place is not None else max(result.attribution.counted, key=_length).step
+    counted = result.attribution.counted
+    worst = place.step if place is not None else int(counted.step[counted.dur_ns.argmax()])
     timeline = timeline_of(result)
     span = next(span for span in timeline.steps if span.step == worst)
     ranks = _shown(view, sorted(timeline.ranks))
@@ -143,10 +143,6 @@ def _worst_step(view: RunView) -> Lanes:
         rest += "; the clocks of some ranks are not aligned"
     drawn = svg.rows_over(rows, span.begin_ns, span.end_ns, f"{lead}{rest}", 960)
     return Lanes(lead, rest, Markup(drawn), legend)
-
-
-def _length(step: StepAccount) -> int:
-    return step.dur_ns
 
 
 def _shown(view: RunView, ranks: list[int]) -> list[int]:

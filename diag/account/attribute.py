@@ -12,18 +12,9 @@ from msgspec.structs import replace
 from diag.account.policy import CLOCKS, STEPS
 from diag.collectors.records import EVALUATION, WINDOW_ACTIVE, WINDOW_AFTER, WINDOW_WARMUP, Manifest
 from diag.model import UNKNOWN, Gap
-from diag.model.parts import PartColumns, PartRows
-from diag.model.steps import (
-    Attribution,
-    Division,
-    Kind,
-    MatchedCollective,
-    Pieces,
-    RankStep,
-    StepAccount,
-    by_causes,
-    joined,
-)
+from diag.model.accounts import Attribution, StepAccounts
+from diag.model.parts import PartColumns
+from diag.model.steps import Division, Kind, MatchedCollective, Pieces, RankStep, by_details, by_kinds, joined
 from diag.rundir.columns import Bools
 from diag.rundir.tables import Only, RankTables, Tables, axes_of
 from diag.traces.trace import Trace
@@ -94,30 +85,28 @@ def attribute(
     left_out = steps_left_out(tables, sorted(by_step)) if left_out is None else left_out
     division, marker = _division(ranks)
     numbers = sorted(by_step)
-    followed = walks([_comparable(by_step[number], tied) for number in numbers], timelines, came)
-    paths = dict(zip(numbers, followed, strict=True))
-    held = held_up(came, begun, paths)
-    parts = _parts_by_step(placed, {rank: waits.get(rank, iv.EMPTY) for rank in tied})
-    accounts = []
-    for (number, path), late in zip(paths.items(), meetings.lateness(held), strict=True):
-        note = left_out.get(number, "")
-        accounts.append(
-            StepAccount(
-                step=number,
-                dur_ns=path.dur_ns,
-                parts=parts[number],
-                path=path,
-                blames=late.blames,
-                usable=not note,
-                note=note,
-                window=note == IN_WINDOW,
-                waited_ns=late.waited_ns,
-                explained_ns=late.explained_ns,
-                once_ns=late.once_ns,
-            )
-        )
+    paths, changes = walks([_comparable(by_step[number], tied) for number in numbers], timelines, came)
+    listed = [begun[number] for number in numbers]
+    late = meetings.lateness(held_up(came, listed, paths, changes))
+    parts, part_edges = _parts_by_step(placed, {rank: waits.get(rank, iv.EMPTY) for rank in tied})
+    notes = tuple(left_out.get(number, "") for number in numbers)
+    accounts = StepAccounts(
+        step=np.array(numbers, dtype=np.int64),
+        dur_ns=np.add.reduceat(np.append(paths.lasted_ns, 0), paths.edges[:-1]) * (np.diff(paths.edges) > 0),
+        usable=np.array([not note for note in notes], dtype=np.bool_),
+        window=np.array([note == IN_WINDOW for note in notes], dtype=np.bool_),
+        waited_ns=late.waited_ns,
+        explained_ns=late.explained_ns,
+        once_ns=late.once_ns,
+        note=notes,
+        paths=paths,
+        blames=late.blames,
+        blame_edges=late.edges,
+        parts=parts,
+        part_edges=part_edges,
+    )
     return Attribution(
-        steps=tuple(accounts),
+        steps=accounts,
         ranks=tuple(sorted(placed)),
         clock_uncertainty_ns=alignment.uncertainty_ns,
         clock_drift=max(rates) - min(rates) if (rates := alignment.rate.values()) else 0.0,
@@ -276,8 +265,7 @@ def parts_of(steps: Sequence[RankStep], waits: Mapping[int, iv.Intervals]) -> Pa
     """The sums that the JSON contract names, of each step. ``waits``: when ranks waited for later ones, of those for
     which it is known."""
     pieces = Pieces.of([step.segments for step in steps])
-    by_detail = by_causes(pieces)
-    spent = by_detail.sum(axis=2)
+    spent = by_kinds(pieces)
     ranks = np.array([step.rank for step in steps], dtype=np.int64)
     known = np.isin(ranks, list(waits))
     waited = _waited(pieces, ranks, waits)
@@ -301,23 +289,22 @@ def parts_of(steps: Sequence[RankStep], waits: Mapping[int, iv.Intervals]) -> Pa
         exposed_wait_ns=np.where(known, waited, UNKNOWN),
         exposed_transfer_ns=np.where(known, spent[:, Kind.COMM] - waited, UNKNOWN),
         hidden_known=each("hidden_known") != 0,
-        idle_parts=idle_parts(by_detail[:, Kind.IDLE]),
+        idle_parts=idle_parts(by_details(pieces, Kind.IDLE)),
         fused_ns=each("fused_ns"),
         stalls={at: step.stalls for at, step in enumerate(steps) if step.stalls},
         sources=sources,
     )
 
 
-def _parts_by_step(placed: Mapping[int, Sequence[RankStep]], waits: Mapping[int, iv.Intervals]) -> dict[int, PartRows]:
-    """The parts of all ranks by step. ``waits``: as of ``parts_of``."""
+def _parts_by_step(
+    placed: Mapping[int, Sequence[RankStep]], waits: Mapping[int, iv.Intervals]
+) -> tuple[PartColumns, iv.Times]:
+    """The parts of all ranks, one step after the other, and the edges of the steps. ``waits``: as of ``parts_of``."""
     listed = [step for rank in sorted(placed) for step in placed[rank]]
     every = parts_of(listed, waits)
     steps = np.array([step.step for step in listed], dtype=np.int64)
     order = np.lexsort((every.rank, steps))
-    by_step = every.take(order)
-    numbers, first = np.unique(steps[order], return_index=True)
-    edges = [*first.tolist(), len(order)]
-    return {number: by_step[begin:end] for number, (begin, end) in zip(numbers.tolist(), pairwise(edges), strict=True)}
+    return every.take(order), np.append(np.unique(steps[order], return_index=True)[1], len(order))
 
 
 def _waited(pieces: Pieces, ranks: iv.Times, waits: Mapping[int, iv.Intervals]) -> iv.Times:

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +24,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diag.account.policy import CRITICAL_PATH
+from diag.model.accounts import edges_of
 from diag.model.steps import NO_BLAMES, Blames, Detail, Kind, RankStep
 
 from .critical_path import LABELS, Activities, Activity, Readiness, Timeline, details_of, kinds_of, label_of
@@ -271,13 +271,28 @@ _NEVER = np.iinfo(np.int64).min
 
 
 class Lateness(Struct, frozen=True):
-    """The late ranks of a step. ``explained_ns``: the part of ``waited_ns`` with a known reason; ``once_ns``: the
+    """The late ranks of several steps. The blames of step i are ``edges[i]`` to ``edges[i + 1]`` of ``blames``; other
+    columns have a row for each step. ``explained_ns``: the part of ``waited_ns`` with a known reason; ``once_ns``: the
     waiting if several ranks that were late at one meeting count once."""
 
     blames: Blames
-    waited_ns: int
-    explained_ns: int
-    once_ns: int
+    edges: Times
+    waited_ns: Times
+    explained_ns: Times
+    once_ns: Times
+
+    @classmethod
+    def none(cls, steps: int) -> Lateness:
+        return cls(NO_BLAMES, np.zeros(steps + 1, dtype=np.int64), *np.zeros((3, steps), dtype=np.int64))
+
+    @classmethod
+    def joined(cls, several: Sequence[Lateness]) -> Lateness:
+        """One after the other."""
+        if len(several) == 1:
+            return several[0]
+        sums = (np.concatenate([getattr(each, name) for each in several]) for name in cls.__struct_fields__[2:])
+        edges = edges_of(np.concatenate([np.diff(each.edges) for each in several]))
+        return cls(Blames.joined([each.blames for each in several]), edges, *sums)
 
 
 class _Late(NamedTuple):
@@ -322,17 +337,18 @@ class Meetings:
         self._ranks = np.array(came.ranks, dtype=np.int64)
         self._standing = Standing([timeline.standing for timeline in timelines.values()])
 
-    def lateness(self, met: Sequence[Sequence[int]]) -> list[Lateness]:
-        """For each step, over all collectives at which its path met other ranks, by their numbers."""
+    def lateness(self, met: Sequence[Sequence[int]]) -> Lateness:
+        """By step, over all collectives at which its path met other ranks, by their numbers."""
         if not any(met):
-            return [Lateness(NO_BLAMES, 0, 0, 0)] * len(met)
+            return Lateness.none(len(met))
         at_once = max(1, CRITICAL_PATH.numbers_at_once // (len(self._ranks) * len(self._labels)))
-        return [late for first in range(0, len(met), at_once) for late in self._of_steps(met[first : first + at_once])]
+        parts = [self._of_steps(met[first : first + at_once]) for first in range(0, len(met), at_once)]
+        return Lateness.joined(parts)
 
-    def _of_steps(self, met: Sequence[Sequence[int]]) -> list[Lateness]:
+    def _of_steps(self, met: Sequence[Sequence[int]]) -> Lateness:
         by_round = self._late_ranks(met)
         if not by_round:
-            return [Lateness(NO_BLAMES, 0, 0, 0)] * len(met)
+            return Lateness.none(len(met))
         blame_ns = np.zeros((len(met), len(self._ranks), len(self._labels)), dtype=np.int64)
         unknown = np.zeros(blame_ns.shape[:2], dtype=np.int64)
         charged = _Charged(*unknown.shape)
@@ -359,12 +375,11 @@ class Meetings:
                 share = np.maximum(0, np.minimum(waited_ns, left)) / np.maximum(total, 1)
                 charged.add(step, row, self._came.ready_ns[late.at[i, member]], np.rint(share * total).astype(np.int64))
                 blame_ns[step, row] += np.rint(excess * share[:, None]).astype(np.int64)
-        blames = self._blames(blame_ns, unknown)
-        sums = zip(*(column.tolist() for column in (waited, explained, once)), strict=True)
-        return [Lateness(of_step, *sums_of_step) for of_step, sums_of_step in zip(blames, sums, strict=True)]
+        return Lateness(*self._blames(blame_ns, unknown), waited, explained, once)
 
-    def _blames(self, blame_ns: Times, unknown: Times) -> list[Blames]:
-        """For each step, by rank and label, without zeros. ``blame_ns``: shape (steps, rows, labels in use)."""
+    def _blames(self, blame_ns: Times, unknown: Times) -> tuple[Blames, Times]:
+        """Of all steps, by rank and label, without zeros, and their edges. ``blame_ns``: shape (steps, rows, labels in
+        use)."""
         step, row, column = np.nonzero(blame_ns > 0)
         unseen_step, unseen_row = np.nonzero(unknown > 0)
         steps = np.concatenate((step, unseen_step))
@@ -374,8 +389,7 @@ class Meetings:
         order = np.lexsort((spent, labels, ranks, steps))
         label = labels[order]
         blames = Blames(ranks[order].astype(np.int32), kinds_of(label), details_of(label), spent[order])
-        edges = np.searchsorted(steps[order], np.arange(len(blame_ns) + 1)).tolist()
-        return [blames[first:last] for first, last in pairwise(edges)]
+        return blames, np.searchsorted(steps[order], np.arange(len(blame_ns) + 1))
 
     def _late_ranks(self, met: Sequence[Sequence[int]]) -> list[list[_Late]]:
         """The meetings with late ranks: the first ones of all steps, then the second ones, and so on."""

@@ -18,7 +18,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.model import Gap
-from diag.model.steps import Attribution, Pieces, RankStep
+from diag.model.accounts import Attribution, StepAccounts
+from diag.model.steps import Pieces, RankStep
 from diag.rundir.columns import Rows
 from diag.rundir.policy import BLOCKS
 from diag.rundir.tables import Tables, axes_of, spans_of, with_rows, without_rows
@@ -117,13 +118,9 @@ def _block(
     if store is not None and key is not None and (kept := unpacked(key, store.load(name), detailed)) is not None:
         return kept, ()
     part = with_rows(part, tables, around)
-    inside = frozenset(numbers)
     account = attribute(part, {}, left_out, detailed)
-    account = replace(
-        account,
-        steps=tuple(step for step in account.steps if step.step in inside),
-        rank_steps=_joined_steps([account.rank_steps]),
-    )
+    inside = account.steps.take(np.isin(account.steps.step, numbers))
+    account = replace(account, steps=inside, rank_steps=_joined_steps([account.rank_steps]))
     front = frontier(part.ranks, counted, part.on_device, axes_of(tables).stages())
     block = Block(
         account,
@@ -169,7 +166,7 @@ def _with_context(block: Collection[int], numbers: Sequence[int]) -> list[int]:
 def _joined(parts: Sequence[Attribution]) -> Attribution:
     """One after the other. The clocks count as aligned if they are in most steps."""
     aligned = [part for part in parts if part.aligned]
-    steps = tuple(step for part in parts for step in part.steps)
+    steps = StepAccounts.joined([part.steps for part in parts])
     uncertain = [part.clock_uncertainty_ns for part in aligned if part.clock_uncertainty_ns is not None]
     return Attribution(
         steps=steps,

@@ -16,10 +16,11 @@ from msgspec import Struct
 
 from diag.account.policy import CRITICAL_PATH
 from diag.collectors.records import SEND
-from diag.model.steps import CriticalPath, Detail, Kind, Pieces, RankStep, joined
+from diag.model.accounts import Keys, Paths
+from diag.model.steps import Detail, Kind, Pieces, RankStep, joined
 from diag.rundir.columns import places_from
 
-from .calls import Calls, Key, Matched
+from .calls import Calls, Matched
 from .intervals import Intervals, Times
 
 _DETAILS = len(Detail)
@@ -221,9 +222,12 @@ def readiness(matched: Matched, timelines: Mapping[int, Timeline]) -> Readiness:
     return Readiness(matched, tuple(timelines), rows, start, end, ready, idle, matched.all_of(still != 0), numbers)
 
 
-def held_up(came: Readiness, begun: Mapping[int, Sequence[int]], paths: Mapping[int, CriticalPath]) -> list[list[int]]:
+def held_up(
+    came: Readiness, begun: Sequence[Sequence[int]], paths: Paths, changes: Sequence[set[int]]
+) -> list[list[int]]:
     """For each path, the numbers of the collectives at which it met other ranks, in order of arrival: those whose
-    last-arriving rank was on the path at its arrival. ``begun``: by step, the collectives that began in it.
+    last-arriving rank was on the path at its arrival. ``begun``: by path, the collectives that began in its step;
+    ``changes``: those at which it changes to a rank that others waited for.
 
     Collectives at which the path changes ranks are included. A last rank that called, did something else and asked for
     the result after the others had left was ready after them: at that time the path may be on one of them again.
@@ -231,41 +235,30 @@ def held_up(came: Readiness, begun: Mapping[int, Sequence[int]], paths: Mapping[
     matched = came.matched
     last = np.flatnonzero(came.nearly_last())
     edges = np.searchsorted(last, matched.edges)
-    listed = [begun[step] for step in paths]
-    numbers = np.fromiter(chain.from_iterable(listed), np.int64)
+    numbers = np.fromiter(chain.from_iterable(begun), np.int64)
     counts = edges[numbers + 1] - edges[numbers]
-    step = np.repeat(np.repeat(np.arange(len(paths)), [len(of_step) for of_step in listed]), counts)
+    step = np.repeat(np.repeat(np.arange(len(begun)), [len(of_step) for of_step in begun]), counts)
     number = np.repeat(numbers, counts)
     at = last[places_from(edges[numbers], counts)]
     order = np.lexsort((matched.place_of_key[number], came.ready_ns[at], step))
     at, number, step = at[order], number[order], step[order]
     rank, arrival = matched.rank[at], came.ready_ns[at]
-    # The pieces of all paths, one path after the other.
-    lengths = [len(path.start_ns) for path in paths.values()]
-    first = np.cumsum([0, *lengths])
-    along = {
-        name: np.concatenate([getattr(path, name) for path in paths.values()] or [np.zeros(0, dtype=np.int64)])
-        for name in ("rank", "start_ns", "end_ns")
-    }
+    first = paths.edges
     some = first[step + 1] > first[step]
     at, number, step, rank, arrival = at[some], number[some], step[some], rank[some], arrival[some]
     begin, until = first[step], first[step + 1]
     # A piece of the path ends at an arrival; the next one is the transfer, or the wait of a rank that came earlier.
-    before = begin + _places(along["start_ns"], begin, until, arrival) - 1
-    met = arrival == along["start_ns"][begin]  # a rank whose step begins with its arrival leaves no piece before it
+    before = begin + _places(paths.start_ns, begin, until, arrival) - 1
+    met = arrival == paths.start_ns[begin]  # a rank whose step begins with its arrival leaves no piece before it
     for near in (before, before + 1):
         piece = np.clip(near, begin, until - 1)
-        met |= (
-            (along["rank"][piece] == rank) & (along["start_ns"][piece] <= arrival) & (arrival <= along["end_ns"][piece])
-        )
-    changes = [
-        step * len(matched) + matched.number[key] for step, path in enumerate(paths.values()) for key in path.changes
-    ]
+        met |= (paths.rank[piece] == rank) & (paths.start_ns[piece] <= arrival) & (arrival <= paths.end_ns[piece])
+    changed = [at * len(matched) + of for at, of_path in enumerate(changes) for of in of_path]
     which = step * len(matched) + number
-    met |= np.isin(which, np.array(changes, dtype=np.int64))
+    met |= np.isin(which, np.array(changed, dtype=np.int64))
     _, once = np.unique(which[met], return_index=True)
     once = np.flatnonzero(met)[np.sort(once)]
-    ends = np.searchsorted(step[once], np.arange(len(paths) + 1)).tolist()
+    ends = np.searchsorted(step[once], np.arange(len(begun) + 1)).tolist()
     held = number[once].tolist()
     return [held[i:j] for i, j in pairwise(ends)]
 
@@ -289,6 +282,7 @@ class _Lines:
 
     def __init__(self, timelines: Sequence[Timeline], came: Readiness) -> None:
         every = list(timelines)
+        self.calls = [line.calls for line in every]
         self.start_ns, self.end_ns, self.label = (
             np.concatenate([getattr(line, name) for line in every]) for name in ("start_ns", "end_ns", "label")
         )
@@ -369,13 +363,14 @@ class _Walked(NamedTuple):
 
 def walks(
     steps: Sequence[Mapping[int, RankStep]], timelines: Mapping[int, Timeline], came: Readiness
-) -> list[CriticalPath]:
-    """The path through each step. ``steps``: rank to its part of the step, on the common clock.
+) -> tuple[Paths, list[set[int]]]:
+    """The path through each step; and the numbers of the collectives at which it changes to a rank that others waited
+    for. ``steps``: rank to its part of the step, on the common clock.
 
     A path is followed from one collective to the next. Steps do not depend on each other, so those of all steps are
     followed together."""
     if not steps:
-        return []
+        return Paths.of([]), []
     lines = _Lines(list(timelines.values()), came)
     ranks, matched = np.array(came.ranks, dtype=np.int64), came.matched
     present, begins, row, time = _begun(steps, came.ranks)
@@ -422,7 +417,7 @@ def walks(
         # Steps may overlap: then the path cannot be followed further back.
         step = step[changes | (since < before)]
         step = step[time[step] > begins[step, row[step]]]
-    return _paths(found, jumped, lines, timelines, came)
+    return _paths(found, len(steps), lines, came), jumped
 
 
 def _begun(
@@ -474,28 +469,17 @@ def _last_ready(came: Readiness, number: Times, present: Mask) -> tuple[Times, T
 
 def _paths(
     found: Sequence[_Walked],
-    jumped: Sequence[set[int]],
+    steps: int,
     lines: _Lines,
-    timelines: Mapping[int, Timeline],
     came: Readiness,
-) -> list[CriticalPath]:
+) -> Paths:
     nothing = _Walked(*[np.zeros(0, dtype=np.int64)] * len(_Walked._fields))  # no step lasts any time
     every = _Walked(*(np.concatenate(columns) for columns in zip(nothing, *found, strict=True)))
     order = np.argsort(every.step, kind="stable")
     every = _Walked(*(column[order] for column in every))
-    keys: list[dict[Key, int]] = [{} for _ in jumped]
     number = np.full(len(every.step), -1, dtype=np.int32)
-    of_lines, keys_of = list(timelines.values()), came.matched.keys_of
     keyed = np.flatnonzero(every.call >= 0)
-    call = every.call[keyed]
-    numbers = []
-    for step, row, of, place in zip(
-        *(column.tolist() for column in (every.step[keyed], every.row[keyed], lines.number[call], lines.place[call])),
-        strict=True,
-    ):
-        of_step, key = keys[step], keys_of[of] if of >= 0 else of_lines[row].calls.key(place)
-        numbers.append(of_step.setdefault(key, len(of_step)))
-    number[keyed] = numbers
+    keys, key_edges, number[keyed] = _keys(every.step[keyed], every.row[keyed], every.call[keyed], steps, lines, came)
     kept = np.flatnonzero(every.end_ns > every.start_ns)
     kept = kept[np.lexsort((-kept, every.step[kept]))]
     every, number = _Walked(*(column[kept] for column in every)), number[kept]
@@ -508,11 +492,40 @@ def _paths(
     end[edges[1:] - 1] = every.end_ns
     rank = np.array(came.ranks, dtype=np.int64)[every.row[of]]
     kind, detail, collective = kinds_of(label), details_of(label), number[of]
-    cuts = edges[np.searchsorted(every.step, np.arange(len(keys) + 1))].tolist()
-    return [
-        CriticalPath(
-            rank[i:j], start[i:j], end[i:j], kind[i:j], detail[i:j], collective[i:j], tuple(of_step),
-            frozenset(keys_of[number] for number in changes),
-        )
-        for (i, j), of_step, changes in zip(pairwise(cuts), keys, jumped, strict=True)
-    ]  # fmt: skip
+    cuts = edges[np.searchsorted(every.step, np.arange(steps + 1))]
+    return Paths(rank, start, end, kind, detail, collective, cuts, keys, key_edges)
+
+
+def _keys(
+    step: Times, row: Times, call: Times, steps: int, lines: _Lines, came: Readiness
+) -> tuple[Keys, Times, npt.NDArray[np.int32]]:
+    """The keys of the calls of each step, each once, in the order in which they come up, and their edges; and for each
+    call, the place of its key among those of its step."""
+    matched, calls = came.matched, lines.calls
+    of, place = lines.number[call], lines.place[call]
+    # A call that met no other rank's has a number of its own.
+    code = np.where(of >= 0, of, len(matched) + call)
+    apart = step * (len(matched) + len(lines.place)) + code
+    _, first, again = np.unique(apart, return_index=True, return_inverse=True)
+    order = np.argsort(first)  # by step: they come in the order of the steps
+    position = np.empty(len(first), dtype=np.int64)
+    position[order] = np.arange(len(first))
+    first = first[order]
+    edges = np.searchsorted(step[first], np.arange(steps + 1))
+    local = (position[again] - edges[step]).astype(np.int32)
+    names = dict.fromkeys((*matched.group_names, *matched.labels))
+    names |= dict.fromkeys(name for each in calls for name in (*each.names, *(group.name for group in each.groups)))
+    codes = {name: at for at, name in enumerate(names)}
+    group, seq, label = (np.zeros(len(first), dtype=np.int64) for _ in range(3))
+    met = of[first] >= 0
+    of_names, of_labels = (
+        np.array([codes[name] for name in some], dtype=np.int64) for some in (matched.group_names, matched.labels)
+    )
+    if met.any():
+        numbers = of[first][met]
+        group[met], seq[met] = of_names[matched.group[numbers]], matched.seq[numbers]
+        label[met] = of_labels[matched.label[numbers]]
+    for at in np.flatnonzero(~met).tolist():
+        name, number, text = calls[row[first[at]]].key(int(place[first[at]]))
+        group[at], seq[at], label[at] = codes[name], number, codes[text]
+    return Keys(group.astype(np.int32), seq, label.astype(np.int32), tuple(names)), edges, local

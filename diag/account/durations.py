@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.policy import COLLECTIVE_DURATIONS
-from diag.model.steps import Attribution
+from diag.model.accounts import Attribution
 from diag.rundir.durations import each_once
 
 from .match import SYNCHRONISING
@@ -128,7 +128,7 @@ def durations_of(rows: pl.DataFrame, size_of: Mapping[str, int]) -> Durations:
 def of_steps(account: Durations, attribution: Attribution, seen: float = 1.0) -> Durations:
     """The account of a run whose steps were recorded: the records span the steps' time. ``seen``: the fraction of the
     collectives that was not lost; the lost ones cost the same in the rest of the time."""
-    wall_ns = round(seen * sum(step.dur_ns for step in attribution.steps))
+    wall_ns = round(seen * int(attribution.steps.dur_ns.sum()))
     steps = len(attribution.steps)
     return replace(account, wall_ns=wall_ns or None, steps=min(steps, max(1, round(seen * steps))))
 

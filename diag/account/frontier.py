@@ -46,8 +46,9 @@ from diag.collectors.records import (
     WINDOW_WARMUP,
 )
 from diag.model import UNKNOWN
+from diag.model.accounts import Attribution, StepAccount, StepAccounts
 from diag.model.axes import Axes
-from diag.model.steps import NO_BLAMES, Attribution, CriticalPath, Parts, StepAccount
+from diag.model.steps import NO_BLAMES, CriticalPath, Parts
 from diag.rundir.columns import NO_ROWS, Rows, Steps
 from diag.rundir.summaries import NS_PER_US, Summaries
 from diag.rundir.tables import RankTables
@@ -366,18 +367,20 @@ def summary_attribution(
     longest = summaries.column(STEP).max(axis=0)
     parts = [_parts(summaries, rank) for rank in sorted(shown)]
     return Attribution(
-        steps=tuple(
-            StepAccount(
-                step=number,
-                dur_ns=int(longest[at]) * NS_PER_US,
-                parts=tuple(of_rank[at] for of_rank in parts),
-                path=_NO_PATH,
-                blames=NO_BLAMES,
-                usable=number not in left_out,
-                note=left_out.get(number, ""),
-                window=left_out.get(number) == IN_WINDOW,
-            )
-            for at, number in enumerate(summaries.numbers)
+        steps=StepAccounts.of(
+            [
+                StepAccount(
+                    step=number,
+                    dur_ns=int(longest[at]) * NS_PER_US,
+                    parts=tuple(of_rank[at] for of_rank in parts),
+                    path=_NO_PATH,
+                    blames=NO_BLAMES,
+                    usable=number not in left_out,
+                    note=left_out.get(number, ""),
+                    window=left_out.get(number) == IN_WINDOW,
+                )
+                for at, number in enumerate(summaries.numbers)
+            ]
         ),
         ranks=summaries.ranks,
         clock_uncertainty_ns=None,

@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from hashlib import blake2b
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -19,15 +18,16 @@ import numpy as np
 from isal import isal_zlib
 from msgspec import Struct
 
-from diag.model.parts import PartColumns, PartRows, parts_of_steps
-from diag.model.steps import Attribution, Blames, CriticalPath, MatchedCollective, StepAccount, blames_of_steps
+from diag.model.accounts import PATH_COLUMNS, STEP_COLUMNS, Attribution, Keys, Paths, StepAccounts
+from diag.model.parts import PartColumns
+from diag.model.steps import Blames, MatchedCollective
 from diag.rundir.columns import Ragged, Rows, Steps
 from diag.rundir.policy import BLOCKS
 from diag.rundir.tables import Tables, axes_of
 
 from .cached_steps import code
 from .frontier import Frontier
-from .kept_steps import Array, KeptSteps, check_places, keep, steps_from
+from .kept_steps import Array, KeptSteps, check_places, edges_in, keep, steps_from
 from .scheduling import RankScheduling, Scheduling
 
 
@@ -70,16 +70,14 @@ class _KeptRows(Struct, array_like=True):
 
 class _Kept(Struct, array_like=True):
     of_run: _OfRun
-    steps: list[tuple[int, int, bool, str, bool, int, int, int]]
+    steps: dict[str, Array]
+    note: tuple[str, ...]
     path: dict[str, Array]
-    path_ends: Array
-    path_keys: list[list[tuple[str, int, str]]]
-    changes: list[list[tuple[str, int, str]]]
+    path_keys: tuple[dict[str, Array], tuple[str, ...]]
     blames: dict[str, Array]
-    blame_ends: Array
     parts: dict[str, Array]
-    part_ends: Array
     sources: tuple[str, ...]
+    edges: dict[str, Array]
     frontier: tuple[list[int], list[int], dict[str, Array], bool] | None
     numbers: list[int]
     detailed: frozenset[int]
@@ -89,9 +87,8 @@ class _Kept(Struct, array_like=True):
     scheduling: dict[int, tuple[dict[str, Array], dict[str, Array], dict[str, float], dict[str, float | bool | None]]]
 
 
-_STEP = ("step", "dur_ns", "usable", "note", "window", "waited_ns", "explained_ns", "once_ns")
 _BLAMES = ("rank", "kind", "detail", "ns")
-_PATH = ("rank", "start_ns", "end_ns", "kind", "detail", "collective")
+_KEYS = ("group", "seq", "label")
 _PARTS = tuple(column.name for column in fields(PartColumns) if column.name not in ("stalls", "sources"))
 _FRONTIER = ("dur_ns", "increment_ns", "leader", "late_ns", "communication_ns")
 _SERIES = (
@@ -128,30 +125,27 @@ def _hash_columns(hashed: blake2b, columns: Steps | Ragged) -> None:
 def packed(key: bytes, block: Block) -> bytes | None:
     """The block as bytes; None if it holds what is not kept: stalls of a device."""
     accounts = block.account.steps
-    parts, owner = parts_of_steps(accounts)
+    paths, blames, parts = accounts.paths, accounts.blames, accounts.parts
     if parts.stalls:
         return None
-    paths = [step.path for step in accounts]
-    blames, of_blame = blames_of_steps(accounts)
+    edges = {"path": paths.edges, "keys": paths.key_edges, "blames": accounts.blame_edges, "parts": accounts.part_edges}
     front = block.frontier
     kept = _Kept(
         of_run=_OfRun(**{name: getattr(block.account, name) for name in _OfRun.__struct_fields__}),
-        steps=[tuple(getattr(step, name) for name in _STEP) for step in accounts],
-        path={name: Array.of(np.concatenate([getattr(path, name) for path in paths])) for name in _PATH},
-        path_ends=Array.of(np.cumsum([len(path.kind) for path in paths])),
-        path_keys=[list(path.keys) for path in paths],
-        changes=[sorted(path.changes) for path in paths],
-        blames={name: Array.of(getattr(blames, name)) for name in _BLAMES},
-        blame_ends=Array.of(np.searchsorted(of_blame, np.arange(len(accounts)), side="right")),
-        parts={name: Array.of(getattr(parts, name)) for name in _PARTS},
-        part_ends=Array.of(np.searchsorted(owner, np.arange(len(accounts)), side="right")),
+        steps=_arrays(accounts, STEP_COLUMNS),
+        note=accounts.note,
+        path=_arrays(paths, PATH_COLUMNS),
+        path_keys=(_arrays(paths.keys, _KEYS), paths.keys.names),
+        blames=_arrays(blames, _BLAMES),
+        parts=_arrays(parts, _PARTS),
         sources=parts.sources,
+        edges={name: Array.of(of_steps) for name, of_steps in edges.items()},
         frontier=None
         if front is None
         else (
             list(front.numbers),
             list(front.ranks),
-            {name: Array.of(getattr(front, name)) for name in _FRONTIER},
+            _arrays(front, _FRONTIER),
             front.communication_known,
         ),
         numbers=list(block.scheduling.numbers),
@@ -159,14 +153,12 @@ def packed(key: bytes, block: Block) -> bytes | None:
         detail=keep(block.account.rank_steps),
         collectives=block.account.collectives,
         rows={
-            rank: _KeptRows(
-                {name: Array.of(getattr(rows, name)) for name in Rows.columns()}, rows.names, dict(block.groups[rank])
-            )
+            rank: _KeptRows(_arrays(rows, Rows.columns()), rows.names, dict(block.groups[rank]))
             for rank, rows in block.rows.items()
         },
         scheduling={
             rank: (
-                {name: Array.of(getattr(of_rank, name)) for name in _SERIES},
+                _arrays(of_rank, _SERIES),
                 {name: Array.of(series) for name, series in of_rank.after_ns.items()},
                 dict(of_rank.blocked_in),
                 {name: getattr(of_rank, name) for name in _VALUES},
@@ -175,6 +167,46 @@ def packed(key: bytes, block: Block) -> bytes | None:
         },
     )
     return key + bytes(isal_zlib.compress(msgspec.msgpack.encode(kept), 1))
+
+
+def _arrays(table: object, names: Sequence[str]) -> dict[str, Array]:
+    return {name: Array.of(getattr(table, name)) for name in names}
+
+
+def _columns(arrays: Mapping[str, Array], names: Sequence[str]) -> dict[str, Any]:
+    """ValueError if their lengths differ."""
+    columns = {name: arrays[name].read() for name in names}
+    if len({len(column) for column in columns.values()}) > 1:
+        raise ValueError("columns of different lengths")
+    return columns
+
+
+def _steps(kept: _Kept) -> StepAccounts:
+    """ValueError or KeyError if the arrays do not fit together."""
+    columns, path = _columns(kept.steps, STEP_COLUMNS), _columns(kept.path, PATH_COLUMNS)
+    of_keys, names = kept.path_keys
+    keys = Keys(**_columns(of_keys, _KEYS), names=names)
+    check_places(keys.group, len(names))
+    check_places(keys.label, len(names))
+    blames = Blames(**_columns(kept.blames, _BLAMES))
+    parts = PartColumns(**_columns(kept.parts, _PARTS), stalls={}, sources=kept.sources)
+    check_places(parts.source, len(parts.sources))
+    steps = len(columns["step"])
+    edges = {
+        name: edges_in(kept.edges[name], steps, entries)
+        for name, entries in (
+            ("path", len(path["rank"])), ("keys", len(keys.seq)), ("blames", len(blames)), ("parts", len(parts))
+        )
+    }  # fmt: skip
+    if len(kept.note) != steps:
+        raise ValueError("notes that are not those of the steps")
+    paths = Paths(**path, edges=edges["path"], keys=keys, key_edges=edges["keys"])
+    if (paths.collective >= np.diff(paths.key_edges)[paths.of_step]).any():
+        raise ValueError("a collective without a key")
+    return StepAccounts(
+        **columns, note=kept.note, paths=paths, blames=blames, blame_edges=edges["blames"], parts=parts,
+        part_edges=edges["parts"],
+    )  # fmt: skip
 
 
 def unpacked(key: bytes, data: bytes | None, detailed: Sequence[int]) -> Block | None:
@@ -191,22 +223,6 @@ def unpacked(key: bytes, data: bytes | None, detailed: Sequence[int]) -> Block |
 
 
 def _block(kept: _Kept, detailed: frozenset[int]) -> Block:
-    path: dict[str, Any] = {name: array.read() for name, array in kept.path.items()}
-    parts = PartColumns(**{name: kept.parts[name].read() for name in _PARTS}, stalls={}, sources=kept.sources)
-    blames = Blames(*(kept.blames[name].read() for name in _BLAMES))
-    path_edges, part_edges, blame_edges = (
-        pairwise([0, *ends.read().tolist()]) for ends in (kept.path_ends, kept.part_ends, kept.blame_ends)
-    )
-    steps = []
-    for at, (values, pieces, rows, blamed) in enumerate(
-        zip(kept.steps, path_edges, part_edges, blame_edges, strict=True)
-    ):
-        of_step = {name: path[name][pieces[0] : pieces[1]] for name in _PATH}
-        own_path = CriticalPath(**of_step, keys=tuple(kept.path_keys[at]), changes=frozenset(kept.changes[at]))
-        of_step = dict(zip(_STEP, values, strict=True))
-        steps.append(
-            StepAccount(**of_step, parts=PartRows(parts, range(*rows)), path=own_path, blames=blames[slice(*blamed)])
-        )
     front = None
     if kept.frontier is not None:
         numbers, ranks, arrays, known = kept.frontier
@@ -223,7 +239,7 @@ def _block(kept: _Kept, detailed: frozenset[int]) -> Block:
         )
     account = Attribution(
         **msgspec.structs.asdict(kept.of_run),
-        steps=tuple(steps),
+        steps=_steps(kept),
         rank_steps=tuple(step for step in steps_from(kept.detail) if step.step in detailed),
         collectives=tuple(met for met in kept.collectives if met.step in detailed),
         detailed=detailed,

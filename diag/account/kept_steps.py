@@ -104,10 +104,12 @@ def steps_from(kept: KeptSteps) -> list[RankStep]:
     """ValueError or KeyError if the arrays do not fit together."""
     numbers = kept.numbers.read("int64")
     columns: dict[str, Any] = {name: kept.pieces[name].read(of) for name, of in _SEGMENTS.items()}
-    pieces = Pieces(Segments(**columns), _edges(kept.piece_edges, len(numbers), columns))
+    if len({len(column) for column in columns.values()}) > 1:
+        raise ValueError("columns of different lengths")
+    pieces = Pieces(Segments(**columns), edges_in(kept.piece_edges, len(numbers), len(columns["kind"])))
     calls = {rank: _calls(of_rank, kept.groups, kept.names) for rank, of_rank in kept.calls.items()}
     places = kept.places.read("int64")
-    edges = _edges(kept.place_edges, len(numbers), {"places": places}).tolist()
+    edges = edges_in(kept.place_edges, len(numbers), len(places)).tolist()
     steps = []
     for at, (row, source, segments, (first, last)) in enumerate(
         zip(numbers.tolist(), kept.sources, pieces, pairwise(edges), strict=True)
@@ -135,10 +137,10 @@ def _calls(kept: KeptCalls, groups: Sequence[Group], names: Sequence[str]) -> Ca
     return calls
 
 
-def _edges(kept: Array, steps: int, columns: dict[str, npt.NDArray[Any]]) -> Ints:
+def edges_in(kept: Array, steps: int, entries: int) -> Ints:
+    """The edges of the steps in so many entries. ValueError if they are not."""
     edges: Ints = kept.read("int64")
-    counts = {len(column) for column in columns.values()}
-    if len(edges) != steps + 1 or (np.diff(edges) < 0).any() or {int(edges[-1])} != counts or edges[0] != 0:
+    if len(edges) != steps + 1 or (np.diff(edges) < 0).any() or edges[-1] != entries or edges[0] != 0:
         raise ValueError("arrays that do not fit together")
     return edges
 

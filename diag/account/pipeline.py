@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diag.model.steps import HOST_DETAILS, Attribution, CollectiveCall, Detail, Kind, RankStep
+from diag.model.accounts import Attribution
+from diag.model.steps import HOST_DETAILS, CollectiveCall, Detail, Kind, RankStep
 
 from . import intervals as iv
 from .attribute import waiting

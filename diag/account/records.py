@@ -31,7 +31,7 @@ from diag.collectors.records import (
     Manifest,
 )
 from diag.model import UNKNOWN
-from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, by_causes
+from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, by_details, by_kinds
 from diag.rundir.columns import Ragged, Rows, Steps, is_named, places_from
 
 from . import intervals as iv
@@ -139,9 +139,8 @@ def _partition(ranks: Sequence[_OnLine]) -> Iterator[list[RankStep]]:
     on_wire = iv.union(line.spans(_wired), waits)
     wired = iv.Covered(on_wire).between(begins, ends)
     pieces = painted.cut(begins, ends)
-    spent = by_causes(pieces)
-    hidden = np.maximum(0, wired - spent[:, Kind.COMM].sum(axis=1)).tolist()
-    optimizing = spent[:, Kind.COMPUTE, Detail.OPTIMIZER].tolist()
+    hidden = np.maximum(0, wired - by_kinds(pieces)[:, Kind.COMM]).tolist()
+    optimizing = by_details(pieces, Kind.COMPUTE)[:, Detail.OPTIMIZER].tolist()
     steps_of = [len(rank.recorded.steps) for rank in ranks]
     shift = np.repeat(line.shift_of(steps_of), np.diff(pieces.edges))
     own = iter(pieces.moved(pieces.every.start_ns - shift, pieces.every.end_ns - shift))

@@ -19,8 +19,9 @@ from diag.account.device_summaries import Idle
 from diag.account.durations import durations_of, of_steps
 from diag.account.frontier import Frontier, summary_means
 from diag.account.scheduling import Scheduling, scheduling_of
+from diag.model.accounts import Attribution
 from diag.model.query import By, Query
-from diag.model.steps import Attribution, Finding, Knob, NotLooked
+from diag.model.steps import Finding, Knob, NotLooked
 from diag.rundir.durations import with_ranks
 from diag.rundir.summaries import Summaries
 from diag.rundir.tables import Tables

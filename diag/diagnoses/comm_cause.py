@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
 from diag.model.axes import PIPELINE, TENSOR, axis_words, is_data
-from diag.model.parts import parts_of_steps
 from diag.model.programs import Concept, Settings, written
 from diag.model.query import By, Query, Value
 from diag.model.states import Sharding, sharding_of
@@ -49,12 +48,10 @@ def exposed_along(subject: Subject) -> dict[str, float]:
         for collective in subject.attribution.collectives
     }
     spent: Counter[str] = Counter()
-    for step in subject.attribution.counted:
-        path = step.path
-        chosen = path.kind == Kind.COMM
-        durations_ns = (path.end_ns - path.start_ns)[chosen].tolist()
-        for number, ns in zip(path.collective[chosen].tolist(), durations_ns, strict=True):
-            spent[axis_of.get(path.keys[number], "") if number >= 0 else ""] += ns
+    paths = subject.attribution.counted.paths
+    keys, chosen = paths.keys.keys(), paths.kind == Kind.COMM
+    for place, ns in zip(paths.key_places[chosen].tolist(), paths.lasted_ns[chosen].tolist(), strict=True):
+        spent[axis_of.get(keys[place], "") if place >= 0 else ""] += ns
     total = spent.total()
     return {axis: ns / total for axis, ns in spent.items()} if total else {}
 
@@ -507,7 +504,7 @@ def _hidden_share(subject: Subject) -> float | None:
     profiler windows; None where it is known in neither."""
     parts = subject.parts
     if not parts.hidden_known.any():
-        parts, _ = parts_of_steps(subject.attribution.traced)
+        parts = subject.attribution.traced.parts
     if not (known := parts.hidden_known).any():
         return None
     hidden = int(parts.overlapped_comm_ns[known].sum())

@@ -13,15 +13,15 @@ from diag.account.blame import median_of_others
 from diag.collectors.records import Manifest
 from diag.diagnoses.policy import COMPARISON
 from diag.model import UNKNOWN
-from diag.model.parts import parts_of_steps
-from diag.model.steps import Attribution, Kind, StepAccount
+from diag.model.accounts import Attribution, StepAccounts, spent_on
+from diag.model.steps import Kind
 from diag.rundir.tables import Tables
 from diag.words import sentences
 
 from .shares import PART_NAMES as PART_NAMES
 from .shares import Shares, step_parts
 from .shares import StepPart as StepPart
-from .subject import drawn_steps
+from .subject import Drawn
 
 _FIELD = {
     Kind.COMPUTE: "compute_ns",
@@ -56,7 +56,7 @@ class RankDifference(Struct, frozen=True):
 def differences(attribution: Attribution, hosts: dict[int, str]) -> tuple[RankDifference, ...]:
     """For every rank, in order, over the counted steps."""
     counted = attribution.counted
-    parts, _ = parts_of_steps(counted)
+    parts = counted.parts
     ranks = [rank for rank in attribution.ranks if (parts.rank == rank).any()]
     if not ranks:
         return ()
@@ -75,7 +75,8 @@ def differences(attribution: Attribution, hosts: dict[int, str]) -> tuple[RankDi
 
 def path_sentence(attribution: Attribution, shares: Shares) -> str:
     """The mean step by its parts, largest first; "" where the ranks' timelines do not show a critical path."""
-    counted = [step for step in attribution.counted if step.path.dur_ns]
+    counted = attribution.counted
+    counted = counted.take(np.diff(counted.paths.edges) > 0)
     total = float(shares.dur_ns.sum())
     if not counted or not total:
         return ""
@@ -88,20 +89,15 @@ def path_sentence(attribution: Attribution, shares: Shares) -> str:
     return (sentences.PATH_OF_WINDOW if attribution.undivided else sentences.PATH_OF_STEPS)(parts=listed)
 
 
-def _piece(counted: Sequence[StepAccount], part: StepPart, mean_ns: float) -> str:
+def _piece(counted: StepAccounts, part: StepPart, mean_ns: float) -> str:
     told = {"ms": f"{mean_ns / 1e6:,.1f}", "part": PART_NAMES[part]}
-    if not isinstance(part, Kind) or all(len(step.parts) == 1 for step in counted):
+    if not isinstance(part, Kind) or len(counted.parts) == len(counted):
         return sentences.PART_OF_PATH(**told)
-    of_rank: dict[int, int] = {}
-    for step in counted:
-        chosen = step.path.kind == part
-        ranks, durations_ns = step.path.rank[chosen], (step.path.end_ns - step.path.start_ns)[chosen]
-        for rank in np.unique(ranks).tolist():
-            of_rank[rank] = of_rank.get(rank, 0) + int(durations_ns[ranks == rank].sum())
-    most = max(of_rank, key=lambda rank: of_rank[rank], default=None)
-    if most is None:
+    of_rank = spent_on(counted.paths, part)
+    if not of_rank.any():
         return sentences.PART_OF_PATH(**told)
-    share = of_rank[most] / max(1, sum(of_rank.values()))
+    most = int(of_rank.argmax())
+    share = int(of_rank[most]) / int(of_rank.sum())
     if share < COMPARISON.one_rank_share:
         return sentences.PART_OF_PATH(**told)
     return sentences.PART_OF_PATH_ON_ONE_RANK(**told, share=f"{share:.0%}", rank=most)
@@ -156,11 +152,11 @@ def compare(
     first, second = before[2], after[2]
     random = np.random.default_rng(seed)
     steps = len(first.numbers), len(second.numbers)
-    picks = (drawn_steps(steps[0], COMPARISON.resamples, random), drawn_steps(steps[1], COMPARISON.resamples, random))
+    picks = (Drawn(steps[0], COMPARISON.resamples, random), Drawn(steps[1], COMPARISON.resamples, random))
     pathless = [
         name
         for name, (_, attribution, _) in (("first", before), ("second", after))
-        if not any(step.path.dur_ns for step in attribution.counted)
+        if not attribution.counted.spent().any()
     ]
     parts, of_first, of_second = [], step_parts(first), step_parts(second)
     for part in PART_NAMES if not pathless else ():
@@ -178,10 +174,8 @@ def compare(
     )
 
 
-def _difference(
-    before: Series, after: Series, picks: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-) -> tuple[int, int, int]:
-    drawn = after[picks[1]].mean(axis=1) - before[picks[0]].mean(axis=1)
+def _difference(before: Series, after: Series, picks: tuple[Drawn, Drawn]) -> tuple[int, int, int]:
+    drawn = picks[1].sums(after) / len(after) - picks[0].sums(before) / len(before)
     low, high = np.quantile(drawn, [(1 - COMPARISON.interval_confidence) / 2, (1 + COMPARISON.interval_confidence) / 2])
     likely = float(after.mean() - before.mean())
     return round(min(float(low), likely)), round(likely), round(max(float(high), likely))

@@ -122,7 +122,7 @@ def _steadily(late: Series, suspects: npt.NDArray[np.intp], affected: npt.NDArra
 
 def _by_time(late: Series, suspects: npt.NDArray[np.intp]) -> float:
     """The probability that ranks waited so much longer for the suspects than for the others, if the sign of the
-    difference is random in each block of steps: a two-sided sign-flip test. Blocks as in ``subject.drawn_steps``."""
+    difference is random in each block of steps: a two-sided sign-flip test. Blocks as in ``subject.Drawn``."""
     others = np.delete(late, suspects, axis=0)
     lead = late[suspects].min(axis=0) - (others.max(axis=0) if len(others) else 0.0)
     length = round(len(lead) ** (1 / 3)) if len(lead) >= STRAGGLER.least_steps_for_blocks else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diag.account.records import loader_settings
 from diag.diagnoses.policy import DATA_LOADING
-from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Detail, Finding, Kind, spent_on_paths
+from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Detail, Finding, Kind
 
 from .costs import Cost
 from .subject import Column, Diagnosis, Subject, mean_ns
@@ -36,8 +36,8 @@ def find(subject: Subject) -> list[Finding]:
 
 def _explained(subject: Subject) -> tuple[str, str]:
     """Where most of the exposed copies go, and what to do about them. Records name only copies from the host."""
-    counted = set(subject.shares.numbers)
-    copied = spent_on_paths([step for step in subject.attribution.steps if step.step in counted])[Kind.COPY].tolist()
+    counted = subject.attribution.steps.of_numbers(subject.shares.numbers)
+    copied = counted.spent()[Kind.COPY].tolist()
     spent = {detail: copied[detail] for detail in (Detail.NONE, Detail.OTHER, *FROM_HOST_DETAILS, *TO_HOST_DETAILS)}
     total = sum(spent.values())
     inward = spent[Detail.NONE] + sum(spent[detail] for detail in FROM_HOST_DETAILS)

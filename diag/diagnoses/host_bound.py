@@ -8,9 +8,9 @@ from itertools import chain
 
 from diag.account.policy import DEVICE_IDLE
 from diag.diagnoses.policy import FINDINGS, HOST_TIME
-from diag.model.parts import parts_of_steps
+from diag.model.accounts import StepAccounts
 from diag.model.query import By, Query
-from diag.model.steps import Detail, Evidence, Finding, Kind, StepAccount, spent_on_paths
+from diag.model.steps import Detail, Evidence, Finding, Kind
 from diag.words import sentences
 
 from .costs import Cost
@@ -54,12 +54,12 @@ def _late_host(subject: Subject) -> list[Finding]:
         return [_late_for_some_reason(subject)]
     waited = shares.cost(Cost.HOST)
     ms = f"{in_ms(mean_ns(waited))} {subject.per}"
-    idle = spent_on_paths(_steps(subject))[Kind.IDLE].tolist()
+    idle = _steps(subject).spent()[Kind.IDLE].tolist()
     lost = {detail: idle[detail] for detail in _WORDS}
-    long = dict.fromkeys(_STALL_TIMES, 0)
-    for step in _steps(subject):
-        for detail, times in _STALL_TIMES.items():
-            long[detail] += _long_pieces(step, detail, times * DEVICE_IDLE.named_stall_ns)
+    long = {
+        detail: _long_pieces(_steps(subject), detail, times * DEVICE_IDLE.named_stall_ns)
+        for detail, times in _STALL_TIMES.items()
+    }
     by_cause = {
         LAUNCH_BOUND: lost[Detail.LAUNCH] - long[Detail.LAUNCH] + lost[Detail.IN_LAUNCH] + lost[Detail.LATENCY],
         STALL: sum(long.values()),
@@ -167,26 +167,26 @@ def _unexplained(subject: Subject) -> list[Finding]:
 
 def _mostly_without_launch(subject: Subject) -> bool:
     """Whether the trace lacks the launch for more of the unexplained idle time than it holds it for."""
-    idle = spent_on_paths(_steps(subject))[Kind.IDLE]
+    idle = _steps(subject).spent()[Kind.IDLE]
     return bool(idle[Detail.OTHER] > idle[Detail.DEPENDENCY])
 
 
-def _steps(subject: Subject) -> tuple[StepAccount, ...]:
+def _steps(subject: Subject) -> StepAccounts:
     return subject.attribution.counted
 
 
-def _long_pieces(step: StepAccount, detail: Detail, least_ns: int) -> int:
-    """Nanoseconds of the path in pieces of this cause that last ``least_ns`` or longer."""
-    path = step.path
-    dur = path.end_ns - path.start_ns
-    long = (path.kind == Kind.IDLE) & (path.detail == detail) & (dur >= least_ns)
+def _long_pieces(steps: StepAccounts, detail: Detail, least_ns: int) -> int:
+    """Nanoseconds of the paths in pieces of this cause that last ``least_ns`` or longer."""
+    paths = steps.paths
+    dur = paths.lasted_ns
+    long = (paths.kind == Kind.IDLE) & (paths.detail == detail) & (dur >= least_ns)
     return int(dur[long].sum())
 
 
 def _busiest(subject: Subject, parts: Iterable[str]) -> list[tuple[str, int]]:
     """Activity of the host in the long stalls of these parts: name and nanoseconds over all steps, largest first."""
     spent: dict[str, int] = defaultdict(int)
-    for stall in chain.from_iterable(parts_of_steps(_steps(subject))[0].stalls.values()):
+    for stall in chain.from_iterable(_steps(subject).parts.stalls.values()):
         if stall.part in parts and stall.host:
             spent[stall.host] += round(stall.dur_ns * stall.host_share)
     return sorted(spent.items(), key=lambda item: (-item[1], item[0]))[: HOST_TIME.most_stalls_named]

@@ -7,7 +7,7 @@ import numpy as np
 from diag.diagnoses.policy import COMPUTE, FINDINGS
 from diag.model.breakdown import Measure, peak_of
 from diag.model.query import Query
-from diag.model.steps import Evidence, Finding, Kind, Severity, spent_on_paths
+from diag.model.steps import Evidence, Finding, Kind, Severity
 from diag.rundir.tables import Tables
 from diag.tables.efficiency import device_of, efficiency
 
@@ -29,7 +29,7 @@ def find(subject: Subject) -> list[Finding]:
     ):
         return []
     steps = subject.attribution.counted
-    computing = float(spent_on_paths(steps)[Kind.COMPUTE].sum()) / max(1, sum(step.dur_ns for step in steps))
+    computing = float(steps.spent()[Kind.COMPUTE].sum()) / max(1, int(steps.dur_ns.sum()))
     share = (1 - mfu.value / COMPUTE.reference_mfu) * computing
     if share < FINDINGS.warning_share:
         return []

@@ -69,10 +69,10 @@ def find(subject: Subject) -> list[Finding]:
 
 def _culprits(collective: MatchedCollective) -> dict[int, int]:
     """Bytes by rank, for ranks that differ from most of the others; empty where all agree or too few are known."""
+    if len({*collective.sizes} - {0}) < 2:
+        return {}
     known = {rank: size for rank, size in zip(collective.ranks, collective.sizes, strict=True) if size}
     counts = Counter(known.values())
-    if len(counts) < 2:
-        return {}
     (usual, most), (_, second) = counts.most_common(2)
     return {rank: size for rank, size in known.items() if size != usual or most == second}
 

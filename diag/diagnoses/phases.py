@@ -16,8 +16,8 @@ from diag.account.device_summaries import Idle
 from diag.account.frontier import Frontier, frontier
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, REST
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
-from diag.model.parts import parts_of_steps
-from diag.model.steps import HOST_DETAILS, QUEUED_DETAILS, Attribution, Bottleneck, Detail, Kind, by_cause
+from diag.model.accounts import Attribution
+from diag.model.steps import HOST_DETAILS, QUEUED_DETAILS, Bottleneck, Detail, Kind, by_cause
 from diag.rundir.tables import Tables
 
 from .cost_rows import CostTable, Side, Source
@@ -52,7 +52,7 @@ def phases_of(
     attribution: Attribution, tables: Tables, clocked: Mapping[int, DeviceClocked], noise: Noise
 ) -> PhaseAccount | None:
     """None with fewer than two ranks that recorded their steps. ``clocked``: see ``on_device_clocks``."""
-    counted = {step.step for step in attribution.counted}
+    counted = attribution.counted.numbers
     ranks = {rank: device_clocked.tables for rank, device_clocked in clocked.items()} or tables.ranks
     phase_frontier = frontier(ranks, counted, tables.on_device and not clocked, attribution.axes.stages())
     return phases_from(phase_frontier, attribution, tables, clocked, noise)
@@ -68,7 +68,7 @@ def phases_from(
     """As ``phases_of``, from the frontier of the counted steps."""
     if phase_frontier is None:
         return None
-    counted = {step.step for step in attribution.counted}
+    counted = attribution.counted.numbers
     if attribution.detailed is not None:
         counted &= attribution.detailed
     connected = {collective.step for collective in attribution.collectives} & counted
@@ -92,7 +92,7 @@ def phases_alone(phase_frontier: Frontier, on_device: bool, noise: Noise, idle: 
 def unlike_the_rest(attribution: Attribution, tables: Tables) -> str:
     """How the steps in profiler windows differ from the others, by events on the devices; "" where they do not."""
     steps, waiting, loading = outside_windows(tables)
-    parts, _ = parts_of_steps(attribution.usable)
+    parts = attribution.usable.parts
     traced = parts.from_source("trace")
     spent_ns = int(parts.dur_ns[traced].sum())
     if not steps or not spent_ns:

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from diag.diagnoses.policy import STRAGGLER
+from diag.model.accounts import Attribution
 from diag.model.query import Query
-from diag.model.steps import Attribution, Evidence, Finding, Severity
+from diag.model.steps import Evidence, Finding, Severity
 from diag.rundir.tables import RankTables, Tables
 
 from .subject import Column, Diagnosis, Subject
@@ -55,7 +56,7 @@ def cannot_look(subject: Subject) -> str:
 def train_alone(attribution: Attribution, tables: Tables) -> bool:
     """Whether the ranks of a world above one trained for some steps without a collective or message between two of
     them. Communication in an evaluation is not part of a counted step."""
-    counted = frozenset(step.step for step in attribution.counted)
+    counted = attribution.counted.numbers
     if len(attribution.ranks) < 2 or not _recorded(tables) or len(counted) < STRAGGLER.least_steps_of_ranks_alone:
         return False
     ranks = [rank_tables for rank_tables in tables.ranks.values() if rank_tables.steps]

@@ -7,7 +7,7 @@ from diag.account.cached_steps import windows_of
 from diag.diagnoses.policy import MEMORY_USE
 from diag.model.programs import Concept, Settings, written
 from diag.model.query import Query
-from diag.model.steps import Evidence, Finding, Kind, Severity, spent_on_paths
+from diag.model.steps import Evidence, Finding, Kind, Severity
 from diag.tables.efficiency import totals
 from diag.tables.recompute import recomputed
 from diag.tables.work import work_of
@@ -27,7 +27,7 @@ def find(subject: Subject) -> list[Finding]:
     if share < MEMORY_USE.recomputation_share:
         return []
     steps = subject.attribution.counted
-    computing = float(spent_on_paths(steps)[Kind.COMPUTE].sum()) / max(1, sum(step.dur_ns for step in steps))
+    computing = float(steps.spent()[Kind.COMPUTE].sum()) / max(1, int(steps.dur_ns.sum()))
     cost = share * computing
     used = fullest.reserved / fullest.capacity
     return [

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from diag.account.pipeline import pipeline_of
 from diag.account.scheduling import Scheduling
 from diag.diagnoses.policy import COSTS
+from diag.model.accounts import Attribution
 from diag.model.axes import PIPELINE, TENSOR
-from diag.model.steps import Attribution, Detail, Kind
+from diag.model.steps import Detail, Kind
 
 from .cost_rows import CostTable, Side, Source
 from .costs import Cost

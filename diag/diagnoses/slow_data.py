@@ -6,8 +6,9 @@ import numpy as np
 
 from diag.account.records import loader_settings
 from diag.diagnoses.policy import DATA_LOADING
+from diag.model.accounts import Attribution
 from diag.model.query import Query
-from diag.model.steps import Attribution, Evidence, Finding, Knob
+from diag.model.steps import Evidence, Finding, Knob
 from diag.rundir.tables import Tables
 from diag.tables.loading import Reserve, full_share, reserve_of
 from diag.traces.kineto_names import ANNOTATION, CPU_OP

@@ -16,7 +16,6 @@ from diag.account.blame import median_of_others
 from diag.account.calls import Key
 from diag.account.match import SYNCHRONISING
 from diag.diagnoses.policy import COSTS, FINDINGS, STRAGGLER
-from diag.model.parts import parts_of_steps
 from diag.model.query import Query
 from diag.model.steps import CollectiveCall, Detail, Evidence, Finding, Kind, Knob
 from diag.tables.module_excess import ModuleExcess, module_excess
@@ -177,7 +176,7 @@ def evidence_of(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
     late_ns = float(np.mean([blame_ns[rank].mean() for rank in ranks if rank in blame_ns] or [0.0]))
     if subject.phases_alone or late_ns <= 0:
         return []
-    traced = [step.step for step in subject.attribution.traced]
+    traced = subject.attribution.traced.step.tolist()
     modules = _largest_excesses(module_excess(subject.attribution, subject.tables, ranks, traced), late_ns)
     window = set(traced).isdisjoint(subject.shares.numbers)
     names, late = (
@@ -523,16 +522,15 @@ def _inside_operators(subject: Subject, ranks: tuple[int, ...], detail: Detail) 
     much more of both the ranks have in the phase than the median of the others; on a device, what they were late by."""
     inside = outside = 0.0
     steps = subject.attribution.traced
-    parts, owner = parts_of_steps(steps)
-    recorded = set(owner[~parts.from_source("trace")].tolist())
-    traced = [step for at, step in enumerate(steps) if at not in recorded]
+    parts, owner = steps.parts, steps.of_part
+    recorded = np.isin(np.arange(len(steps)), owner[~parts.from_source("trace")])
+    traced = steps.take(~recorded)
     if subject.shares.on_device:
-        for blame in (blame for step in traced for blame in step.blames):
-            if blame.rank in ranks and blame.detail == detail:
-                inside += blame.ns if blame.kind == Kind.COMPUTE else 0
-                outside += blame.ns if blame.kind == Kind.IDLE else 0
+        blames = traced.blames
+        late_ns = np.where(np.isin(blames.rank, ranks) & (blames.detail == detail), blames.ns, 0)
+        inside, outside = (float(late_ns[blames.kind == kind].sum()) for kind in (Kind.COMPUTE, Kind.IDLE))
     else:
-        inside, outside = _excess_on_cpu(subject, ranks, detail, {step.step for step in traced})
+        inside, outside = _excess_on_cpu(subject, ranks, detail, traced.numbers)
     return inside / (inside + outside) if inside + outside else None
 
 

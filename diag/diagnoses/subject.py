@@ -8,16 +8,16 @@ from enum import StrEnum
 from typing import Any, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diag.account.scheduling import Scheduling
 from diag.diagnoses.policy import FINDINGS, STRAGGLER
-from diag.model.parts import PartColumns, parts_of_steps
+from diag.model.accounts import Attribution
+from diag.model.parts import PartColumns
 from diag.model.programs import Settings, settings_of_command
 from diag.model.query import By, Query, Value
-from diag.model.steps import Attribution, Evidence, Finding, Knob, Severity
+from diag.model.steps import Evidence, Finding, Knob, Severity
 from diag.rundir.tables import Tables
 from diag.words import sentences
 from diag.words.wording import per_whole
@@ -210,7 +210,7 @@ class Subject(Struct, frozen=True):
 
 
 def _counted_parts(subject: Subject) -> PartColumns:
-    return parts_of_steps(subject.attribution.counted)[0]
+    return subject.attribution.counted.parts
 
 
 def both_ends(ranks: Sequence[int]) -> Sequence[int]:
@@ -231,26 +231,33 @@ def severity(share: float) -> Severity:
 
 def resampled(cost_ns: Series, dur_ns: Series, rounds: int = 400) -> Series:
     """The share of the time over ``rounds`` bootstrap resamples of the steps, always the same ones."""
-    count = len(dur_ns)
-    if not count or not dur_ns.sum():
+    if not len(dur_ns) or not dur_ns.sum():
         return np.zeros(rounds)
-    picks = drawn_steps(count, rounds, np.random.default_rng(0))
-    time = dur_ns[picks].sum(axis=1)
-    share: Series = cost_ns[picks].sum(axis=1) / np.where(time > 0, time, 1)
+    drawn = Drawn(len(dur_ns), rounds, np.random.default_rng(0))
+    time = drawn.sums(dur_ns)
+    share: Series = drawn.sums(cost_ns) / np.where(time > 0, time, 1)
     return share
 
 
-def drawn_steps(count: int, rounds: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Indices of the steps in each resample of ``count`` steps: shape (rounds, count).
+class Drawn:
+    """The steps in each of ``rounds`` resamples of ``count`` steps.
 
     Steps are not independent of their neighbours (a slow shard, a full page cache, a thermal limit last for some). So
     from 20 steps on, blocks of steps are drawn, with the cube root of the number of steps as their length (a moving
-    block bootstrap).
+    block bootstrap); the last block of a resample is cut.
     """
-    length = round(count ** (1 / 3)) if count >= STRAGGLER.least_steps_for_blocks else 1
-    first = random.integers(0, count, size=(rounds, -(-count // length)))
-    drawn: npt.NDArray[np.int64] = ((first[:, :, None] + np.arange(length)) % count).reshape(rounds, -1)[:, :count]
-    return drawn
+
+    def __init__(self, count: int, rounds: int, random: np.random.Generator) -> None:
+        length = round(count ** (1 / 3)) if count >= STRAGGLER.least_steps_for_blocks else 1
+        self._first = random.integers(0, count, size=(rounds, -(-count // length)))
+        self._last = self._first + length
+        self._last[:, -1] -= self._first.shape[1] * length - count
+
+    def sums(self, values: Series) -> Series:
+        """Of each resample, over its steps. A block that reaches beyond the last step goes on at the first one."""
+        before = np.concatenate(([0.0], np.cumsum(np.concatenate((values, values)))))
+        total: Series = (before[self._last] - before[self._first]).sum(axis=1)
+        return total
 
 
 def in_ms(ns: float) -> str:

@@ -6,17 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diag.model.parts import parts_of_steps
-from diag.model.steps import (
-    STARTUP_DETAILS,
-    Attribution,
-    Detail,
-    Kind,
-    MatchedCollective,
-    StepAccount,
-    blames_of_steps,
-    by_causes,
-)
+from diag.model.accounts import Attribution, StepAccounts
+from diag.model.steps import STARTUP_DETAILS, Detail, Kind, MatchedCollective
 
 from .cost_rows import CostTable, Side
 from .costs import Cost, cost_of, cost_on_path
@@ -35,7 +26,7 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
 
 
 def shares_of_steps(
-    steps: Sequence[StepAccount],
+    steps: StepAccounts,
     ranks: tuple[int, ...],
     on_device: bool,
     noise: Noise = NO_NOISE,
@@ -43,9 +34,9 @@ def shares_of_steps(
 ) -> Shares:
     """``dur_ns``: the steps without start-up, and waiting whose cause lies outside of them."""
     table = CostTable(len(steps))
-    spent = by_causes([step.path for step in steps]).astype(np.float64)
+    spent = steps.spent_by_step().astype(np.float64)
     # A step without a path, as in summaries, has no activity that is known.
-    spent[:, Kind.COMPUTE, Detail.NONE] += np.array([step.dur_ns for step in steps]) - spent.sum(axis=(1, 2))
+    spent[:, Kind.COMPUTE, Detail.NONE] += steps.dur_ns - spent.sum(axis=(1, 2))
     spent[:, Kind.IDLE, STARTUP_DETAILS] = 0.0
     unexplained = _unexplained(steps)
     tails = _tails(steps, collectives, noise)
@@ -61,30 +52,29 @@ def shares_of_steps(
     for (rank, kind, detail), ns in _waiting(steps).items():
         table.add(Side.WAITING, cost_of(kind, detail, on_device), ns, kind, detail, rank)
     if on_device:  # from records alone it is not known whether something was launched
-        parts, owner = parts_of_steps(steps)
+        parts, owner = steps.parts, steps.of_part
         recorded = np.zeros(len(steps), dtype=np.bool_)
         recorded[owner[parts.from_source("records")]] = True
         table.relabel(Side.PATH, Cost.QUEUED, None, table.total(Side.PATH, Cost.QUEUED) * recorded)
-    whole = np.array([step.dur_ns for step in steps], dtype=np.float64)
+    whole = steps.dur_ns.astype(np.float64)
     for cost in Cost:
         if (usual_share := cost.value.usual_share) is not None:
             has = table.total(Side.PATH, cost)
             table.relabel(Side.PATH, cost, None, np.where(has < usual_share() * whole, has, 0.0))
     _late_ranks(table, steps)
-    numbers = tuple(step.step for step in steps)
-    return Shares(numbers, dur_ns, tuple(table.rows()), ranks, on_device, noise)
+    return Shares(tuple(steps.step.tolist()), dur_ns, tuple(table.rows()), ranks, on_device, noise)
 
 
-def _unexplained(steps: Sequence[StepAccount]) -> Series:
+def _unexplained(steps: StepAccounts) -> Series:
     """Waiting without a recorded reason: the reason lies outside of the steps, and so of the path."""
-    blames, owner = blames_of_steps(steps)
+    blames, owner = steps.blames, steps.of_blame
     unknown = blames.detail == Detail.UNKNOWN
     return np.bincount(owner[unknown], weights=blames.ns[unknown], minlength=len(steps)).astype(np.float64)
 
 
-def _waiting(steps: Sequence[StepAccount]) -> dict[tuple[int, Kind, Detail], Series]:
+def _waiting(steps: StepAccounts) -> dict[tuple[int, Kind, Detail], Series]:
     """By rank, kind and detail, in the order in which they come up: how long others waited, by step."""
-    blames, owner = blames_of_steps(steps)
+    blames, owner = steps.blames, steps.of_blame
     details = len(Detail)
     code = (blames.rank.astype(np.int64) * len(Kind) + blames.kind) * details + blames.detail
     codes, first, at = np.unique(code, return_index=True, return_inverse=True)
@@ -98,7 +88,7 @@ def _waiting(steps: Sequence[StepAccount]) -> dict[tuple[int, Kind, Detail], Ser
     return found
 
 
-def _late_ranks(table: CostTable, steps: Sequence[StepAccount]) -> None:
+def _late_ranks(table: CostTable, steps: StepAccounts) -> None:
     """Ranks can be late to several overlapping collectives, and late because their hosts are: together they cost at
     most the part of the path that has no other cost, or one that takes what they leave. A host that is slower than the
     others makes its rank late: its launches on the path are the same nanoseconds."""
@@ -106,7 +96,7 @@ def _late_ranks(table: CostTable, steps: Sequence[StepAccount]) -> None:
     for row in table.rows():
         if row.side == Side.WAITING and row.cost in late and row.detail not in _NO_STRAGGLING:
             late[row.cost] += row.ns
-    once = np.array([step.together for step in steps], dtype=np.float64)
+    once = steps.together
     by_host, both = late[Cost.HOST_STRAGGLER], late[Cost.HOST_STRAGGLER] + late[Cost.STRAGGLER]
     after = [cost for cost in Cost if cost.value.stragglers_first]
     has = {cost: table.total(Side.PATH, cost) for cost in after}
@@ -126,24 +116,25 @@ def _late_ranks(table: CostTable, steps: Sequence[StepAccount]) -> None:
 
 
 def _tails(
-    steps: Sequence[StepAccount], collectives: Sequence[MatchedCollective], noise: Noise
+    steps: StepAccounts, collectives: Sequence[MatchedCollective], noise: Noise
 ) -> dict[tuple[int, Detail], Series]:
     """By rank and detail: communication on the path that only this rank had. Noise is not a part of every tail: a
     longer one is due to the link as a whole."""
     met = {collective.key: collective for collective in collectives}
     met = {key: each for key, each in met.items() if max(each.tail_ns, default=0) > noise.tail_ns}
     tails: dict[tuple[int, Detail], Series] = {}
-    for at, step in enumerate(steps):
-        path = step.path
-        if met.keys().isdisjoint(path.keys):
-            continue
-        for piece in np.flatnonzero((path.kind == Kind.COMM) & (path.collective >= 0)).tolist():
-            rank = int(path.rank[piece])
-            collective = met.get(path.keys[path.collective[piece]])
-            known = collective is not None and rank in collective.ranks
-            tail = collective.tail_ns[collective.ranks.index(rank)] if collective is not None and known else 0
-            if tail > noise.tail_ns:
-                key = rank, Detail(path.detail[piece])
-                tails.setdefault(key, np.zeros(len(steps)))
-                tails[key][at] += min(tail, int(path.end_ns[piece] - path.start_ns[piece]))
+    paths = steps.paths
+    keys = paths.keys.keys() if met else []
+    known = np.array([key in met for key in keys], dtype=np.bool_)
+    places, owner, lasted_ns = paths.key_places, paths.of_step, paths.lasted_ns
+    if not known.any():
+        return tails
+    pieces = np.flatnonzero((paths.kind == Kind.COMM) & (places >= 0))
+    for piece in pieces[known[places[pieces]]].tolist():
+        rank, collective = int(paths.rank[piece]), met[keys[places[piece]]]
+        tail = collective.tail_ns[collective.ranks.index(rank)] if rank in collective.ranks else 0
+        if tail > noise.tail_ns:
+            key = rank, Detail(paths.detail[piece])
+            tails.setdefault(key, np.zeros(len(steps)))
+            tails[key][owner[piece]] += min(tail, int(lasted_ns[piece]))
     return tails

@@ -9,9 +9,9 @@ import polars as pl
 from diag.account import gpu
 from diag.account.cached_steps import windows_of
 from diag.diagnoses.policy import COMMUNICATION
+from diag.model.accounts import Attribution
 from diag.model.breakdown import KernelKind
-from diag.model.parts import parts_of_steps
-from diag.model.steps import Attribution, Kind, NotLooked
+from diag.model.steps import Kind, NotLooked
 from diag.rundir.tables import Tables
 from diag.tables.work import work_of
 from diag.traces import kineto_names as names
@@ -40,7 +40,7 @@ def unrecognised(subject: Subject) -> str:
 def inside_fused(attribution: Attribution) -> tuple[NotLooked, ...]:
     """The communication inside kernels that also compute, which cannot be examined; empty where there are none."""
     counted = attribution.counted
-    parts, _ = parts_of_steps(counted)
+    parts = counted.parts
     fused = int(parts.fused_ns.sum())
     return (NotLooked(_FUSED, fused_words(fused / len(parts), per_whole(attribution))),) if fused else ()
 

@@ -11,19 +11,8 @@ from msgspec.structs import replace
 
 from diag.diagnoses.confidence import Features, Rule, weighed
 from diag.diagnoses.policy import COMPUTE, CONFIDENCE, FINDINGS, HOST_TIME, STRAGGLER, VERDICT
-from diag.model.parts import parts_of_steps
-from diag.model.steps import (
-    STARTUP_DETAILS,
-    Attribution,
-    Bottleneck,
-    Coverage,
-    Finding,
-    Kind,
-    Severity,
-    StepAccount,
-    Verdict,
-    spent_on_paths,
-)
+from diag.model.accounts import Attribution, StepAccounts
+from diag.model.steps import STARTUP_DETAILS, Bottleneck, Coverage, Finding, Kind, Severity, Verdict
 from diag.rundir.tables import Tables
 from diag.words import sentences
 from diag.words.formatting import share as printed
@@ -244,32 +233,37 @@ def faults_first(shares: Shares) -> Shares:
 def classify(shares: Mapping[Bottleneck, float]) -> tuple[Bottleneck, float]:
     """The class of a step or a run, and the share that decided it, from the share of each class. Unexplained time
     decides where it is more than any class, and too much to call the rest healthy."""
-    unexplained = shares.get(Bottleneck.UNDETERMINED, 0.0)
-    ordered = sorted(((name, of) for name, of in shares.items() if name in REMOVABLE), key=lambda item: -item[1])
-    top, share = ordered[0]
-    if unexplained >= (share if share >= FINDINGS.warning_share else VERDICT.idle_share):
-        return Bottleneck.UNDETERMINED, unexplained
-    if share < FINDINGS.warning_share:
-        return Bottleneck.COMPUTE, share
-    if len(ordered) > 1 and ordered[1][1] >= FINDINGS.warning_share and share - ordered[1][1] < VERDICT.tie_share:
-        return Bottleneck.MIXED, share
-    return top, share
+    (name,), share = _classified({name: np.array([of]) for name, of in shares.items()})
+    return name, float(share[0])
 
 
-def bottlenecks_of(steps: Sequence[StepAccount], on_device: bool) -> dict[int, Bottleneck]:
+def _classified(shares: Mapping[Bottleneck, Series]) -> tuple[list[Bottleneck], Series]:
+    """``classify`` of each value."""
+    unexplained = shares.get(Bottleneck.UNDETERMINED, np.zeros(1))
+    names = [name for name in shares if name in REMOVABLE]
+    table = np.stack([shares[name] for name in names])
+    order = np.argsort(-table, axis=0, kind="stable")
+    top, second = np.take_along_axis(table, order, axis=0)[[0, min(1, len(names) - 1)]]
+    warns = top >= FINDINGS.warning_share
+    tied = (len(names) > 1) & (second >= FINDINGS.warning_share) & (top - second < VERDICT.tie_share)
+    unknown = unexplained >= np.where(warns, top, VERDICT.idle_share)
+    others = (Bottleneck.UNDETERMINED, Bottleneck.COMPUTE, Bottleneck.MIXED)
+    codes = np.select([unknown, ~warns, tied], [len(names), len(names) + 1, len(names) + 2], order[0])
+    every = (*names, *others)
+    return [every[code] for code in codes.tolist()], np.where(unknown, unexplained, top)
+
+
+def bottlenecks_of(steps: StepAccounts, on_device: bool) -> dict[int, Bottleneck]:
     """The class of each step, by the rule of the run and by its own account."""
     classes = classes_of(shares_of_steps(steps, (), on_device))
-    return {step.step: classes.get(step.step, Bottleneck.UNDETERMINED) for step in steps}
+    return {step: classes.get(step, Bottleneck.UNDETERMINED) for step in steps.step.tolist()}
 
 
 def classes_of(shares: Shares) -> dict[int, Bottleneck]:
     """The class of each step that counts and took any time, by the rule of the run."""
-    by_class = _by_class(shares)
-    return {
-        step: classify({name: float(series[at] / shares.dur_ns[at]) for name, series in by_class.items()})[0]
-        for at, step in enumerate(shares.numbers)
-        if shares.dur_ns[at]
-    }
+    took = np.flatnonzero(shares.dur_ns)
+    by_class = {name: series[took] / shares.dur_ns[took] for name, series in _by_class(shares).items()}
+    return dict(zip((shares.numbers[at] for at in took.tolist()), _classified(by_class)[0], strict=True))
 
 
 def _by_class(shares: Shares) -> dict[Bottleneck, Series]:
@@ -317,10 +311,10 @@ def _features(
     )
 
 
-def _of_work(attribution: Attribution, steps: Sequence[StepAccount]) -> float:
+def _of_work(attribution: Attribution, steps: StepAccounts) -> float:
     """Four kernels prove little; the pauses between four hundred are as many observations. 1 where there is no
     device."""
-    counted = {step.step for step in steps}
+    counted = steps.numbers
     pieces = [step.pieces for step in attribution.rank_steps if step.step in counted and step.pieces]
     most = sum(sorted(pieces, reverse=True)[: len(counted)])
     return most / (most + CONFIDENCE.pieces_for_half) if most else 1.0
@@ -456,7 +450,7 @@ def _on_device_clocks(phases: PhaseAccount, shares: Shares) -> bool:
 
 def _idle_beneath(attribution: Attribution, share: float) -> bool:
     """Whether the run would not be healthy were its devices idle all the time that collectives may hide."""
-    counted = {step.step for step in attribution.counted}
+    counted = attribution.counted.numbers
     steps = [step for step in attribution.rank_steps if step.step in counted]
     beneath = sum(step.beneath_ns for step in steps) / max(1, sum(step.dur_ns for step in steps))
     return beneath > 0 and share + beneath >= FINDINGS.warning_share
@@ -555,7 +549,7 @@ def _unexplained(cause: Finding | None, share: float) -> Verdict:
 def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) -> Verdict | None:
     """For a run with traces only: they lack the device's work, or hold hardly any work, or only start-up."""
     steps = attribution.counted
-    parts, _ = parts_of_steps(steps)
+    parts = steps.parts
     if not parts.from_source("trace").all():
         return None
     records = [trace.device_record for rank in tables.ranks.values() for trace in rank.traces]
@@ -564,7 +558,7 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
         return _undetermined(f"the trace holds {unread.holds}, but not {unread.lacks}", unread.collect)
     whole, startup = (
         sum(step.dur_ns for step in steps),
-        int(spent_on_paths(steps)[Kind.IDLE, list(STARTUP_DETAILS)].sum()),
+        int(steps.spent()[Kind.IDLE, list(STARTUP_DETAILS)].sum()),
     )
     record_again = (
         "record several steps after the warm-up (schedule(skip_first=10, wait=1, warmup=1, active=3), prof.step())"
@@ -589,9 +583,9 @@ def _idle(attribution: Attribution, shares: Shares) -> float:
     """The fraction of the judged time in which a device was idle for any reason; on a CPU with traces only, in which no
     operator ran."""
     steps = attribution.counted
-    if not shares.on_device and not parts_of_steps(steps)[0].from_source("trace").all():
+    if not shares.on_device and not steps.parts.from_source("trace").all():
         return 0.0
-    idle = spent_on_paths(steps)[Kind.IDLE]
+    idle = steps.spent()[Kind.IDLE]
     return float(idle.sum() - idle[list(STARTUP_DETAILS)].sum()) / float(shares.dur_ns.sum())
 
 

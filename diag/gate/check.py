@@ -15,7 +15,7 @@ from diag.diagnoses.policy import COMPARISON
 from diag.diagnoses.subject import resampled
 from diag.errors import ExitCode
 from diag.gate import budgets
-from diag.model.steps import StepAccount
+from diag.model.accounts import StepAccounts
 from diag.tables.efficiency import tokens_of
 from diag.tables.memory import peak_memory
 from diag.words.formatting import counted, spaced
@@ -93,13 +93,13 @@ def _mfu(result: Result) -> Measured:
     return Interval(mfu.value * step.likely / step.high, mfu.value, mfu.value * step.likely / step.low)
 
 
-def _tokens(result: Result, steps: tuple[StepAccount, ...]) -> Measured:
+def _tokens(result: Result, steps: StepAccounts) -> Measured:
     if result.from_summaries:
         return Unknown(_SUMMARIES)
     tokens = tokens_of(result.tables, result.attribution)
     if isinstance(tokens, str):
         return Unknown(tokens)
-    rate = _ratio(np.array(tokens, dtype=np.float64), _durations(steps))
+    rate = _ratio(np.array(tokens, dtype=np.float64), steps.dur_ns.astype(np.float64))
     return Interval(rate.low * 1e9, rate.likely * 1e9, rate.high * 1e9)
 
 
@@ -133,10 +133,6 @@ def _regression(result: Result, baseline: Result | None) -> Measured:
 
 def _too_few(steps: int, run: str) -> str:
     return f"{run} has only {spaced(counted(steps, 'counted step'))}, at least {COMPARISON.least_steps} are needed"
-
-
-def _durations(steps: tuple[StepAccount, ...]) -> Series:
-    return np.array([step.dur_ns for step in steps], dtype=np.float64)
 
 
 def _ratio(numerator: Series, denominator: Series) -> Interval:

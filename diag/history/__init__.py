@@ -17,8 +17,8 @@ from diag.account.policy import STEPS
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import CHECKPOINT, DATA, H2D, PHASES, REST, STEP, STILL
 from diag.diagnoses.shares import Shares
+from diag.model.accounts import Attribution
 from diag.model.history import Change, History, Stretch
-from diag.model.steps import Attribution
 from diag.rundir.columns import Floats
 from diag.rundir.series import Series, on_its_clock
 from diag.rundir.states import Judged, State
@@ -106,9 +106,8 @@ def _started_ns(tables: Tables, of_rank: RankTables, to_unix_ns: int) -> int | N
 
 def _of_account(attribution: Attribution) -> Series:
     """The steps of what another tool recorded."""
-    steps = [step for step in attribution.steps if step.usable]
-    numbers = np.array([step.step for step in steps], dtype=np.int64)
-    dur_ns = np.array([step.dur_ns for step in steps], dtype=np.float64)
+    steps = attribution.usable
+    numbers, dur_ns = steps.step, steps.dur_ns.astype(np.float64)
     ends = np.cumsum(dur_ns).astype(np.int64)
     ones, none = np.ones_like(numbers), np.zeros(len(steps), dtype=np.bool_)
     return Series(numbers, numbers, ones, ends - dur_ns.astype(np.int64), ends, dur_ns, dur_ns, {}, none, none)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from diag.model import UNKNOWN
 
-from .steps import NO_IDLE, IdleParts, Parts, Stall, StepAccount
+from .steps import NO_IDLE, IdleParts, Parts, Stall
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -94,8 +94,15 @@ class PartColumns(Sequence[Parts]):
             sources=sources,
         )
 
-    def take(self, places: Ints) -> PartColumns:
-        """The rows at these places, in this order."""
+    def take(self, places: Ints | Bools | slice) -> PartColumns:
+        """The rows at these places, in this order; of a slice, views of them."""
+        if isinstance(places, slice):
+            first, last, _ = places.indices(len(self))
+            cut: dict[str, Any] = {name: getattr(self, name)[first:last] for name in _COLUMNS}
+            inside = {at - first: of_row for at, of_row in self.stalls.items() if first <= at < last}
+            return PartColumns(**cut, stalls=inside, sources=self.sources)
+        if places.dtype == np.bool_:
+            places = np.flatnonzero(places)
         columns: dict[str, Any] = {name: stored_once(getattr(self, name)[places]) for name in _COLUMNS}
         stalls = {}
         if self.stalls:
@@ -191,29 +198,3 @@ class PartRows(Sequence[Parts]):
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def parts_of_steps(steps: Sequence[StepAccount]) -> tuple[PartColumns, Ints]:
-    """The parts of all ranks in these steps, one step after the other, and for each row the place of its step."""
-    counts = [len(step.parts) for step in steps]
-    owner = np.repeat(np.arange(len(steps)), counts)
-    several: list[PartColumns] = []
-    pending: list[tuple[PartColumns, range]] = []
-
-    def flush() -> None:
-        if pending:
-            places = np.concatenate([np.arange(rows.start, rows.stop) for _, rows in pending])
-            several.append(pending[0][0].take(places))
-            pending.clear()
-
-    for step in steps:
-        parts = step.parts
-        if not isinstance(parts, PartRows):
-            flush()
-            several.append(PartColumns.of(parts))
-            continue
-        if pending and pending[0][0] is not parts.columns:
-            flush()
-        pending.append((parts.columns, parts.places))
-    flush()
-    return PartColumns.joined(several), owner

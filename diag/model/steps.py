@@ -14,10 +14,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
-from msgspec.structs import force_setattr
 
 from . import Gap
-from .axes import Axes
 from .query import Query
 
 
@@ -140,6 +138,17 @@ class Pieces(Sequence[Segments]):
         """The place of each piece's step."""
         return np.repeat(np.arange(len(self)), np.diff(self.edges))
 
+    def summed(
+        self, columns: npt.NDArray[np.int64], count: int, chosen: npt.NDArray[np.bool_] | None = None
+    ) -> npt.NDArray[np.int64]:
+        """Nanoseconds of the pieces by step and column, [steps, count]. ``columns``: of each piece; ``chosen``: those
+        that count."""
+        at, lasted_ns = self.of_step * count + columns, self.every.end_ns - self.every.start_ns
+        if chosen is not None:
+            at, lasted_ns = at[chosen], lasted_ns[chosen]
+        sums = np.bincount(at, weights=lasted_ns, minlength=len(self) * count)
+        return sums.astype(np.int64).reshape(len(self), count)
+
     def moved(self, start_ns: npt.NDArray[np.int64], end_ns: npt.NDArray[np.int64]) -> Pieces:
         """The same pieces with these edges."""
         return Pieces(Segments(start_ns, end_ns, self.every.kind, self.every.detail), self.edges)
@@ -194,14 +203,27 @@ def by_cause(pieces: Segments | CriticalPath) -> npt.NDArray[np.int64]:
 
 def by_causes(steps: Sequence[Segments | CriticalPath]) -> npt.NDArray[np.int64]:
     """``by_cause`` of each, [steps, kinds, details]. Exact for sums below 2**53 ns (104 days)."""
-    causes = len(Kind) * len(Detail)
-    if not steps:
-        return np.zeros((0, len(Kind), len(Detail)), dtype=np.int64)
-    pieces = steps if isinstance(steps, Pieces) else Pieces.of(steps)
-    every = pieces.every
-    cause = pieces.of_step * causes + every.kind.astype(np.int64) * len(Detail) + every.detail
-    spent = np.bincount(cause, weights=every.end_ns - every.start_ns, minlength=len(steps) * causes)
-    return spent.astype(np.int64).reshape(len(steps), len(Kind), len(Detail))
+    pieces = _together(steps)
+    cause = pieces.every.kind.astype(np.int64) * len(Detail) + pieces.every.detail
+    return pieces.summed(cause, len(Kind) * len(Detail)).reshape(len(steps), len(Kind), len(Detail))
+
+
+def by_kinds(steps: Sequence[Segments | CriticalPath]) -> npt.NDArray[np.int64]:
+    """Nanoseconds by kind, [steps, kinds]."""
+    pieces = _together(steps)
+    return pieces.summed(pieces.every.kind.astype(np.int64), len(Kind))
+
+
+def by_details(steps: Sequence[Segments | CriticalPath], kind: Kind) -> npt.NDArray[np.int64]:
+    """Nanoseconds of one kind by detail, [steps, details]."""
+    pieces = _together(steps)
+    return pieces.summed(pieces.every.detail.astype(np.int64), len(Detail), pieces.every.kind == kind)
+
+
+def _together(steps: Sequence[Segments | CriticalPath]) -> Pieces:
+    if isinstance(steps, Pieces):
+        return steps
+    return Pieces.of(steps) if steps else Pieces(_put_together(()), np.zeros(1, dtype=np.int64))
 
 
 class CollectiveCall(msgspec.Struct, frozen=True, gc=False):
@@ -381,8 +403,7 @@ class PathPiece(Struct, frozen=True):
 
 class CriticalPath(Struct, frozen=True, eq=False, dict=True):
     """Consecutive stretches of time, first one first. Arrays of equal length; ``collective`` indexes ``keys``, -1 if
-    the stretch is not a transfer. ``changes``: the collectives at which the path changes to a rank that others waited
-    for."""
+    the stretch is not a transfer."""
 
     rank: npt.NDArray[np.signedinteger]
     start_ns: npt.NDArray[np.int64]
@@ -391,7 +412,6 @@ class CriticalPath(Struct, frozen=True, eq=False, dict=True):
     detail: npt.NDArray[np.signedinteger]
     collective: npt.NDArray[np.signedinteger]
     keys: tuple[tuple[str, int, str], ...]
-    changes: frozenset[tuple[str, int, str]] = frozenset()
 
     @property
     def dur_ns(self) -> int:
@@ -441,6 +461,16 @@ class Blames(Sequence[Blame]):
         columns = zip(*((blame.rank, blame.kind, blame.detail, blame.ns) for blame in blames), strict=True)
         return cls(*(np.array(column, dtype=np.int64) for column in columns)) if blames else NO_BLAMES
 
+    @classmethod
+    def joined(cls, several: Sequence[Blames]) -> Blames:
+        """One after the other."""
+        several = several or [NO_BLAMES]
+        columns = ("rank", "kind", "detail", "ns")
+        return cls(*(np.concatenate([getattr(each, name) for each in several]) for name in columns))
+
+    def take(self, places: npt.NDArray[np.int64] | slice) -> Blames:
+        return Blames(self.rank[places], self.kind[places], self.detail[places], self.ns[places])
+
     def __len__(self) -> int:
         return len(self.ns)
 
@@ -454,7 +484,7 @@ class Blames(Sequence[Blame]):
     def __getitem__(self, at: slice) -> Blames: ...
     def __getitem__(self, at: int | slice) -> Blame | Blames:
         if isinstance(at, slice):
-            return Blames(self.rank[at], self.kind[at], self.detail[at], self.ns[at])
+            return self.take(at)
         return Blame(int(self.rank[at]), Kind(self.kind[at]), Detail(self.detail[at]), int(self.ns[at]))
 
     def __eq__(self, other: object) -> bool:
@@ -467,115 +497,11 @@ _NONE = np.zeros(0, dtype=np.int64)
 NO_BLAMES = Blames(_NONE, _NONE, _NONE, _NONE)
 
 
-class StepAccount(Struct, frozen=True):
-    """One step across all ranks: its critical path, whose pieces add up to ``dur_ns``, and which ranks were late and
-    why.
-
-    ``dur_ns`` runs from the first step begin on the path to the last rank's step end. ``blames`` may be given as any
-    sequence of them.
-    """
-
-    step: int
-    dur_ns: int
-    parts: Sequence[Parts]
-    path: CriticalPath
-    blames: Blames
-    usable: bool = True  # False: warm-up, in or next to a profiler window; shown, and left out of the verdict
-    note: str = ""
-    window: bool = False  # left out only because a profiler recorded it; data that only traces have is read from it
-    waited_ns: int = 0  # for ranks that were late where the path met others
-    explained_ns: int = 0  # the part of it that the late ranks' activity, or their links, account for
-    once_ns: int = 0  # ``waited_ns``, counting once if several ranks were late at one meeting
-
-    def __post_init__(self) -> None:
-        force_setattr(self, "blames", Blames.of(self.blames))
-
-    @property
-    def together(self) -> float:
-        """The fraction of all blames that was lost: ranks that are late together are waited for at the same time."""
-        return self.once_ns / self.waited_ns if self.once_ns else 1.0
-
-    def on_path(self, *kinds: Kind) -> int:
-        return sum(self.path.total(kind) for kind in kinds)
-
-
-def blames_of_steps(steps: Sequence[StepAccount]) -> tuple[Blames, npt.NDArray[np.int64]]:
-    """The blames of these steps, one step after the other, and for each the place of its step."""
-    every = [step.blames for step in steps] or [NO_BLAMES]
-    columns = (np.concatenate([getattr(each, name) for each in every]) for name in ("rank", "kind", "detail", "ns"))
-    return Blames(*columns), np.repeat(np.arange(len(every)), [len(each) for each in every])
-
-
-def spent_on_paths(steps: Sequence[StepAccount]) -> npt.NDArray[np.int64]:
-    """Nanoseconds on the critical paths of all these steps by kind and detail, [kinds, details]."""
-    spent: npt.NDArray[np.int64] = by_causes([step.path for step in steps]).sum(axis=0)
-    return spent
-
-
 class Division(StrEnum):
     RECORDED = "recorded"  # the collectors' own records
     MARKED = "marked"  # step ranges in the trace
     INFERRED = "inferred"  # by something that repeats once in each iteration
     UNDIVIDED = "undivided"  # not divided: the whole window is one step
-
-
-class Attribution(Struct, frozen=True):
-    """Every step of the run accounted for, and the data of the account."""
-
-    steps: tuple[StepAccount, ...]
-    ranks: tuple[int, ...]
-    clock_uncertainty_ns: int | None
-    aligned: bool  # whether waiting could be separated from transfer
-    comm_known: bool
-    collectives: tuple[MatchedCollective, ...]
-    untied: tuple[int, ...] = ()  # ranks that no collective ties to the common clock of the others
-    rank_steps: tuple[RankStep, ...] = ()  # the steps behind the accounts, on the common clock if there is one
-    clock_drift: float = 0.0  # the largest difference between the rates of two clocks that was corrected; 1e-6 is 1 ppm
-    axes: Axes = field(default_factory=Axes)  # axes of the device mesh
-    division: Division = Division.RECORDED
-    step_marker: str = ""  # what repeats, if the steps are inferred
-    idle_known: bool = True  # False: part of what counts as compute was idle time of a device, of unknown length
-    # Of a long run, the steps that ``rank_steps`` and ``collectives`` have; None: all.
-    detailed: frozenset[int] | None = None
-
-    @property
-    def undivided(self) -> bool:
-        return self.division == Division.UNDIVIDED
-
-    @property
-    def by_events(self) -> bool:
-        """Whether the steps are on devices' clocks, without a profiler window: of all ranks, or of none."""
-        return any(step.source == "events" for step in self.rank_steps)
-
-    @property
-    def usable(self) -> tuple[StepAccount, ...]:
-        return tuple(step for step in self.steps if step.usable)
-
-    @property
-    def counted(self) -> tuple[StepAccount, ...]:
-        """The steps that the verdict rests on: the usable ones, or all where none is usable."""
-        return self.usable or self.steps
-
-    @property
-    def traced(self) -> tuple[StepAccount, ...]:
-        """The steps for data that only traces have (operators, kernels, modules): those of profiler windows if they are
-        left out, else the counted steps. Never for a mean that is compared with the step time."""
-        return tuple(step for step in self.steps if step.window) or self.counted
-
-    @property
-    def in_windows(self) -> bool:
-        """Whether a profiler recorded every counted step, although the run has its own records: there are no others to
-        count."""
-        counted = self.counted
-        recorded = self.division == Division.RECORDED and bool(counted)
-        return recorded and all(parts.source == "trace" for step in counted for parts in step.parts)
-
-    @property
-    def explained_wait(self) -> float | None:
-        """Fraction of the waiting for late ranks in the counted steps with a known reason; None: no rank waited."""
-        counted = self.counted
-        waited = sum(step.waited_ns for step in counted)
-        return sum(step.explained_ns for step in counted) / waited if waited else None
 
 
 class Fit(Struct, frozen=True):

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from diag.collectors.masking import masked_arguments
 from diag.diagnoses import Examination
+from diag.model.accounts import Attribution
 from diag.model.breakdown import Code, CostCurve, CostPoint, KnobChange, Prospect
-from diag.model.steps import Advice, Attribution, Evidence, Knob, Recommendation, Severity
+from diag.model.steps import Advice, Evidence, Knob, Recommendation, Severity
 from diag.replay.policy import ADVICE, REPLAY
 from diag.rundir.tables import Tables
 from diag.tables.bandwidth import bus_factor

@@ -12,7 +12,8 @@ from msgspec import Struct, field
 from diag.collectors.records import Manifest
 from diag.collectors.strategies import named
 from diag.diagnoses import Examination, answered_by
-from diag.model.steps import Attribution, Bottleneck, Finding, Knob, Risk
+from diag.model.accounts import Attribution
+from diag.model.steps import Bottleneck, Finding, Knob, Risk
 from diag.replay.policy import ADVICE
 from diag.rundir.tables import Tables
 

@@ -15,8 +15,9 @@ from diag.account.calls import Calls, Key, calls_in
 from diag.account.critical_path import details_of, kinds_of, label_of, labels_of
 from diag.account.intervals import Times
 from diag.account.match import SYNCHRONISING
+from diag.model.accounts import Attribution, StepAccounts
 from diag.model.axes import axis_words, is_data
-from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, RankStep, StepAccount, joined
+from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, joined
 from diag.replay.policy import REPLAY
 from diag.rundir.tables import Tables
 from diag.traces.kineto_names import P2P_OPS
@@ -364,7 +365,7 @@ def _refusal(attribution: Attribution, tables: Tables, runs: Sequence[_Run]) -> 
 def _consecutive(attribution: Attribution) -> list[_Run]:
     """Runs of consecutive usable steps that every rank has."""
     chosen = _spread(attribution.usable, len(attribution.ranks))
-    by_step: dict[int, dict[int, RankStep]] = {account.step: {} for account in chosen}
+    by_step: dict[int, dict[int, RankStep]] = {step: {} for step in chosen.step.tolist()}
     for step in attribution.rank_steps:
         if step.step in by_step:
             by_step[step.step][step.rank] = step
@@ -385,14 +386,14 @@ def _consecutive(attribution: Attribution) -> list[_Run]:
     ]
 
 
-def _spread(steps: Sequence[StepAccount], ranks: int) -> list[StepAccount]:
+def _spread(steps: StepAccounts, ranks: int) -> StepAccounts:
     """The steps that are replayed: all, or of a long run the last ones of each of several equal parts."""
     most = max(1, min(REPLAY.most_replayed_steps, REPLAY.most_replayed_rank_steps // max(1, ranks)))
     if len(steps) <= most:
-        return list(steps)
+        return steps
     parts = max(1, most // max(1, REPLAY.steps_of_stretch))
     ends = (part * len(steps) // parts for part in range(1, parts + 1))
-    return [step for end in ends for step in steps[end - most // parts : end]]
+    return steps.take(np.concatenate([np.arange(end - most // parts, end) for end in ends]))
 
 
 def _stretch(run: _Run, gloo: bool) -> Stretch:

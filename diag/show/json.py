@@ -7,10 +7,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
-from msgspec import Raw, to_builtins
+import numpy as np
+from msgspec import Raw, Struct, to_builtins
 
 from diag import policy
 from diag.api import Result, RunState, describe_run
@@ -18,8 +20,9 @@ from diag.collectors.files import replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import PHASES_AND_REST
 from diag.diagnoses.shares import Shares, step_parts
+from diag.model.accounts import edges_of
 from diag.model.breakdown import Breakdowns
-from diag.model.steps import Coverage, Evidence, Finding, Kind, Outcome, StepAccount, Verdict
+from diag.model.steps import Bottleneck, Coverage, Evidence, Finding, Kind, Outcome, Parts, Verdict
 from diag.rundir.lines import ANALYSIS_VERSION, with_digest
 from diag.show.history import change_to_dict
 from diag.show.memory import curves_to_dict, peaks_to_dict
@@ -143,7 +146,7 @@ def _content(result: Result) -> dict[str, Any]:
         "verdict": verdict_to_dict(result.verdict),
         "changes": [change_to_dict(change) for change in result.history.changes],
         "critical_path": _path(result.examination.shares),
-        "steps": [Raw(_encode(_step(result, step))) for step in result.attribution.steps],
+        "steps": _steps(result),
         "scheduling": _scheduling(result),
         "memory": peaks_to_dict(result),
         "out_of_memory": result.failed_allocations,
@@ -214,25 +217,45 @@ def _shortened(table: dict[str, Any], most: int) -> dict[str, Any]:
 _KINDS = [kind.name.lower() for kind in Kind]
 
 
-def _step(result: Result, step: StepAccount) -> dict[str, Any]:
-    detailed, blames = result.attribution.detailed, step.blames
-    in_full = detailed is None or step.step in detailed
+class _Culprit(Struct):
+    rank: int
+    kind: str
+    ns: int
+
+
+class _Step(Struct):
+    step: int
+    dur_ns: int
+    bottleneck: Bottleneck
+    usable: bool
+    note: str
+    ranks: list[Parts]
+    culprits: list[_Culprit]
+
+
+def _steps(result: Result) -> list[_Step]:
+    steps, detailed = result.attribution.steps, result.attribution.detailed
+    in_full = np.ones(len(steps), dtype=np.bool_) if detailed is None else np.isin(steps.step, list(detailed))
     # Of a hundred culprits a step, most cost next to nothing: they would be nine tenths of the document.
-    told = blames.ns >= (0 if in_full else PAGE.least_json_culprit_share * step.dur_ns)
-    return {
-        "step": step.step,
-        "dur_ns": step.dur_ns,
-        "bottleneck": result.bottleneck_of(step),
-        "usable": step.usable,
-        "note": step.note,
-        "ranks": list(step.parts) if in_full else [],
-        "culprits": [
-            {"rank": rank, "kind": _KINDS[kind], "ns": ns}
-            for rank, kind, ns in zip(
-                *(column[told].tolist() for column in (blames.rank, blames.kind, blames.ns)), strict=True
-            )
-        ],
-    }
+    least_ns = np.where(in_full, 0, PAGE.least_json_culprit_share * steps.dur_ns)
+    blames, of_blame = steps.blames, steps.of_blame
+    told = np.flatnonzero(blames.ns >= least_ns[of_blame])
+    columns = (
+        blames.rank[told].tolist(),
+        [_KINDS[kind] for kind in blames.kind[told].tolist()],
+        blames.ns[told].tolist(),
+    )
+    culprits = [_Culprit(rank, kind, ns) for rank, kind, ns in zip(*columns, strict=True)]
+    of_step = np.searchsorted(of_blame[told], np.arange(len(steps) + 1)).tolist()
+    parts = list(steps.parts.take(in_full[steps.of_part]))
+    of_parts = edges_of(np.where(in_full, np.diff(steps.part_edges), 0)).tolist()
+    return [
+        _Step(step, dur_ns, result.bottlenecks[step], usable, note, parts[i:j], culprits[k:m])
+        for step, dur_ns, usable, note, (i, j), (k, m) in zip(
+            steps.step.tolist(), steps.dur_ns.tolist(), steps.usable.tolist(), steps.note, pairwise(of_parts),
+            pairwise(of_step), strict=True,
+        )
+    ]  # fmt: skip
 
 
 def _scheduling(result: Result) -> list[dict[str, Any]]:

@@ -18,20 +18,9 @@ from diag.api import DurationResult, Result, describe_run
 from diag.diagnoses.compare import reasons_against
 from diag.diagnoses.costs import Cost, class_of
 from diag.model import Gap
-from diag.model.parts import parts_of_steps
+from diag.model.accounts import Attribution
 from diag.model.query import Query
-from diag.model.steps import (
-    Advice,
-    Attribution,
-    Bottleneck,
-    Coverage,
-    Evidence,
-    Finding,
-    Knob,
-    Outcome,
-    Risk,
-    Severity,
-)
+from diag.model.steps import Advice, Bottleneck, Coverage, Evidence, Finding, Knob, Outcome, Risk, Severity
 from diag.model.steps import Verdict as Answer
 from diag.show.memory import Failure, failures_of
 from diag.show.policy import PAGE
@@ -221,7 +210,7 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
     """The page of a result, without advice. ``most_ranks``: the most rows in the table of ranks."""
     coverage, attribution, run = result.coverage, result.attribution, describe_run(result)
     culprits = result.verdict.culprit_ranks
-    shown = np.unique(parts_of_steps(attribution.steps)[0].rank).tolist()
+    shown = np.unique(attribution.steps.parts.rank).tolist()
     rank = next((culprit for culprit in culprits if culprit in shown), shown[0] if shown else 0)
     whole = "window" if attribution.undivided else "step"
     return Page(
@@ -301,9 +290,9 @@ def place_of(result: Result, finding: Finding, otherwise: int = 0) -> Place | No
     shares = result.examination.shares
     rank = min(finding.ranks, default=otherwise)
     shown = set(shares.numbers) & (result.attribution.detailed or set(shares.numbers))
-    steps = [step for step in result.attribution.steps if step.step in shown]
-    parts, owner = parts_of_steps(steps)
-    recorded = [steps[at].step for at in owner[parts.rank == rank].tolist()]
+    steps = result.attribution.steps.of_numbers(shown)
+    parts, owner = steps.parts, steps.of_part
+    recorded = steps.step[owner[parts.rank == rank]].tolist()
     if finding.bottleneck is None or not finding.cost_ns_per_step or not recorded:
         return None
     costs = [cost for cost in Cost if class_of(cost, shares.on_device) == finding.bottleneck]
@@ -311,7 +300,7 @@ def place_of(result: Result, finding: Finding, otherwise: int = 0) -> Place | No
     spent = np.sum(blamed if any(map(np.any, blamed)) else [shares.cost(cost) for cost in costs], axis=0)
     cost_of = dict(zip(shares.numbers, spent.tolist(), strict=True))
     in_trace = owner[(parts.rank == rank) & parts.from_source("trace")]
-    traced = [steps[at].step for at in in_trace.tolist()]
+    traced = steps.step[in_trace].tolist()
     return Place(rank, max(traced or recorded, key=cost_of.__getitem__))
 
 
@@ -546,8 +535,7 @@ def _tokens_per_second(result: Result) -> float | None:
     tokens = tokens_of(result.tables, result.attribution) if not result.from_summaries else ""
     if isinstance(tokens, str):
         return None
-    counted_steps = result.attribution.counted
-    return token_rate(sum(tokens), sum(step.dur_ns for step in counted_steps)) or None
+    return token_rate(sum(tokens), int(result.attribution.counted.dur_ns.sum())) or None
 
 
 def _peak_bytes(result: Result) -> float | None:
@@ -574,7 +562,7 @@ def _share_of(result: Result, cost: Cost) -> float | None:
 
 def _of_own_step(attribution: Attribution, field: str) -> str:
     """The share of the ranks' own steps that a field of ``Parts`` takes, over all ranks and counted steps."""
-    parts, _ = parts_of_steps(attribution.counted)
+    parts = attribution.counted.parts
     total = int(parts.dur_ns.sum())
     return share(int(parts.column(field).sum()) / total if total else 0.0)
 

@@ -7,8 +7,8 @@ from enum import StrEnum
 import numpy as np
 
 from diag.model import UNKNOWN
-from diag.model.parts import Ints, PartColumns, parts_of_steps
-from diag.model.steps import Attribution
+from diag.model.accounts import Attribution
+from diag.model.parts import Ints, PartColumns
 
 
 class Part(StrEnum):
@@ -46,7 +46,7 @@ def split(parts: PartColumns) -> dict[Part, Ints]:
 
 def mean_parts(attribution: Attribution) -> dict[int, dict[Part, float]]:
     """By rank, nanoseconds of each part in the mean counted step."""
-    parts, _ = parts_of_steps(attribution.counted)
+    parts = attribution.counted.parts
     of_part = split(parts)
     return {
         rank: {part: float(ns[parts.rank == rank].mean()) for part, ns in of_part.items()}

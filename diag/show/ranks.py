@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from diag.account.durations import Durations
+from diag.model.accounts import Attribution, StepAccount, StepAccounts
 from diag.model.breakdown import AllToAllStat
-from diag.model.parts import PartColumns, parts_of_steps
-from diag.model.steps import Attribution, Parts, Stall, StepAccount
+from diag.model.parts import PartColumns
+from diag.model.steps import Parts, Stall
 from diag.show.policy import PAGE
 from diag.tables.frames import rank_means
 from diag.words.formatting import UNKNOWN, counted, duration, share, spaced
@@ -117,7 +118,7 @@ def rank_table(
         outside_ns = row[f"idle_parts.{OUTSIDE}"]
         if row["idle_ns"] is not None and outside_ns:
             row["idle_ns"] -= outside_ns
-    traced = _of_a_device(parts_of_steps(_accounts(attribution))[0])
+    traced = _of_a_device(_accounts(attribution).parts)
     columns = [
         (name, field)
         for name, field in _PARTS
@@ -219,10 +220,9 @@ def idle_table(attribution: Attribution, rank: int, step: int | None = None) -> 
     """Why one rank's device was idle: the mean over the counted steps with a trace, or one step by its number. The
     title says for how long. None where no device was traced or it never idled."""
     accounts = _accounts(attribution, step)
-    rank_parts = [
-        parts for account in accounts for parts in account.parts if parts.rank == rank and parts.source == "trace"
-    ]
-    if not _of_a_device(PartColumns.of(rank_parts)):
+    every = accounts.parts
+    rank_parts = every.take((every.rank == rank) & every.from_source("trace"))
+    if not _of_a_device(rank_parts):
         return None
     noun = _noun(attribution)
     dur = sum(parts.dur_ns for parts in rank_parts) / len(rank_parts)
@@ -255,7 +255,7 @@ def stall_table(attribution: Attribution, step: int | None = None, most: int | N
     most = PAGE.most_stalls if most is None else most
     accounts = _accounts(attribution, step)
     stalls = _stalls(accounts)[:most]
-    ranks = set(parts_of_steps(accounts)[0].rank.tolist())
+    ranks = set(accounts.parts.rank.tolist())
     several_steps = {
         Column("step", COUNT, label=_noun(attribution), weight=0): [account.step for account, _, _ in stalls]
     }
@@ -280,7 +280,7 @@ def stall_table(attribution: Attribution, step: int | None = None, most: int | N
 def stall_lines(attribution: Attribution) -> tuple[str, ...]:
     """The longest stalls that are worth a line of a report, with ordinary spaces."""
     accounts = _accounts(attribution)
-    several = len(set(parts_of_steps(accounts)[0].rank.tolist())) > 1
+    several = len(set(accounts.parts.rank.tolist())) > 1
     lines = []
     for account, parts, stall in _stalls(accounts)[: PAGE.most_stall_lines]:
         if stall.dur_ns < PAGE.stall_line_share * parts.dur_ns:
@@ -302,9 +302,9 @@ def stall_lines(attribution: Attribution) -> tuple[str, ...]:
 _NO_NAME = "no single call of the host covers half of it"
 
 
-def _accounts(attribution: Attribution, step: int | None = None) -> Sequence[StepAccount]:
+def _accounts(attribution: Attribution, step: int | None = None) -> StepAccounts:
     if step is not None:
-        return [account for account in attribution.steps if account.step == step]
+        return attribution.steps.of_numbers([step])
     return attribution.counted
 
 
@@ -312,8 +312,8 @@ def _noun(attribution: Attribution) -> str:
     return "window" if attribution.undivided else "step"
 
 
-def _stalls(accounts: Sequence[StepAccount]) -> list[tuple[StepAccount, Parts, Stall]]:
-    every, owner = parts_of_steps(accounts)
+def _stalls(accounts: StepAccounts) -> list[tuple[StepAccount, Parts, Stall]]:
+    every, owner = accounts.parts, accounts.of_part
     stalls = [
         (accounts[owner[place]], every[place], stall) for place, of_rank in every.stalls.items() for stall in of_rank
     ]

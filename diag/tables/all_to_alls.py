@@ -22,8 +22,9 @@ from diag.account.calls import Key, Some
 from diag.account.intervals import Covered, intervals_of
 from diag.account.match import ALL_TO_ALL, SYNCHRONISING
 from diag.model import UNKNOWN
+from diag.model.accounts import Attribution
 from diag.model.breakdown import AllToAllStat
-from diag.model.steps import Attribution, CollectiveCall, Kind, RankStep
+from diag.model.steps import CollectiveCall, Kind, RankStep
 from diag.rundir.columns import Ints
 from diag.tables.policy import BANDWIDTH
 

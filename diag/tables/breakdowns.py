@@ -13,8 +13,9 @@ from diag.account import gpu
 from diag.account.cached_steps import windows_of
 from diag.account.intervals import Window
 from diag.account.trace_ranges import host_windows
+from diag.model.accounts import Attribution
 from diag.model.breakdown import Breakdowns, ExposedCall, MemoryPeak, peak_of
-from diag.model.steps import Attribution, RankStep
+from diag.model.steps import RankStep
 from diag.rundir.tables import Tables
 from diag.tables.efficiency import device_of
 from diag.traces.trace import Trace
@@ -34,7 +35,7 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
     reads the traces again, so call it only when needed."""
     counted = attribution.counted
     numbers = frozenset(step.step for step in counted)
-    steps = frozenset(step.step for step in attribution.traced)
+    steps = attribution.traced.numbers
     device, peak = device_of(tables), peak_of(device_of(tables))
     of_ranks: list[pl.DataFrame] = []
     modules: dict[str, list[pl.DataFrame]] = defaultdict(list)

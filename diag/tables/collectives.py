@@ -18,9 +18,10 @@ from diag.account.match import SEND_RECV, SYNCHRONISING
 from diag.account.policy import CLOCKS
 from diag.account.records import open_spans
 from diag.collectors.records import RECV, SEND
+from diag.model.accounts import Attribution
 from diag.model.axes import PIPELINE, Axes
 from diag.model.breakdown import CollectiveStat, CollectiveTable, ExposedCall
-from diag.model.steps import Attribution, CollectiveCall, Kind, MatchedCollective, RankStep, Segments, by_causes
+from diag.model.steps import CollectiveCall, Kind, MatchedCollective, RankStep, Segments, by_causes
 from diag.rundir.columns import Bools, Ints, is_named
 from diag.tables.policy import BANDWIDTH
 from diag.traces.kineto_names import P2P_OPS

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from diag.account.policy import STEPS
 from diag.collectors.records import WINDOW_NONE, Manifest
+from diag.model.accounts import Attribution
 from diag.model.breakdown import DevicePeak, Efficiency, Measure
-from diag.model.steps import Attribution
 from diag.rundir.columns import Steps
 from diag.rundir.tables import Tables
 from diag.tables.policy import EFFICIENCY
@@ -206,7 +206,7 @@ def tokens_of(tables: Tables, attribution: Attribution) -> tuple[int, ...] | str
     shared = [axis for axis in axes if not axis.startswith("dp")]
     if shared:
         return f"ranks along {', '.join(shared)} process the same tokens"
-    by_step = {step.step: 0 for step in attribution.counted}
+    by_step = dict.fromkeys(attribution.counted.step.tolist(), 0)
     for rank in attribution.ranks:
         counted = tables.ranks[rank].steps.of_numbers(by_step)
         if not counted.tokens.any():

@@ -12,9 +12,9 @@ from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from diag.account.scheduling import Scheduling
-from diag.model.parts import parts_of_steps
+from diag.model.accounts import Attribution
 from diag.model.query import By, Query
-from diag.model.steps import Attribution, Detail, Finding, Kind
+from diag.model.steps import Detail, Finding, Kind
 from diag.rundir.tables import Tables
 from diag.tables.frames import COLUMNS, frame, frame_of, names_of
 from diag.tables.passes import phased_calls
@@ -71,24 +71,21 @@ def path(attribution: Attribution) -> pl.DataFrame:
     steps = attribution.counted
     kinds, details = (names_of(members) for members in (Kind, Detail))
 
-    def all_of(field: str) -> Any:
-        return np.concatenate([np.zeros(0, np.int64), *(getattr(step.path, field) for step in steps)]).astype(np.int64)
-
     return frame_of(
         "path",
         {
-            "step": np.repeat([step.step for step in steps], [len(step.path.rank) for step in steps]),
-            "rank": all_of("rank"),
-            "kind": kinds[all_of("kind")],
-            "detail": details[all_of("detail")],
-            "dur_ns": all_of("end_ns") - all_of("start_ns"),
+            "step": steps.step[steps.paths.of_step],
+            "rank": steps.paths.rank.astype(np.int64),
+            "kind": kinds[steps.paths.kind],
+            "detail": details[steps.paths.detail],
+            "dur_ns": steps.paths.lasted_ns,
         },
     )
 
 
 def calls(attribution: Attribution) -> pl.DataFrame:
     """A row for each collective of a rank in a counted step."""
-    steps = [step.step for step in attribution.counted]
+    steps = attribution.counted.step.tolist()
     return frame(
         "calls",
         (
@@ -100,7 +97,7 @@ def calls(attribution: Attribution) -> pl.DataFrame:
 
 def meetings(attribution: Attribution) -> pl.DataFrame:
     """A row for each collective that was matched across ranks."""
-    counted = {step.step for step in attribution.counted}
+    counted = attribution.counted.numbers
     return frame(
         "meetings",
         (
@@ -121,11 +118,11 @@ def meetings(attribution: Attribution) -> pl.DataFrame:
 def stalls(attribution: Attribution) -> pl.DataFrame:
     """A row for each long stall of a device in a counted step."""
     steps = attribution.counted
-    parts, owner = parts_of_steps(steps)
+    parts, owner = steps.parts, steps.of_part
     return frame(
         "stalls",
         (
-            {**asdict(stall), "step": steps[owner[place]].step, "rank": int(parts.rank[place])}
+            {**asdict(stall), "step": int(steps.step[owner[place]]), "rank": int(parts.rank[place])}
             for place, of_rank in parts.stalls.items()
             for stall in of_rank
         ),

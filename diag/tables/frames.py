@@ -7,7 +7,7 @@ sizes in bytes, fractions from 0 to 1. Unknown values are null. Each frame is ma
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,10 @@ import polars as pl
 from msgspec.structs import asdict
 
 from diag.model import UNKNOWN
+from diag.model.accounts import Attribution
 from diag.model.breakdown import CollectiveTable, KernelTable, ModuleTable
-from diag.model.parts import Bools, Ints, PartColumns, parts_of_steps
-from diag.model.steps import Attribution, Bottleneck, Detail, Finding, Kind, StepAccount, blames_of_steps
+from diag.model.parts import Bools, Ints, PartColumns
+from diag.model.steps import Bottleneck, Detail, Finding, Kind
 from diag.rundir.tables import Tables
 from diag.words.table import (
     CLOCK,
@@ -344,14 +345,14 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def steps(attribution: Attribution, bottleneck_of: Callable[[StepAccount], Bottleneck]) -> pl.DataFrame:
+def steps(attribution: Attribution, bottlenecks: Mapping[int, Bottleneck]) -> pl.DataFrame:
     """A row for each rank of each step."""
-    parts, owner = parts_of_steps(attribution.steps)
+    parts, owner = attribution.steps.parts, attribution.steps.of_part
     of_step: dict[str, list[Any]] = {
-        "step": [step.step for step in attribution.steps],
-        "counted": [step.usable for step in attribution.steps],
-        "note": [step.note for step in attribution.steps],
-        "bottleneck": [bottleneck_of(step).value for step in attribution.steps],
+        "step": attribution.steps.step.tolist(),
+        "counted": attribution.steps.usable.tolist(),
+        "note": list(attribution.steps.note),
+        "bottleneck": [bottlenecks[step].value for step in attribution.steps.step.tolist()],
     }
     schema = schema_of(COLUMNS["steps"].values())
     columns = {
@@ -373,8 +374,8 @@ def rank_means(attribution: Attribution, fields: Iterable[str] = _TIME_FIELDS) -
     """By rank, the mean of each field of ``Parts`` (``idle_parts.queued_ns`` as well) over the counted steps in which
     it is known; None if it is never known. Overlapped communication that the counted steps lack is read from profiler
     windows. Every table of ranks shows these means."""
-    counted, _ = parts_of_steps(attribution.counted)
-    traced, _ = parts_of_steps(attribution.traced)
+    counted = attribution.counted.parts
+    traced = attribution.traced.parts
     ranks = np.unique(counted.rank)
     means = {field: _means(counted, traced, field, ranks) for field in fields}
     return {rank: {field: means[field][at] for field in fields} for at, rank in enumerate(ranks.tolist())}
@@ -402,7 +403,7 @@ def _by_rank(rank: Ints, values: Ints, counted: Bools, ranks: Ints) -> list[floa
 def caused_waits(attribution: Attribution) -> dict[int, float]:
     """By rank, how many nanoseconds per step the others waited for it, for any reason."""
     counted = attribution.counted
-    blames, _ = blames_of_steps(counted)
+    blames = counted.blames
     late, at = np.unique(blames.rank, return_inverse=True)
     caused = np.zeros(len(late), dtype=np.int64)
     np.add.at(caused, at, blames.ns)
@@ -412,7 +413,7 @@ def caused_waits(attribution: Attribution) -> dict[int, float]:
 def ranks(attribution: Attribution, tables: Tables, culprits: Sequence[int]) -> pl.DataFrame:
     """A row for each rank: ``rank_means``, rounded."""
     caused = caused_waits(attribution)
-    steps = Counter(parts_of_steps(attribution.counted)[0].rank.tolist())
+    steps = Counter(attribution.counted.parts.rank.tolist())
     rows = [
         {
             "rank": rank,

@@ -11,8 +11,7 @@ from msgspec import Struct
 from diag.account.records import loader_settings
 from diag.collectors.records import DATA, H2D, StepRecord
 from diag.model import UNKNOWN
-from diag.model.parts import parts_of_steps
-from diag.model.steps import Attribution
+from diag.model.accounts import Attribution
 from diag.rundir.columns import Steps
 from diag.rundir.tables import RankTables, Tables
 from diag.tables.policy import LOADER_RESERVE
@@ -121,7 +120,7 @@ def loading_table(tables: Tables, attribution: Attribution, charged_ns: Mapping[
     """Over the steps that the verdict counts. ``charged_ns``: by rank, how long the others wait for its loader."""
     counted = attribution.counted
     numbers = tuple(step.step for step in counted)
-    parts, _ = parts_of_steps(counted)
+    parts = counted.parts
     ranks = np.unique(parts.rank).tolist()
     waits, copies, lengths = (
         {rank: column[parts.rank == rank].tolist() for rank in ranks}

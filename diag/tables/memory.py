@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from diag.collectors.records import Manifest
 from diag.model import UNKNOWN
+from diag.model.accounts import Attribution
 from diag.model.states import ADAM_FP32, ModelStates, Sharding, model_states, sharding_of, shards_of
-from diag.model.steps import Attribution
 from diag.rundir.columns import Ints, Steps
 from diag.rundir.tables import RankTables, Tables
 from diag.tables.policy import MEMORY_GROWTH
@@ -107,7 +107,7 @@ def rank_peaks(tables: Tables) -> RankPeaks:
 
 def memory_table(tables: Tables, attribution: Attribution) -> MemoryTable:
     """From the records of all steps; growth from those that the verdict counts."""
-    counted = frozenset(step.step for step in attribution.counted)
+    counted = attribution.counted.numbers
     peaks = rank_peaks(tables)
     rows = tuple(_with_growth(row, _held(tables.ranks[row.rank], peaks.on_device), counted) for row in peaks.rows)
     return MemoryTable(rows, peaks.on_device, peaks.of_steps, estimate_of(tables.manifest))

@@ -13,7 +13,8 @@ from msgspec import Struct
 from diag.account.critical_path import label_of, labels_of
 from diag.account.intervals import Window
 from diag.account.trace_ranges import host_windows
-from diag.model.steps import Detail, Kind, Pieces, RankStep, StepAccount
+from diag.model.accounts import StepAccounts
+from diag.model.steps import Detail, Kind, Pieces, RankStep
 from diag.rundir.columns import places_from
 from diag.rundir.tables import RankTables
 from diag.tables.policy import EFFICIENCY
@@ -52,10 +53,8 @@ class Stretches(Struct, frozen=True, eq=False):
         return Stretches(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
 
-def on_paths(accounts: Iterable[StepAccount]) -> Stretches:
-    listed = list(accounts)
-    ranks = np.concatenate([np.zeros(0, dtype=np.int64), *(account.path.rank for account in listed)])
-    return _stretches(Pieces.of([account.path for account in listed]), [account.step for account in listed], ranks)
+def on_paths(accounts: StepAccounts) -> Stretches:
+    return _stretches(accounts.paths.pieces, accounts.step.tolist(), accounts.paths.rank.astype(np.int64))
 
 
 def of_rank_steps(steps: Iterable[RankStep]) -> Stretches:

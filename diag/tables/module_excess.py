@@ -11,7 +11,8 @@ from msgspec import Struct
 from diag.account import gpu
 from diag.account.cached_steps import windows_of
 from diag.account.critical_path import label_of
-from diag.model.steps import Attribution, Detail, Kind, RankStep
+from diag.model.accounts import Attribution
+from diag.model.steps import Detail, Kind, RankStep
 from diag.rundir.tables import Tables
 from diag.tables.policy import EFFICIENCY
 

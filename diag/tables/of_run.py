@@ -13,7 +13,8 @@ import numpy as np
 import polars as pl
 from msgspec import to_builtins
 
-from diag.model.steps import Attribution, Detail, Kind, joined
+from diag.model.accounts import Attribution
+from diag.model.steps import Detail, Kind, joined
 from diag.rundir.tables import RankTables, Tables
 from diag.tables.frames import frame, frame_of, names_of
 
@@ -39,19 +40,17 @@ def spans(attribution: Attribution) -> pl.DataFrame:
 
 def waits(attribution: Attribution) -> pl.DataFrame:
     """A row for each activity of a rank that others waited for, in each step."""
-    return frame(
+    steps, kinds, details = attribution.steps, names_of(Kind), names_of(Detail)
+    blames = steps.blames
+    return frame_of(
         "waits",
-        (
-            {
-                "step": step.step,
-                "rank": blame.rank,
-                "kind": blame.kind.name.lower(),
-                "detail": blame.detail.name.lower(),
-                "wait_ns": blame.ns,
-            }
-            for step in attribution.steps
-            for blame in step.blames
-        ),
+        {
+            "step": steps.step[steps.of_blame],
+            "rank": blames.rank.astype(np.int64),
+            "kind": kinds[blames.kind],
+            "detail": details[blames.detail],
+            "wait_ns": blames.ns,
+        },
     )
 
 

@@ -20,7 +20,8 @@ from diag.account.gpu import NEVER, device_work
 from diag.account.intervals import Times
 from diag.collectors.records import DeviceRecord, MemoryRecord
 from diag.model import UNKNOWN
-from diag.model.steps import Attribution, CollectiveCall, MatchedCollective
+from diag.model.accounts import Attribution
+from diag.model.steps import CollectiveCall, MatchedCollective
 from diag.rundir.tables import RankTables
 from diag.tables.bandwidth import bus_factor
 from diag.tables.policy import TIMELINE
@@ -56,14 +57,13 @@ class PathLine(NamedTuple):
 
 def path_line(attribution: Attribution, timeline: AllRanks) -> PathLine:
     """The critical path of every step, on the timeline's clock. Empty for a run of one rank."""
-    paths = [step.path for step in attribution.steps if len(step.path.rank)]
-    if len(timeline.ranks) < 2 or not paths:
+    paths = attribution.steps.paths
+    if len(timeline.ranks) < 2 or not len(paths.rank):
         return PathLine(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
-    rank = np.concatenate([path.rank for path in paths]).astype(np.int64)
+    rank = paths.rank.astype(np.int64)
     known, place = np.unique(rank, return_inverse=True)
     moved = np.array([timeline.ranks[each].moved_ns if each in timeline.ranks else 0 for each in known.tolist()])[place]
-    start = np.concatenate([path.start_ns for path in paths]) + moved
-    end = np.concatenate([path.end_ns for path in paths]) + moved
+    start, end = paths.start_ns + moved, paths.end_ns + moved
     order = np.argsort(start, kind="stable")
     return _joined(PathLine(rank[order], start[order], end[order]), 0)
 

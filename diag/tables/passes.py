@@ -11,8 +11,9 @@ from msgspec import Struct
 
 from diag.account.intervals import Covered, Intervals, intervals_of
 from diag.account.records import is_transfer, open_span
+from diag.model.accounts import Attribution
 from diag.model.axes import is_data
-from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, RankStep
+from diag.model.steps import CollectiveCall, Detail, Kind, RankStep
 
 GATHERS = frozenset({"all_gather"})
 REDUCTIONS = frozenset({"reduce_scatter", "all_reduce", "reduce"})

@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 
 from diag.account.critical_path import of_label
+from diag.model.accounts import StepAccounts
 from diag.model.breakdown import PathStat, PathTable
-from diag.model.parts import parts_of_steps
-from diag.model.steps import Detail, StepAccount
+from diag.model.steps import Detail
 
 from .module_charge import SCHEMA, Stretches
 from .module_ranges import UNATTRIBUTED
@@ -18,11 +18,10 @@ from .module_ranges import UNATTRIBUTED
 _KEYS = ("step", "rank", "label")
 
 
-def shown(counted: Sequence[StepAccount]) -> list[StepAccount]:
+def shown(counted: StepAccounts) -> StepAccounts:
     """The steps that a trace of any rank covers: without one no module is known. All steps if there are none."""
-    parts, owner = parts_of_steps(counted)
-    traced = np.unique(owner[parts.from_source("trace")]).tolist()
-    return [counted[at] for at in traced] or list(counted)
+    parts, owner = counted.parts, counted.of_part
+    return counted.take(np.unique(owner[parts.from_source("trace")])) or counted
 
 
 def whole(paths: Stretches, charged: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -35,7 +34,7 @@ def whole(paths: Stretches, charged: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat([inside, rest.filter(pl.col("ns") != 0).select(*SCHEMA)])
 
 
-def path_table(steps: Sequence[StepAccount], paths: Stretches, charged: Sequence[pl.DataFrame]) -> PathTable:
+def path_table(steps: StepAccounts, paths: Stretches, charged: Sequence[pl.DataFrame]) -> PathTable:
     """The table of these steps and their paths; rows by decreasing time."""
     rows = (
         whole(paths, charged)
@@ -49,8 +48,8 @@ def path_table(steps: Sequence[StepAccount], paths: Stretches, charged: Sequence
             PathStat(rank, category_of(label), module, ns, round(ns / len(steps)), ns / total)
             for rank, label, module, ns in rows.iter_rows()
         ),
-        steps=tuple(step.step for step in steps),
-        traced=bool(parts_of_steps(steps)[0].from_source("trace").any()),
+        steps=tuple(steps.step.tolist()),
+        traced=bool(steps.parts.from_source("trace").any()),
         total_ns=total,
         in_modules_ns=int(rows.filter(pl.col("module") != UNATTRIBUTED)["ns"].sum()),
     )

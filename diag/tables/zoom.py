@@ -21,8 +21,9 @@ from diag.account.critical_path import labels_of, of_label
 from diag.account.gpu import of_device, part_of
 from diag.account.intervals import Covered, Intervals, Times
 from diag.account.match import by_key
+from diag.model.accounts import Attribution
 from diag.model.breakdown import KernelKind
-from diag.model.steps import Attribution, Detail, Kind, RankStep, by_cause
+from diag.model.steps import Detail, Kind, RankStep, by_cause
 from diag.rundir.tables import RankTables
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from diag.model.accounts import Attribution
 from diag.model.axes import axis_words
 from diag.model.breakdown import CollectiveStat, ExposedCall
 from diag.model.retained import Retained
-from diag.model.steps import Attribution, Bottleneck, Coverage, Division, Verdict
+from diag.model.steps import Bottleneck, Coverage, Division, Verdict
 
 from .formatting import counted, duration, listing
 from .sentences import LOWER_CONFIDENCE

@@ -15,7 +15,7 @@ from diag.account import blocks
 from diag.api import Result, open_run
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import EVALUATION, PhaseRow
-from diag.model.steps import Attribution
+from diag.model.accounts import Attribution
 from diag.rundir.policy import BLOCKS
 from diag.rundir.step_lines import CollectiveLines
 from diag.rundir.tables import Tables

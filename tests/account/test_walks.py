@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from hypothesis import given, settings
@@ -108,7 +108,7 @@ def walk(steps: Mapping[int, RankStep], lines: Mapping[int, Timeline], came: Rea
     return pieces, tuple(keys), frozenset(jumped)
 
 
-def met_at(path: CriticalPath, came: Readiness, numbers: Sequence[int]) -> list[int]:
+def met_at(path: CriticalPath, changes: Collection[int], came: Readiness, numbers: Sequence[int]) -> list[int]:
     """Collectives of a step at which its path met other ranks, in order of arrival."""
     matched, late = came.matched, came.nearly_last()
     arrivals = sorted(
@@ -119,11 +119,11 @@ def met_at(path: CriticalPath, came: Readiness, numbers: Sequence[int]) -> list[
     )
     starts = path.start_ns.tolist()
     held = []
-    for arrival, key, number, rank in arrivals if starts else ():
+    for arrival, _, number, rank in arrivals if starts else ():
         before = sum(start < arrival for start in starts) - 1
         near = [path.pieces()[min(max(at, 0), len(starts) - 1)] for at in (before, before + 1)]
         on_path = any(piece.rank == rank and piece.start_ns <= arrival <= piece.end_ns for piece in near)
-        if on_path or arrival == starts[0] or key in path.changes:
+        if on_path or arrival == starts[0] or number in changes:
             held.append(number)
     return list(dict.fromkeys(held))
 
@@ -168,9 +168,11 @@ def test_paths_followed_together_are_those_of_each_step(ranks: dict[int, list[Ra
         for number in range(3)
         if (members := {rank: own[number] for rank, own in by_step.items() if number in own})
     ]
-    paths = walks(steps, lines, came)
-    for path, members in zip(paths, steps, strict=True):
-        assert (path.pieces(), path.keys, path.changes) == walk(members, lines, came)
-    begun = {number: list(range(number, len(came.matched), len(steps))) for number in range(len(steps))}
-    held = held_up(came, begun, dict(enumerate(paths)))
-    assert held == [met_at(path, came, begun[number]) for number, path in enumerate(paths)]
+    every, changes = walks(steps, lines, came)
+    paths = [every.path(at) for at in range(len(steps))]
+    for path, changed, members in zip(paths, changes, steps, strict=True):
+        at_keys = frozenset(came.matched.keys_of[number] for number in changed)
+        assert (path.pieces(), path.keys, at_keys) == walk(members, lines, came)
+    begun = [list(range(number, len(came.matched), len(steps))) for number in range(len(steps))]
+    held = held_up(came, begun, every, changes)
+    assert held == [met_at(*each, came, of_step) for *each, of_step in zip(paths, changes, begun, strict=True)]

@@ -16,7 +16,8 @@ from diag.diagnoses.costs import OF_WAITING, ON_PATH, Cost, Label, cost_of
 from diag.diagnoses.relabel import relabelled
 from diag.diagnoses.shares import Shares, noise_of, step_parts
 from diag.diagnoses.timelines import shares_of, shares_of_steps
-from diag.model.steps import STARTUP_DETAILS, Attribution, Blame, CriticalPath, Detail, Kind, StepAccount
+from diag.model.accounts import Attribution, StepAccount, StepAccounts
+from diag.model.steps import STARTUP_DETAILS, Blame, CriticalPath, Detail, Kind
 from tests.simulate import MS, Plan, simulate
 
 pieces = st.tuples(st.integers(0, 10**12), st.sampled_from(Kind), st.sampled_from(Detail))
@@ -51,7 +52,7 @@ drawn_steps = st.lists(st.tuples(st.lists(pieces, min_size=1), st.lists(blames, 
 @given(drawn_steps, st.booleans())
 def test_costs_and_the_rest_are_the_path(drawn: list[tuple[list, list]], on_device: bool) -> None:  # type: ignore[type-arg]
     steps = [step_of(*parts, number=at) for at, parts in enumerate(drawn)]
-    shares = shares_of_steps(steps, (0, 1, 2, 3), on_device)
+    shares = shares_of_steps(StepAccounts.of(steps), (0, 1, 2, 3), on_device)
     add_up(shares)
     startup = [sum(step.path.total(Kind.IDLE, detail) for detail in STARTUP_DETAILS) for step in steps]
     assert shares.dur_ns.tolist() == [
@@ -82,7 +83,7 @@ def test_what_is_labelled_anew_is_still_the_path(
     """Whatever the scheduler did, time keeps its activity and its rank, and the waiting for a rank stays as long, but
     for what was taken for a slow transfer."""
     steps = [step_of(*parts, number=at) for at, parts in enumerate(drawn)]
-    before = shares_of_steps(steps, (0, 1, 2, 3), on_device)
+    before = shares_of_steps(StepAccounts.of(steps), (0, 1, 2, 3), on_device)
     ranks = {rank: data.draw(st.composite(scheduled)(len(steps))) for rank in range(4)}
     attribution = Attribution(tuple(steps), (0, 1, 2, 3), 0, True, True, ())
     after = relabelled(before, Scheduling(before.numbers, ranks), attribution, alone)
@@ -98,7 +99,9 @@ def test_a_step_costs_the_same_alone_and_among_others(
     pieces: list[tuple[int, Kind, Detail]], blames: list[Blame], on_device: bool
 ) -> None:
     step, other = step_of(pieces, blames), step_of([(7, Kind.COMM, Detail.NONE)], [], number=1)
-    alone, among = (shares_of_steps(steps, (0, 1, 2, 3), on_device) for steps in ([step], [other, step]))
+    alone, among = (
+        shares_of_steps(StepAccounts.of(steps), (0, 1, 2, 3), on_device) for steps in ([step], [other, step])
+    )
     assert {cost: ns[0] for cost, ns in alone.cost_ns.items()} == {
         cost: ns[1] for cost, ns in among.cost_ns.items() if ns[1] or cost in alone.cost_ns
     }

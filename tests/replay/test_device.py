@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from diag.api import open_run
-from diag.model.steps import Attribution, CollectiveCall, CriticalPath, Detail, Kind, RankStep, Segments, StepAccount
+from diag.model.accounts import Attribution, StepAccount
+from diag.model.steps import CollectiveCall, CriticalPath, Detail, Kind, RankStep, Segments
 from diag.replay.costs import Level, fit
 from diag.replay.mutations import more_bandwidth
 from diag.replay.predict import Baseline, baseline, build
