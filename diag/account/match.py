@@ -209,25 +209,50 @@ def closure(bounds: Bounds, known: Known) -> tuple[Bounds, Known]:
     wider: the cube of two thousand clocks took 20 s."""
     closed, known = bounds.copy(), known.copy()
     for via in range(len(closed)):
-        if via * closed.size > CLOCKS.most_sums_of_bounds and known.all():
-            break
+        if known.all():
+            return _closed(closed, via), known
         before, behind = np.flatnonzero(known[:, via]), np.flatnonzero(known[via])
-        through = closed[before, via][:, None] + closed[via, behind][None, :]
-        if through.size == closed.size:
-            np.minimum(closed, through, out=closed)
-            known[:] = True
-        elif through.size > 1:
+        if len(before) * len(behind) > 1:
             window = np.ix_(before, behind)
-            closed[window] = np.minimum(closed[window], through)
+            closed[window] = np.minimum(closed[window], closed[before, via][:, None] + closed[via, behind][None, :])
             known[window] = True
     return closed, known
+
+
+def _closed(bounds: Bounds, first: int) -> Bounds:
+    """``closure`` where all clocks are tied to each other, from the clock ``first`` on.
+
+    Relative to the middle of its interval each bound is a width, and a path is no shorter than the widths on it: it is
+    looked at only where it may be narrower than the widest bound of its begin, and of its end. Where all ranks meet in
+    the same collectives that is nowhere."""
+    middle = (bounds[0] - bounds[:, 0]) // 2
+    apart = middle[None, :] - middle[:, None]
+    width = bounds - apart
+    of_begin, of_end = width.max(axis=1), width.max(axis=0)
+    for via in range(first, len(width)):
+        if via * width.size > CLOCKS.most_sums_of_bounds:
+            break
+        into, out = width[:, via].copy(), width[via].copy()
+        if out[via] == 0:  # a path that stays there is the bound itself
+            into[via] = out[via] = _UNBOUNDED
+        before, behind = np.flatnonzero(into + out.min() < of_begin), np.flatnonzero(into.min() + out < of_end)
+        if len(before) and len(behind):
+            window = np.ix_(before, behind)
+            width[window] = np.minimum(width[window], into[before][:, None] + out[behind][None, :])
+    closed: Bounds = width + apart
+    return closed
 
 
 def reference(closed: Bounds) -> int:
     """The reference clock, chosen by the widths alone, so that neither rank numbers nor clock settings change the
     choice."""
-    width = closed + closed.T
-    return min(range(len(closed)), key=lambda clock: (sorted(width[clock].tolist()), clock))
+    widths = np.sort(closed + closed.T, axis=1)
+    chosen = np.arange(len(closed))
+    for column in widths.T:
+        chosen = chosen[column[chosen] == column[chosen].min()]
+        if len(chosen) == 1:
+            break
+    return int(chosen[0])
 
 
 # -- drift -------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -465,8 +464,7 @@ def _read_steps(files: RankLayout) -> tuple[Steps, list[Gap]]:
     builder = StepsBuilder()
     gaps = each_piece(files.steps, StepRecord, builder.add, files.run, checks=True)
     steps = builder.built()
-    lasted = np.flatnonzero(steps.end_ns > steps.begin_ns)
-    return steps.take(lasted[np.argsort(steps.step[lasted], kind="stable")]), gaps
+    return steps.take(steps.end_ns > steps.begin_ns).sorted_by("step"), gaps
 
 
 def _read_rows(files: RankLayout) -> RecordedRows:
