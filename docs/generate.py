@@ -378,7 +378,7 @@ _DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "analyze SEVERAL": ("sample_traces/fsdp2-not-overlapped", "sample_traces/fsdp2-slow-wire"),
     "history": ("sample_traces/fsdp2-not-overlapped",),
     "history SEVERAL": ("sample_traces/fsdp2-not-overlapped", "sample_traces/fsdp2-slow-wire"),
-    "compare": ("sample_traces/fsdp2-not-overlapped", "sample_traces/fsdp2-slow-wire"),
+    "compare": ("sample_traces/fsdp2-not-overlapped", "sample_traces/fsdp2-slow-wire", "--tables"),
     "check": ("sample_traces/ddp-healthy", "--max-step", "10s"),
     "triage": ("tests/hang/captured/skip-collective-4-ranks",),
     "plan": ("llama-3-8b", "--gpus", "8", "--gpu", "H100"),

@@ -206,7 +206,9 @@ def named_table(times: NamedTimes, runs: Sequence[str], most: int | None = None)
         ]
     }
     for place, run in enumerate(runs):
-        columns[Column(f"run_{place}_ns", HUNDREDTHS_OF_MS, label=run, weight=6)] = [row.ns[place] for row in rows]
+        columns[Column(f"run_{place}_ns", HUNDREDTHS_OF_MS, label=f"time, {run}", weight=6)] = [
+            row.ns[place] for row in rows
+        ]
     if len(runs) == 2:
         columns[Column("difference_ns", _DIFFERENCE, label="difference", weight=9)] = [
             (row.ns[1] or 0.0) - (row.ns[0] or 0.0) for row in rows

@@ -40,7 +40,7 @@ def test_many_runs_have_a_column_each(runs: list[Path], tmp_path: Path) -> None:
     results = [*map(open_run, runs), open_run(write_run(tmp_path / "recorded"))]
     of_collectives, kernels, *_ = differences_by_name(*results)
     table = named_table(of_collectives, ("a", "b", "c"), 2)
-    assert [column.name for column in table.columns[1:4]] == ["a", "b", "c"]
+    assert [column.name for column in table.columns[1:4]] == ["time, a", "time, b", "time, c"]
     assert "difference" not in [column.name for column in table.columns]
     assert len(table.rows) == 2
     assert kernels.missing == (2,), "the third has no trace"
