@@ -71,6 +71,9 @@ _FILES = {
     "ds_config.json": '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}',
     "ds.json": _LINTED,
     "accelerate.yaml": "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n",
+    "pretrain.sh": "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --bf16 "
+    "--num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --tensor-model-parallel-size 2 "
+    "--micro-batch-size 1 --global-batch-size 64\n",
     "addresses.txt": "json://localhost/\n",
     "page-me.sh": "#!/bin/sh\n",
 }
