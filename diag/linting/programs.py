@@ -145,7 +145,7 @@ def batches(seen: Trained) -> Iterator[Notice]:
     """A batch that the ranks do not divide, and one that is too small for the pipeline."""
     settings, data, count = seen.settings, seen.data_parallel, seen.settings.micro_batches(seen.gpus)
     whole, micro = settings.whole(Concept.GLOBAL_BATCH), settings.whole(Concept.MICRO_BATCH)
-    if whole is None or micro is None or data is None:
+    if whole is None or micro is None or data is None or settings.program is Program.VERL:
         return
     if count is None:
         each = micro * data

@@ -135,6 +135,7 @@ _KEYS: Mapping[Program, Mapping[Concept, tuple[str, ...]]] = {
         _C.SP: (f"{_ACTOR}.ulysses_sequence_parallel_size",),
         _C.SHARDS: (f"{_ACTOR}.fsdp_config.fsdp_size",),
         _C.MICRO_BATCH: (f"{_ACTOR}.ppo_micro_batch_size_per_gpu",),
+        _C.GLOBAL_BATCH: (f"{_ACTOR}.ppo_mini_batch_size",),  # of prompts, each with several answers
         _C.RECOMPUTE: (
             f"{_ACTOR}.megatron.override_transformer_config.recompute_granularity",
             "actor_rollout_ref.model.enable_gradient_checkpointing",
@@ -149,6 +150,16 @@ _KEYS: Mapping[Program, Mapping[Concept, tuple[str, ...]]] = {
         _C.GPUS_PER_NODE: ("trainer.n_gpus_per_node",),
         _C.NODES: ("trainer.nnodes",),
     },
+}
+# Options that no other program has, of which one must be there: sizes of models and nodes are called so by many.
+_PARALLEL = (
+    *(_C.TP, _C.PP, _C.CP, _C.EP, _C.VIRTUAL, _C.VIRTUAL_LAYERS),
+    *(_C.SHARDED_OPTIMIZER, _C.OVERLAP_REDUCE, _C.OVERLAP_GATHER, _C.OVERLAP_TP),
+)
+_TELLING: Mapping[Program, frozenset[Concept]] = {
+    Program.MEGATRON: frozenset(_PARALLEL),
+    Program.NEMO: frozenset(_PARALLEL) - {_C.SHARDED_OPTIMIZER},  # model.optim.name
+    Program.VERL: frozenset(_KEYS[Program.VERL]) - {_C.NODES},
 }
 # Values that turn an option of the program on, where they are not true and false.
 _ON: Mapping[tuple[Program, Concept], str] = {(Program.NEMO, _C.SHARDED_OPTIMIZER): "distributed_fused_adam"}
@@ -213,7 +224,7 @@ class Settings(Struct, frozen=True):
         whole, micro, data = self.whole(Concept.GLOBAL_BATCH), self.whole(Concept.MICRO_BATCH), self.data_parallel(gpus)
         if whole is None or micro is None or data is None or whole % (micro * data):
             return None
-        return whole // (micro * data)
+        return whole // (micro * data) if self.program is not Program.VERL else None
 
     def told(self) -> list[str]:
         """What is set, a line each, with the program's own name."""
@@ -251,7 +262,8 @@ def settings_of(options: Mapping[str, Any]) -> Settings | None:
                 if isinstance(value, int | float | str) and "${" not in str(value):
                     values[concept], keys[concept] = value, key
                     break
-        if len(values) > 1 and (best is None or len(values) > len(best.values)):
+        known = len(values) > 1 and not _TELLING[program].isdisjoint(values)
+        if known and (best is None or len(values) > len(best.values)):
             best = Settings(program, values, keys)
     return best
 

@@ -170,7 +170,10 @@ def test_zero_3_that_gathers_each_expert_by_itself() -> None:
     ("command", "words"),
     [
         (["pretrain_gpt.py", "--micro-batch-size", "1", "--use-distributed-optimizer"], "--overlap-grad-reduce"),
-        (["pretrain.py", "model.micro_batch_size=1", "model.num_layers=4"], "model.optim.overlap_grad_sync=True"),
+        (
+            ["pretrain.py", "model.micro_batch_size=1", "model.tensor_model_parallel_size=1"],
+            "model.optim.overlap_grad_sync=True",
+        ),
         (["pretrain_gpt.py", "--micro-batch-size", "1", "--overlap-grad-reduce"], "larger --micro-batch-size"),
     ],
 )

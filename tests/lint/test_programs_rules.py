@@ -145,7 +145,7 @@ def test_what_is_no_such_configuration(tmp_path: Path) -> None:
     for text in ("#!/bin/sh\nls --all --human-readable\n", "model: {name: x}\n", "--micro-batch-size\n"):
         with pytest.raises(DiagError):
             linted(tmp_path, text)
-    run = "run --num-layers $A --micro-batch-size 1 --sequence-parallel\n"
+    run = "run --num-layers $A --micro-batch-size 1 --overlap-grad-reduce\n"
     found = linted(tmp_path, "A=x\n" + "A=$A$A$A$A\n" * 40 + run).settings
     assert found is not None
     assert len(found.told()) == 2, "a value that grows without end is left out"
@@ -159,6 +159,10 @@ def test_options_on_a_command_line() -> None:
     hydra = settings_of_command(["main_ppo", "trainer.nnodes=2", "+trainer.n_gpus_per_node=8"])
     assert hydra is not None
     assert hydra.program is Program.VERL
-    assert settings_of_command(["python", "train.py", "--lr", "0.1", "--num-layers", "3"]) is None
+    for others in (
+        ["train.py", "--num-layers", "3", "--hidden-size", "64", "--micro-batch-size", "2", "--seq-length", "128"],
+        ["fit", "trainer.devices=8", "trainer.num_nodes=2", "model.num_layers=3", "model.optim.name=adam"],
+    ):
+        assert settings_of_command(others) is None, "other programs call theirs so, too"
     assert written(Program.NEMO, Concept.MICRO_BATCH, 2) == "model.micro_batch_size=2"
     assert written(Program.MEGATRON, Concept.TP, 8) == "--tensor-model-parallel-size 8"
