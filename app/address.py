@@ -295,6 +295,14 @@ def show_link(path: str, label: str, *, icon: str, **choices: object) -> None:
     st.page_link(page, label=label, icon=f":material/{icon}:", query_params=_with_run(choices))
 
 
+def go_to_page(path: str, **choices: object) -> bool:
+    """Opens a page of the same run; False if this run has nothing to show there."""
+    page = st.session_state.get(_PAGES, {}).get(path)
+    if page is None:
+        return False
+    st.switch_page(page, query_params=_with_run(choices))
+
+
 def _with_run(choices: Mapping[str, object]) -> dict[str, str]:
     run_params = {name: st.query_params[name] for name in (RUN, BASELINE) if name in st.query_params}
     return run_params | {name: str(value) for name, value in choices.items()}

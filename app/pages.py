@@ -108,6 +108,12 @@ PAGES = (
         shows=frozenset({Contents.RUNS, Contents.SUMMARIES, Contents.NOTHING}),
     ),
     Page("Timeline", "timeline", lambda view, _: _view("timeline").show(view)),
+    Page(
+        "History",
+        "history",
+        lambda view, _: _view("history").show(view),
+        shows=frozenset({Contents.RUNS, Contents.SUMMARIES}),
+    ),
     Page("What if", "what-if", lambda view, at: _view("what_if").show(view, at.baseline(), at.root)),
     Page("Collectives", "collectives", lambda view, _: _view("collectives").show(view)),
     Page("Kernels", "kernels", lambda view, _: _view("kernels").show(view)),

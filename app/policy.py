@@ -30,6 +30,8 @@ class Dashboard(Topic, name="dashboard", fixed=True):
     most_runs_in_figure = threshold(12, "runs", "chosen", "in one figure")
     most_points_of_spark = threshold(60, "points", "chosen", "of the small curve in a row of the list of runs")
     most_points_of_curve = threshold(400, "points", "chosen", "of a curve")
+    most_incidents_listed = threshold(12, "incidents", "chosen", "on the page of the history: those that cost most")
+    most_steps_opened = threshold(20, "steps", "chosen", "of an incident, on the timeline")
     cut_curve_at = threshold(
         2, "times", "chosen", "times the highest of the later steps: the first steps, which take longer, are cut off"
     )

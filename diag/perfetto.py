@@ -38,6 +38,7 @@ from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import read_manifest
 from diag.rundir.recorded_step import recorded_step
 from diag.rundir.run import must_exist, open_paths, run_cache, with_settings
+from diag.tables.policy import TIMELINE
 from diag.tables.zoom import RankLanes, clocked_traces
 from diag.timeline import timeline_of
 from diag.traces import kineto_json
@@ -320,7 +321,6 @@ def write_excerpt(excerpt: Excerpt, target: Path) -> int:
 # own clock, and ``offset_ns`` is added to its times to get those of the file in ``sync_to``. Perfetto drops what comes
 # before the zero of a file's clock, so a step that is made from records does not begin there.
 
-_LEAD_NS = 1_000_000_000
 _MANIFEST = "perfetto_manifest.json"
 
 
@@ -400,10 +400,10 @@ def _member(result: Result, account: RankLanes, step: int) -> Member | None:
                 at = int(clock(np.array([excerpt.begin_ns + trace.base_ns], dtype=np.int64))[0])
                 return Member(excerpt, machine, at - excerpt.begin_ns)
     begin_ns = next((each.begin_ns for each in account.steps if each.step == step), None)
-    recorded = _recorded(root, account.rank, step, "", _LEAD_NS) if begin_ns is not None else None
+    recorded = _recorded(root, account.rank, step, "", TIMELINE.lead_ns) if begin_ns is not None else None
     if begin_ns is None or recorded is None:
         return None
-    return Member(recorded, machine, begin_ns + account.moved_ns - _LEAD_NS)
+    return Member(recorded, machine, begin_ns + account.moved_ns - TIMELINE.lead_ns)
 
 
 def manifest_of(members: Sequence[Member]) -> bytes:

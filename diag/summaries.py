@@ -229,8 +229,15 @@ def open_history(*paths: Path | str, progress: Callable[[int, int, str], None] |
     """The life of a run, with the training after each of its restarts. DiagError if nothing was recorded."""
     paths = tuple(local_paths(paths))
     reading = Reading(progress=progress)
-    attempts = [_history(open_by_size(*paths, reading=reading))]
-    if len(paths) == 1 and (layout := RunLayout(Path(paths[0]))).is_run():
+    result = open_by_size(*paths, reading=reading)
+    return life_of_result(result, Path(paths[0]) if len(paths) == 1 else None, reading)
+
+
+def life_of_result(result: Result, path: Path | None, reading: Reading | None = None) -> Life:
+    """The life of an analysed run, with the training after each of its restarts, which are read and analysed.
+    ``path``: of its run directory; None if it has none."""
+    attempts = [_history(result)]
+    if path is not None and (layout := RunLayout(path)).is_run():
         for restart in layout.restarts():
             with suppress(DiagError):  # it may have ended before its first step
                 number = int(restart.root.name.rpartition("-")[2])

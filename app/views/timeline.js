@@ -252,7 +252,7 @@ class Timeline {
     this.byRank = new Map(data.ranks.map(rank => [rank.rank, rank]));
     this.rankButtons();
     this.chooser();
-    this.pathButton.hidden = data.ranks.length < 2;
+    this.pathButton.hidden = !data.has_path;
     this.layout();
     this.look();
   }
@@ -625,7 +625,7 @@ class Timeline {
       const query = { from: Math.floor(this.window.begin), to: Math.ceil(this.window.end) }, turn = this.looks = (this.looks || 0) + 1;
       const pinned = [...this.pinned];
       const [path, ...found] = await Promise.all([
-        this.drawsPath && this.data.ranks.length > 1 ? this.ask("path", query) : null,
+        this.drawsPath && this.data.has_path ? this.ask("path", query) : null,
         ...pinned.map(rank => this.ask("overlays", { rank, ...query, ...this.drawn() })),
       ]);
       if (turn !== this.looks) return;

@@ -26,6 +26,7 @@ from diag.app.theme import Theme, theme_of
 from diag.app.timeline_data import StepToOpen, source_of, words, work_colours, work_words
 from diag.app.timeline_data import share as share_run
 from diag.perfetto import UI
+from diag.tables.overlays import has_path
 from diag.tables.zoom import WORK, AllRanks, Category, Lane, by_name
 from diag.timeline import timeline_of
 from diag.words.formatting import counted, duration, listing, visible
@@ -396,6 +397,7 @@ def contents(view: RunView, theme: Theme) -> dict[str, Any]:
         "ranks": ranks,
         "by_host": len(ranks) > DASHBOARD.ranks_by_number and 1 < hosts < len(ranks),
         "perfetto": UI,
+        "has_path": has_path(timeline),
         "order": "worst first by the time that others waited for them"
         if len(ranks) > DASHBOARD.ranks_by_number
         else "by number",

@@ -117,6 +117,7 @@ def _open_together(path: str, ranks: list[int] | None, step: int | None, output:
     import tempfile
 
     from diag.api import open_run
+    from diag.collectors.reading import open_regular
     from diag.perfetto import save_archive, show, together
     from diag.serve.server import ended_by_signals
     from diag.traces.reading import Reading
@@ -137,7 +138,7 @@ def _open_together(path: str, ranks: list[int] | None, step: int | None, output:
         file = Path(folder) / f"step-{chosen.step}-{len(chosen.members)}-ranks.zip"
         save_archive(chosen.members, file)  # an archive is complete before it is read: it is written back and forth
         if to_stdout:
-            with file.open("rb") as archive:
+            with open_regular(file) as archive:
                 shutil.copyfileobj(archive, sys.stdout.buffer)
             return
         say(f"{title}, on one clock")

@@ -52,7 +52,7 @@ def print_history(life: Life, console: Console | None = None) -> None:
     for number, history in enumerate(life.attempts):
         if number:
             console.print()
-        _say(console, " · ".join(_facts(history)), "dim")
+        _say(console, " · ".join(facts_of(history)), "dim")
         console.print()
         if not number and life.goodput is not None:
             _say(console, goodput_words(life.goodput), "bold")
@@ -95,7 +95,7 @@ def _say(console: Console, text: str, style: str = "") -> None:
     console.print(escape(spaced(text)), style=style or None)
 
 
-def _facts(history: History) -> list[str]:
+def facts_of(history: History) -> list[str]:
     """Where, how many ranks, from when to when."""
     facts = [visible(masked(shown(history.path))), counted(history.ranks, "rank")]
     if not history.stretches:

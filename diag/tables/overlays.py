@@ -55,10 +55,15 @@ class PathLine(NamedTuple):
         return _joined(PathLine(*(column[longest] for column in seen)), (end_ns - begin_ns) // most), count - most
 
 
+def has_path(timeline: AllRanks) -> bool:
+    """Whether a path can change ranks: at least two are on one clock."""
+    return len(timeline.ranks) - len(timeline.loose) > 1
+
+
 def path_line(attribution: Attribution, timeline: AllRanks) -> PathLine:
-    """The critical path of every step, on the timeline's clock. Empty for a run of one rank."""
+    """The critical path of every step, on the timeline's clock. Empty without ``has_path``."""
     paths = attribution.steps.paths
-    if len(timeline.ranks) < 2 or not len(paths.rank):
+    if not has_path(timeline) or not len(paths.rank):
         return PathLine(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
     rank = paths.rank.astype(np.int64)
     known, place = np.unique(rank, return_inverse=True)

@@ -138,6 +138,12 @@ class Timeline(Topic, name="timeline", fixed=True):
     least_share_of_host = threshold(
         0.2, "fraction", "chosen", "of a gap: a call of the host that covers less is not named as what it did"
     )
+    lead_ns = threshold(
+        1_000_000_000,
+        "ns",
+        "chosen",
+        "before a step on the clock of a trace that is made from records: Perfetto drops what comes before zero",
+    )
     clock_margin_ns = threshold(
         1_000_000, "ns", "chosen", "error of the conversion back to the trace's clock if clocks drift"
     )

@@ -52,7 +52,7 @@ def on_hosts(hosts: tuple[str, ...], most: int = 4) -> str:
 
 # -- what it cost ------------------------------------------------------------------------------------------------------
 
-_PARTS = {
+PARTS = {
     "repeated_steps": "steps trained again",
     "initialisation": "initialisation",
     "checkpoints": "checkpoints",
@@ -67,7 +67,7 @@ def goodput_words(goodput: Goodput) -> str:
     """The share of the wall time that became new steps, and where the rest went, the most first."""
     parts = goodput.parts
     worth = goodput.wall_ns / 1000
-    rest = sorted(((parts[name], words) for name, words in _PARTS.items() if parts[name] > worth), reverse=True)
+    rest = sorted(((parts[name], words) for name, words in PARTS.items() if parts[name] > worth), reverse=True)
     return sentences.GOODPUT(
         share=share(goodput.share),
         wall=long_time(goodput.wall_ns),

@@ -45,10 +45,12 @@ def test_waiting_for_data_is_in_the_summaries(run: Path, monkeypatch: pytest.Mon
 def test_the_menu_has_no_page_that_needs_records(run: Path) -> None:
     runs, jobs = runs_of(run)
     titles = [page.title for page in pages_for(run, runs, contents_of(run, runs, jobs))]
-    assert titles == ["Overview", "Input", "Hang triage"]
+    assert titles == ["Overview", "History", "Input", "Hang triage"]
 
 
-@pytest.mark.parametrize("page", [path for path in RUN_PAGES if path not in ("overview", "input", "compare")])
+@pytest.mark.parametrize(
+    "page", [path for path in RUN_PAGES if path not in ("overview", "history", "input", "compare")]
+)
 def test_a_page_that_needs_records_says_what_records_them(
     page: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

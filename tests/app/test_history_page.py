@@ -1,0 +1,71 @@
+"""The page of a run's life: the same changes, incidents and goodput as `diag history`, as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.api import open_run
+from diag.app.run_view import view_of
+from diag.app.theme import LIGHT
+from diag.app.views.history import goodput_figure, life_figure, life_of_view
+from diag.summaries import open_history
+from tests.app.runs import write_run
+from tests.app.shown import shown, text
+from tests.history.planted import MS, Training
+from tests.many_ranks import Job, write_summaries
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Steps of 200 ms, a stall of 9 s because of rank 2 at step 150, and steps of 260 ms because of rank 3 from 251."""
+    folder = tmp_path_factory.mktemp("life") / "run"
+    Training(folder).train(150).stall(9000, 2).train(100).train(150, slow=[3], slow_ms=60).close(0)
+    return folder
+
+
+def test_the_page_says_what_the_command_says(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = text(shown("history", run, monkeypatch)).replace("\\", "")
+    assert "Goodput" in said
+    assert "Since step 251" in said
+    assert "because of rank 3 on node1" in said
+    assert "stalled for " in said
+    assert "the others waited for rank 2 on node1" in said
+    assert "Hosts at fault" in said
+
+
+def test_the_figures_hold_the_objects_of_the_command(run: Path) -> None:
+    view = view_of(open_run(run))
+    life = life_of_view(view)
+    assert life == open_history(run)
+    figure = life_figure(life, LIGHT)
+    marks = [trace for trace in figure.data if trace.mode == "markers"]
+    places = sorted(place for trace in marks for place, _ in trace.customdata)
+    assert places == list(range(len(life.incidents))) == [0, 1]
+    bands = [shape for shape in figure.layout.shapes if shape.type == "rect"]
+    assert (bands[0].x1 - bands[0].x0).total_seconds() == pytest.approx(9, abs=0.5)
+    assert [round(trace.y[0] / 10) * 10 for trace in figure.data if trace.legendgroup == "level"] == [200, 260]
+    assert figure.layout.yaxis.range[1] < 400, "the stall does not flatten the steps"
+    assert life.goodput is not None
+    bars = goodput_figure(life.goodput, LIGHT).data
+    assert sum(bar.x[0] for bar in bars) == pytest.approx(100, abs=0.5)
+
+
+def test_restarts_are_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Training(tmp_path / "run").train(120)
+    first.close(1)
+    Training(tmp_path / "run" / "restart-1", begin_ns=first.end_ns + 60_000 * MS).train(120).close(0)
+    said = text(shown("history", tmp_path / "run", monkeypatch))
+    assert "restart" in said.lower()
+
+
+def test_a_run_of_summaries_alone_has_its_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_summaries(Job(1100, steps=100), tmp_path / "many").root
+    said = text(shown("history", run, monkeypatch))
+    assert "1,100 ranks" in said
+    assert "Step time" in said
+
+
+def test_a_short_run_did_not_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "did not change" in text(shown("history", write_run(tmp_path / "run"), monkeypatch))
