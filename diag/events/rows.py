@@ -26,7 +26,6 @@ class Did(StrEnum):
     LAUNCHED = "launched"  # it called the collective; whether that has ended is unknown
     FINISHED = "finished"
     WAITS = "waits"  # it called the collective, which has not ended on it
-    ELSEWHERE = "elsewhere"  # it is known to be in no collective
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +52,3 @@ class Event(Generic[M]):
     did: Did = Did.LAUNCHED
     group: Hashable = ""
     source: Source | None = None
-    time_ns: int | None = None

@@ -470,7 +470,7 @@ _MEMORY = (
             ),
             "runtime-out-of-memory": _out_of_memory(
                 "runtime-out-of-memory",
-                "any program that names the call of the runtime",
+                "TensorRT-LLM 0.5+, common/cudaUtils.h; llama.cpp, ggml-cuda.cu",
                 "A call of the runtime failed[ ({call})][ ({function})]: out of memory.",
             ),
             "xla-out-of-memory": _out_of_memory(

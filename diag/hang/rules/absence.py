@@ -6,7 +6,7 @@ An absence counts only where the size of the group is known, and never where Ray
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
@@ -21,15 +21,12 @@ from diag.hang.failures import (
     ended_well,
     failed,
     groups_of,
-    is_world,
-    rank_in,
     timeouts_of,
     went_on,
     writers_of_ids,
 )
-from diag.hang.failures import group_of as group_of_line
 from diag.hang.job import JobLogs, distinct
-from diag.hang.model import MOST_RANKS, Communicator, Line, absent_of
+from diag.hang.model import MOST_RANKS, Communicator, absent_of
 from diag.hang.numbering import Member, Numbering, member_culprit
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, ranks_in, time_of
@@ -43,7 +40,6 @@ def clues(job: JobLogs) -> list[Clue]:
     absences = [
         *_barrier(job),
         *_watchdogs(job),
-        *_lagging(job),
         *_never_started(job),
         *_behind_in_calls(job),
         *_late_at_the_store(job),
@@ -387,17 +383,6 @@ def _behind_of_watchdogs(groups: Sequence[GroupTimeouts]) -> Waits[JobRank, Even
     return waits_of(events, members)
 
 
-def _statuses(job: JobLogs) -> dict[str, dict[JobRank, tuple[int, Line]]]:
-    """By group and rank the last printed number of enqueued operations, and its line."""
-    statuses: dict[str, dict[JobRank, tuple[int, Line]]] = defaultdict(dict)
-    for hit in job.named("pg-status"):
-        group, group_rank = group_of_line(hit.line)
-        rank = rank_in(job, hit.line, group, group_rank)
-        if group and rank is not None:
-            statuses[group][JobRank(rank)] = int(hit.groups["enqueued"]), hit.line
-    return statuses
-
-
 def behind_by_counters(positions: Mapping[M, int]) -> tuple[list[M], M] | None:
     """The members whose counter of calls is behind, and one of the furthest; None where all are even, and where the
     most are behind: the others may have made a call of their own."""
@@ -405,24 +390,6 @@ def behind_by_counters(positions: Mapping[M, int]) -> tuple[list[M], M] | None:
     if found is None or 2 * len(found.behind) >= len(positions) + (len(positions) == 2):
         return None
     return sorted(found.behind), max(positions, key=lambda member: positions[member])
-
-
-def _lagging(job: JobLogs) -> list[Clue]:
-    """All members print their counters, and some have enqueued fewer operations."""
-    lagging = []
-    for group, by_rank in job.once(_statuses).items():
-        whole = len(by_rank) > 1 and is_world(group) and job.logs.world_size == len(by_rank)
-        enqueued = {rank: count for rank, (count, _) in by_rank.items()}
-        if not whole or (found := behind_by_counters(enqueued)) is None:
-            continue
-        behind, ahead = found
-        note = f"In process group {group} rank {behind[0]} enqueued {enqueued[behind[0]]} operations, rank {ahead} "
-        note += f"{enqueued[ahead]}."
-        evidence = tuple(by_rank[rank][1].evidence for rank in (*behind[:3], ahead))
-        culprits = distinct([replace(job.of_rank(rank), process_group=group) for rank in behind])
-        victims = tuple(sorted(set(by_rank) - set(behind)))
-        lagging.append(Clue("missing_rank", culprits, evidence, HANG_RULES.lags_by_counters, note, victims))
-    return lagging
 
 
 def _never_started(job: JobLogs) -> list[Clue]:
