@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from collections.abc import Generator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,10 +75,15 @@ def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _files(items: list[pytest.Item]) -> list[list[pytest.Item]]:
-    by_file: dict[Path, list[pytest.Item]] = {}
+    by_file: dict[str, list[pytest.Item]] = {}
     for item in items:
-        by_file.setdefault(item.path, []).append(item)
+        file = item.nodeid.partition("::")[0]
+        by_file.setdefault(_together(file) or file, []).append(item)
     return list(by_file.values())
+
+
+def _together(nodeid: str) -> str | None:
+    return next((folder for folder in TOGETHER if nodeid.startswith(folder)), None)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -88,7 +92,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Together(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((folder for folder in TOGETHER if nodeid.startswith(folder)), super()._split_scope(nodeid))
+            return _together(nodeid) or super()._split_scope(nodeid)
 
     return Together(config, log) if config.getvalue("dist") == "loadfile" else None
 

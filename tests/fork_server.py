@@ -32,7 +32,7 @@ if __name__ == "__main__":
 from tests import fork_client  # noqa: E402
 from tests.fork_client import ENDED, FORKS  # noqa: E402
 
-FORKED = {"diag.collectors.trainer", "diag.app.server"}  # modules that are run
+FORKED = "diag.collectors.trainer"  # the module of the ranks
 
 _PRELOADED = (
     "diag.collectors.trainer.loop",
@@ -77,8 +77,6 @@ _PRELOADED = (
     "diag.watch.hang_monitor",
     "diag.watch.launch",
     "diag.watch.traces",
-    "diag.app.server",
-    "streamlit.elements.plotly_chart",  # by the first page
     "numpy.ma",
     "plotly.graph_objs._figure",
 )
@@ -238,7 +236,7 @@ def _fork_further(address: str) -> None:
     python = processes.python
 
     def started(*arguments: str) -> list[str]:
-        if FORKED.isdisjoint(arguments):
+        if FORKED not in arguments:
             return python(*arguments)
         return [sys.executable, "-IS", fork_client.__file__, address, *arguments[arguments.index("-m") :]]
 

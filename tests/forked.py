@@ -75,10 +75,9 @@ def forked_python() -> list[str]:
     return [sys.executable, "-IS", str(Path(__file__).with_name("fork_client.py")), fork_server()]
 
 
-def forking(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """An environment in which a forked ``diag`` has the ranks of the bundled trainer and the server of the dashboard
-    forked as well."""
-    return {**(os.environ if environment is None else environment), FORKS: fork_server()}
+def forking() -> dict[str, str]:
+    """An environment in which a forked ``diag`` has the ranks of the bundled trainer forked as well."""
+    return {**os.environ, FORKS: fork_server()}
 
 
 class Forked:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.forked import forked_python, forking
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
@@ -58,18 +57,14 @@ class Served:
 
 
 @contextlib.contextmanager
-def dashboard(path: Path, *options: str, stderr: bool = False, fresh: bool = False, **started: Any) -> Iterator[Served]:
-    """Started as a user would. Its processes are forked from one that has imported Streamlit, unless they are to be
-    ``fresh``. ``stderr``: what it prints there is kept; ``started``: further arguments of Popen."""
+def dashboard(path: Path, *options: str, stderr: bool = False, **started: Any) -> Iterator[Served]:
+    """Started as a user would. ``stderr``: what it prints there is kept; ``started``: further arguments of Popen."""
     code = "import sys; from diag.cli.main import main; sys.argv[0] = 'diag'; main()"
     browser = () if "--browser" in options else ("--no-browser",)
-    python = [sys.executable] if fresh else forked_python()
-    command = [*python, "-c", code, "dashboard", str(path), *browser, *options]
+    command = [sys.executable, "-c", code, "dashboard", str(path), *browser, *options]
     if "--port" not in options:
         command += ["--port", "0"]
     errors = subprocess.PIPE if stderr else None
-    if not fresh:
-        started["env"] = forking(started.get("env"))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, **started) as process:
         try:
             assert process.stdout is not None
