@@ -69,7 +69,7 @@ def test_the_command_says_the_same(tmp_path: Path) -> None:
     }  # fmt: skip
     text = " ".join(diag("triage", run).stdout.split())
     assert found.headline in text
-    assert "Next" not in text
+    assert "What to do" not in text
 
 
 def test_it_needs_no_log(tmp_path: Path) -> None:
