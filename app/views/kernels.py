@@ -152,7 +152,7 @@ def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> No
 def _named(view: RunView, names: Sequence[str]) -> None:
     """Draws a timeline link for each name picked in a table, if any rank has a traced step."""
     ranks = timeline_of(view.result).ranks
-    steps = {step.step for step in view.result.attribution.traced}
+    steps = view.result.attribution.traced.numbers
     traced = {rank: [step for step in lanes.traced if step in steps] for rank, lanes in ranks.items()}
     rank = next((rank for rank in (view.page.rank, *traced) if traced.get(rank)), None)
     if rank is None:

@@ -167,7 +167,11 @@ class Blocks(Topic, name="blocks", fixed=True):
     samples_around_ns = threshold(
         10 * 10**9, "ns", "chosen", "the host's samples from so long before a block's first step to after its last one"
     )
-    compared_lines = threshold(64, "lines", "chosen", "of a file, which show whether it is in the order of the steps")
+    compared_lines = threshold(
+        16,
+        "lines",
+        "chosen: of a file, which show whether it is in the order of the steps; where lines are read, each is compared",
+    )
     head_bytes = threshold(64, "bytes", "chosen", "of a line, in which its step stands first")
     kept_bytes = threshold(
         1 << 28, "bytes", "chosen", "at most, of what is kept of a block, which takes a few megabytes"
