@@ -206,7 +206,7 @@ def named_table(times: NamedTimes, runs: Sequence[str], most: int | None = None)
         ]
     }
     for place, run in enumerate(runs):
-        columns[Column(f"run_{place}_ns", HUNDREDTHS_OF_MS, label=f"time, {run}", weight=6)] = [
+        columns[Column(f"run_{place}_ns", HUNDREDTHS_OF_MS, label=f"time, {visible(run)}", weight=6)] = [
             row.ns[place] for row in rows
         ]
     if len(runs) == 2:
@@ -214,7 +214,7 @@ def named_table(times: NamedTimes, runs: Sequence[str], most: int | None = None)
             (row.ns[1] or 0.0) - (row.ns[0] or 0.0) for row in rows
         ]
     for place, run in enumerate(runs):
-        columns[Column(f"run_{place}_calls", MEAN_COUNT, label=f"calls, {run}", weight=3)] = [
+        columns[Column(f"run_{place}_calls", MEAN_COUNT, label=f"calls, {visible(run)}", weight=3)] = [
             row.calls[place] for row in rows
         ]
     missing = [runs[place] for place in times.missing]

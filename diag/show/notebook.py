@@ -18,8 +18,8 @@ from diag.show.page import UNTIL_THEN, Card, Change, advice_of, page_of
 from diag.show.parts import LIGHT_PARTS, Part, mean_parts
 from diag.show.policy import PAGE
 from diag.show.ranks import STALLS_TITLE
-from diag.words.formatting import duration, visible_lines
-from diag.words.table import Column, Table
+from diag.words.formatting import visible_lines
+from diag.words.table import TENTHS_OF_MS, Column, Table
 from diag.words.wording import pieces
 
 # White on each of them has a contrast of 4.5 or more, and each stands out from white and from black.
@@ -126,11 +126,11 @@ def _bars(result: Result, table: Table) -> str:
 def _bar(rank: int, means: Mapping[Part, float], used: Sequence[Part], at_fault: bool) -> svg.Row:
     begins = accumulate((means[part] for part in used), initial=0.0)
     pieces = tuple(
-        (begin, begin + means[part], LIGHT_PARTS[part], f"{part.value}: {duration(means[part])}")
+        (begin, begin + means[part], LIGHT_PARTS[part], f"{part.value}: {TENTHS_OF_MS.text(means[part])}")
         for part, begin in zip(used, begins, strict=False)
     )
     name = f"rank {rank}, at fault" if at_fault else f"rank {rank}"
-    return svg.Row(name, pieces, duration(sum(means.values())), at_fault)
+    return svg.Row(name, pieces, TENTHS_OF_MS.text(sum(means.values())), at_fault)
 
 
 def _meaning(column: Column) -> str:

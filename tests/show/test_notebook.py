@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from diag.api import Result, open_run
-from diag.words.formatting import duration, share
+from diag.words.formatting import share
+from diag.words.table import TENTHS_OF_MS
 from tests.simulate import MS, Plan, simulate, write_run
 
 
@@ -41,7 +42,7 @@ def test_a_bar_for_each_rank_of_the_table_shows_the_parts_of_its_step(result: Re
     assert len(names) == 16
     assert "rank 3, at fault" in names
     waited = result.ranks.filter(result.ranks["rank"] == 3)["data_wait_ns"][0]
-    assert f"<title>data wait: {duration(waited)}" in drawn
+    assert f"<title>data wait: {TENTHS_OF_MS.text(waited)}<" in drawn
 
 
 def test_it_is_small_and_fits_light_and_dark_pages(result: Result) -> None:
