@@ -102,12 +102,15 @@ class Silence(Topic, name="silence"):
     )
     unbegun_s = threshold(86_400.0, "s", "chosen", "that a run may wait for its first rank, in a queue of jobs")
     first_step_s = threshold(
-        300.0, "s", "chosen", "before the first step, in which all ranks wait in collectives or in calls to the system"
+        300.0,
+        "s",
+        "chosen",
+        "before the first step, in which all ranks wait in collectives, or for something outside of the job",
     )
     first_work_s = threshold(
         1800.0,
         "s",
-        "chosen: the same, while one of them runs: it may prepare the data for all. As long as PyTorch's own default "
+        "chosen: the same, while one of them does not: it may prepare the data for all. As long as PyTorch's default "
         "timeout of a collective",
     )
     slow_s = threshold(5.0, "s", "chosen", "a step that takes longer may be slow")

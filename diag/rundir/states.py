@@ -393,8 +393,8 @@ def _of_first_step(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], hear
         some = some or any(last_steps(files.steps) for files in islice(ranks.values(), 1))
         return Judged(State.TRAINING if some else State.STARTING, now_ns, None, None, _states(read))
     still_ns = min((rank.unmoved_ns for rank in heard), default=0)
-    # The ranks wait for one that downloads, or prepares the data, often for longer than for any step.
-    works = not all(rank.waits or rank.idle_ns >= SILENCE.idle_still_s * 1e9 for rank in heard)
+    # The others wait for one that downloads, reads a checkpoint or prepares the data, often for longer than any step.
+    works = not all(rank.waits or rank.misses for rank in heard)
     limit_s = SILENCE.first_work_s if works else SILENCE.first_step_s
     state = State.COMPILING if compiles else State.STARTING
     if silent or raised or (not compiles and still_ns >= limit_s * 1e9):

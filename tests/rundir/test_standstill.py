@@ -320,18 +320,18 @@ def test_a_run_whose_ranks_wait_in_a_queue_starts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("still_s", "silent_s", "idle", "expected"),
+    ("still_s", "silent_s", "outside", "expected"),
     [
         (100, 60, False, "starting"),  # a rank imports libraries on a busy host, and holds the GIL
         (130, 130, False, "stuck"),
-        (400, 1, False, "starting"),  # it prepares the data, for which the others wait in a barrier
+        (400, 1, False, "starting"),  # it reads a checkpoint, for which the others wait in a barrier
         (1900, 1, False, "stuck"),
         (200, 1, True, "starting"),
         (400, 1, True, "stuck"),
     ],
 )
 def test_what_may_take_long_before_the_first_step(
-    tmp_path: Path, still_s: float, silent_s: float, idle: bool, expected: str
+    tmp_path: Path, still_s: float, silent_s: float, outside: bool, expected: str
 ) -> None:
     """Rank 0 waits in a barrier; rank 1 has set up the training for an hour, and nothing has happened for a while."""
     run = RunLayout(write_run(tmp_path / "run", ranks=2))
@@ -342,7 +342,7 @@ def test_what_may_take_long_before_the_first_step(
         sent, moved = NOW - round(age_s * S), NOW - round(still_s * S)
         beat = Heartbeat(
             sent, sent, 0, "setup", phase_since_ns=NOW - 3600 * S, unmoved_since_ns=moved,
-            last_started={"0": 1 - rank}, last_finished={"0": 0}, idle_since_ns=moved if idle or rank == 0 else 0,
+            last_started={"0": 1 - rank}, last_finished={"0": 0}, idle_since_ns=moved, missing=outside and rank == 1,
         )  # fmt: skip
         files.heartbeat.write_text(json.dumps(asdict(beat)))
         os.utime(files.heartbeat, ns=(sent, sent))
