@@ -15,7 +15,7 @@ const LABEL_PX = 172; // "operators, other threads"
 const SIDE_BY_SIDE_PX = 900; // on a narrower canvas, pinned ranks are drawn one below the other
 const PAGE_OF_RANKS = 64;
 const COUNTER_PX = 30; // a counter below the lanes
-const OVERLAY_MS = 120; // path, launches and counters are asked for this long after the last movement
+const OVERLAY_MS = 250; // path, launches and counters are asked for this long after the last movement
 const SPARSE = 0.08; // of the window: lanes of a trace that fill less are drawn as their first row
 const COUNTING_MS = 400; // between two queries for the progress of a search of all ranks
 const CHAR_PX = 6.6, FONT = "11px ui-sans-serif, system-ui, sans-serif", BOLD = `600 ${FONT}`;
@@ -364,7 +364,9 @@ class Timeline {
   /** The place of the step that the window shows, else of the one in its middle; -1 without one. */
   stepPlace() {
     const { steps } = this.data, middle = (this.window.begin + this.window.end) / 2;
-    return steps.findIndex(([, from, to]) => from <= middle && middle < to);
+    let low = 0, high = steps.length;
+    while (low < high) { const half = (low + high) >> 1; if (steps[half][2] <= middle) low = half + 1; else high = half; }
+    return low < steps.length && steps[low][1] <= middle ? low : -1;
   }
 
   /** The number of the step that the window shows exactly; null without one. */
@@ -387,7 +389,8 @@ class Timeline {
   /** Names the step in the tool bar. */
   stepShown() {
     const place = this.isWhole() && this.data.steps.length > 1 ? -1 : this.stepPlace();
-    if (this.shadowFocus() !== this.stepInput) this.stepInput.value = place < 0 ? "" : String(this.data.steps[place][0]);
+    const text = place < 0 ? "" : String(this.data.steps[place][0]);
+    if (this.stepInput.value !== text && this.shadowFocus() !== this.stepInput) this.stepInput.value = text;
   }
 
   toggleMeasuring() {
@@ -622,6 +625,8 @@ class Timeline {
   look() {
     clearTimeout(this.looking);
     this.looking = setTimeout(async () => {
+      this.moves = false;
+      this.draw();
       const query = { from: Math.floor(this.window.begin), to: Math.ceil(this.window.end) }, turn = this.looks = (this.looks || 0) + 1;
       const pinned = [...this.pinned];
       const [path, ...found] = await Promise.all([
@@ -963,18 +968,21 @@ class Timeline {
     context.beginPath();
     context.rect(section.x, section.y, section.width, section.height);
     context.clip();
-    for (const [colour, wide] of [[theme.ground, thick ? 6 : 3], [theme.ink, thick ? 2.5 : 1.5]]) {
+    // While the window moves, only the line: its edge and its heads take as long as all other lanes.
+    const strokes = this.moves ? [[theme.ink, 1]] : [[theme.ground, thick ? 6 : 3], [theme.ink, thick ? 2.5 : 1.5]];
+    for (const [colour, wide] of strokes) {
       context.strokeStyle = context.fillStyle = colour;
       context.lineWidth = wide;
       context.beginPath();
       let before = null, turned = -Infinity;
       for (const [rank, start, end] of this.path.pieces) {
         const y = rows.get(rank), x = this.at(section, start), until = this.at(section, end);
-        if (y === undefined) { before = null; continue; }
+        if (y === undefined || until < section.x || x > section.x + section.width) { before = null; continue; }
+        if (this.moves && until - x < 1.5) continue;
         if (before && before.y !== y && x - before.x < 12) { // else a part of the path is not drawn
           context.moveTo(x, before.y);
           context.lineTo(x, y);
-          if (thick && x - turned > 9) { // a head for each arrow would cover them
+          if (thick && !this.moves && x - turned > 9) { // a head for each arrow would cover them
             turned = x;
             const down = y > before.y ? -1 : 1;
             context.moveTo(x - 4, y + down * 7);
@@ -1144,6 +1152,7 @@ class Timeline {
   }
 
   changed() {
+    this.moves = true;
     this.look();
     this.foldSoon();
     clearTimeout(this.settling);

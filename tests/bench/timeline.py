@@ -39,6 +39,7 @@ from diag.app.server import routes
 from diag.app.theme import LIGHT
 from diag.app.timeline_data import work_colours, work_words
 from diag.app.views import timeline as page
+from diag.rundir.tables import RankTables
 from diag.tables.tiles import CELLS, Events, Row, lanes_of, rank_cells, read_row, rows_of, search
 from diag.tables.zoom import WORK, AllRanks, Category, Lane, RankLanes, StepSpan, make_lane
 from diag.timeline import timeline_of
@@ -198,6 +199,8 @@ def serving(result: Any) -> Iterator[str]:
         "by_host": False,
         "traced": [],
         "perfetto": "",
+        "has_path": True,
+        "open": {"rank": 0, "step": None, "label": "Open in Perfetto", "about": "", "together": False},
         "order": "by number",
         "works": [work_words(work) for work in WORK],
         "colours": work_colours(LIGHT),
@@ -252,6 +255,20 @@ def in_browser(result: Any, seconds: float) -> dict[str, object]:
     }
 
 
+def made_result(timeline: AllRanks, lanes: Sequence[Lane]) -> Any:
+    """As much of a result as the canvas asks for. The critical path changes its rank ten times a step."""
+    edges = np.linspace(0, timeline.end_ns, 10 * len(timeline.steps) + 1).astype(np.int64)
+    path = SimpleNamespace(
+        rank=np.arange(len(edges) - 1) % len(timeline.ranks), start_ns=edges[:-1], end_ns=edges[1:]
+    )  # fmt: skip
+    return SimpleNamespace(
+        _timeline=timeline,
+        _events={rank: tuple(lanes) for rank in timeline.ranks},
+        tables=SimpleNamespace(ranks={rank: RankTables(rank) for rank in timeline.ranks}),
+        attribution=SimpleNamespace(collectives=(), steps=SimpleNamespace(paths=path)),
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=6_000_000)
@@ -282,7 +299,7 @@ def main() -> None:
     ranks_ms = median_ms(options.repeats, lambda: [rank_cells(one, level, 0) for one in timeline.ranks.values()])
     search_ms = median_ms(options.repeats, lambda: search(rows, "kernel_17"))
     print(f"a tile of {options.ranks} ranks: {ranks_ms:.1f} ms; a search: {search_ms:.1f} ms")
-    result = SimpleNamespace(timeline=timeline, events_of=lambda _: tuple(lanes), tables=None)
+    result = made_result(timeline, lanes)
     seen = in_browser(result, options.seconds) if not options.no_browser else None
     if seen is not None:
         print(f"in Chromium: {json.dumps(seen)}")
