@@ -26,11 +26,11 @@ from starlette.responses import JSONResponse, Response
 
 from diag.api import Result
 from diag.app.policy import DASHBOARD
-from diag.app.run_view import Part
 from diag.app.theme import Theme
 from diag.errors import DiagError
 from diag.model.breakdown import KernelKind
 from diag.model.steps import CollectiveCall
+from diag.show.parts import PART_OF, Part
 from diag.tables.overlays import (
     BATCHES,
     BYTES,
@@ -80,18 +80,6 @@ from diag.words.formatting import share as share_of
 #
 # Names and colours of the kinds of work in the timeline: parts of a step as on every page.
 
-_PART: Mapping[Category, Part] = {
-    Category.COMPUTE: Part.COMPUTE,
-    Category.TRANSFER: Part.TRANSFER,
-    Category.WAITING: Part.WAITING,
-    Category.COMMUNICATION: Part.COMMUNICATION,
-    Category.COPY: Part.COPY,
-    Category.DATA: Part.DATA,
-    Category.CHECKPOINT: Part.CHECKPOINT,
-    Category.NOT_LAUNCHED: Part.HOST,
-    Category.QUEUED: Part.QUEUED,
-    Category.IDLE: Part.IDLE,
-}
 _WORDS = {
     KernelKind.GEMM: "matrix product",
     KernelKind.FUSED: "fused compute and communication",
@@ -100,14 +88,9 @@ _WORDS = {
 }
 
 
-def part_of(category: Category) -> Part:
-    """The part of a step that a lane of a rank's account shows."""
-    return _PART[category]
-
-
 def words(category: Category) -> str:
     """The displayed name of a part of a step."""
-    return _PART[category].value if category in _PART else category.value
+    return PART_OF[category].value if category in PART_OF else category.value
 
 
 def work_words(work: str) -> str:
@@ -128,7 +111,7 @@ def colour_of(work: str, theme: Theme) -> str:
         return theme.work[work]
     if work in set(Category):
         category = Category(work)
-        return theme.part[_PART[category]] if category in _PART else theme.host
+        return theme.part[PART_OF[category]] if category in PART_OF else theme.host
     return theme.part[Part.COMMUNICATION]
 
 

@@ -13,14 +13,13 @@ from diag.app.hang_matrix import matrix_of
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import RunView
 from diag.app.theme import DARK, LIGHT
-from diag.app.timeline_data import part_of
 from diag.errors import DiagError
 from diag.hang.api import Investigation, investigate, places_of
 from diag.model.memory import Category as Use
 from diag.show import svg
 from diag.show.breakdowns import allocation_table, collective_table
 from diag.show.memory import curve_sentence, peak_sentence, who
-from diag.show.parts import Part
+from diag.show.parts import PART_OF, Part
 from diag.show.policy import PAGE
 from diag.show.triage import stack_tree
 from diag.tables.memory_history import History
@@ -124,7 +123,7 @@ def _worst_step(view: RunView) -> Lanes:
     for rank in ranks:
         pieces = list[tuple[float, float, str, str]]()
         for lane in timeline.ranks[rank].lanes:
-            part = part_of(Category(lane.category))
+            part = PART_OF[Category(lane.category)]
             for at in lane.visible(span.begin_ns, span.end_ns).tolist():
                 begin, end = int(lane.start_ns[at]), int(lane.end_ns[at])
                 name = lane.names[int(lane.name[at])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from diag.model import UNKNOWN
 from diag.model.accounts import Attribution
 from diag.model.parts import Ints, PartColumns
+from diag.tables.zoom import Category
 
 
 class Part(StrEnum):
@@ -24,6 +26,21 @@ class Part(StrEnum):
     HOST = "idle: waiting for the host"  # nothing launched, or inside a launch or another call of the host
     QUEUED = "idle: launched, not running"
     IDLE = "idle"
+
+
+# The part of a step that a lane of a rank's account shows.
+PART_OF: Mapping[Category, Part] = {
+    Category.COMPUTE: Part.COMPUTE,
+    Category.TRANSFER: Part.TRANSFER,
+    Category.WAITING: Part.WAITING,
+    Category.COMMUNICATION: Part.COMMUNICATION,
+    Category.COPY: Part.COPY,
+    Category.DATA: Part.DATA,
+    Category.CHECKPOINT: Part.CHECKPOINT,
+    Category.NOT_LAUNCHED: Part.HOST,
+    Category.QUEUED: Part.QUEUED,
+    Category.IDLE: Part.IDLE,
+}
 
 
 def split(parts: PartColumns) -> dict[Part, Ints]:
