@@ -328,7 +328,7 @@ def read_config(path: Path) -> Shape:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise DiagError(f"not JSON: {error}", path=str(path), hint="give a model's config.json") from error
     kind = config.get("model_type") if isinstance(config, dict) else None
-    if kind in _WITH_TEXT and isinstance(config.get(_WITH_TEXT[kind]), dict):
+    if isinstance(kind, str) and isinstance(config.get(_WITH_TEXT.get(kind)), dict):
         config = config[_WITH_TEXT[kind]]
         kind = config.get("model_type", f"{kind}_text")
     if kind not in _KNOWN:
