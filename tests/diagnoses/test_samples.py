@@ -67,4 +67,4 @@ def test_the_path_goes_to_the_late_rank_through_a_wait_in_pieces() -> None:
     assert traced
     for step in traced:
         assert sum(blame.ns for blame in step.blames if blame.rank == 0) > 180_000_000
-        assert step.on_path(Kind.COMM) < 0.2 * step.dur_ns
+        assert step.path.total(Kind.COMM) < 0.2 * step.dur_ns

@@ -84,6 +84,7 @@ EXCEPTIONS = {
     "watch/logs.py": "passes on what the training prints, unchanged",
     "traces/reading.py": "its standard output is a pipe to the process that started it",
     "cli/environment.py": "opens closed streams; passes on what a command with limited memory printed",
+    "cli/open.py": "writes the bytes of an archive to standard output, which is no terminal",
     "cli/main.py": "closes standard error when nobody reads any more",
 }
 ASKING = {"isatty", "fileno"}  # what may be asked of a stream
