@@ -84,6 +84,8 @@ def write_bundle(root: Path, folder: Path, names: Pseudonyms) -> Bundle:
             _write(copy, content, path)
         except _NotRedactedError as error:
             gaps.append(Gap(str(relative), str(error)))
+        except RecursionError:
+            gaps.append(Gap(str(relative), "nested too deeply"))
         except OSError as error:
             if error.filename is not None and Path(error.filename).is_relative_to(target):
                 raise DiagError(f"cannot be written: {error.strerror or error}", path=folder) from error
@@ -135,7 +137,7 @@ def _document(content: bytes, clean: _Cleaner) -> bytes:
 
 
 def _lines(content: bytes, clean: _Cleaner) -> bytes:
-    """Line by line. A damaged line becomes an empty object, so that a reader still sees a line that it cannot use."""
+    """Line by line. In place of a damaged line stands an open brace: a reader still sees a line that it cannot use."""
     redacted = []
     for line in content.split(b"\n"):
         try:

@@ -121,3 +121,11 @@ def test_a_pickle_that_asks_for_a_class_is_left_out(secretive: Path, tmp_path: P
     result = open_run(secretive)
     written = write_bundle(secretive, tmp_path / "bundle", Pseudonyms(result))
     assert any("refused" in gap.reason for gap in written.left_out if gap.path.endswith(file.name))
+
+
+def test_a_file_that_is_nested_deeply_is_left_out(secretive: Path, tmp_path: Path) -> None:
+    result = open_run(secretive)
+    (secretive / "deep.json").write_text("[" * 900 + "]" * 900)
+    written = write_bundle(secretive, tmp_path / "bundle", Pseudonyms(result))
+    assert [gap.reason for gap in written.left_out if gap.path == "deep.json"] == ["nested too deeply"]
+    assert not (tmp_path / "bundle" / "deep.json").exists()
