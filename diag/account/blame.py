@@ -24,7 +24,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diag.account.policy import CRITICAL_PATH
-from diag.model.accounts import edges_of
+from diag.model.ragged import edges_of
 from diag.model.steps import NO_BLAMES, Blames, Detail, Kind, RankStep
 
 from .critical_path import LABELS, Activities, Activity, Readiness, Timeline, details_of, kinds_of, label_of

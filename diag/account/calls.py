@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from diag.collectors.records import RECV, SEND
 from diag.model import UNKNOWN
+from diag.model.ragged import places_from
 from diag.model.steps import CollectiveCall
-from diag.rundir.columns import Bools, Codes, Columns, Ints, is_named, places_from
+from diag.rundir.columns import Bools, Codes, Columns, Ints, is_named
 
 Key = tuple[str, int, str]
 

@@ -17,8 +17,8 @@ from msgspec import Struct
 from diag.account.policy import CRITICAL_PATH
 from diag.collectors.records import SEND
 from diag.model.accounts import Keys, Paths
+from diag.model.ragged import places_from
 from diag.model.steps import Detail, Kind, Pieces, RankStep, joined
-from diag.rundir.columns import places_from
 
 from .calls import Calls, Matched
 from .intervals import Intervals, Times

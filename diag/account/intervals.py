@@ -14,8 +14,8 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diag.model.ragged import places_from
 from diag.model.steps import CollectiveCall, Detail, Kind, Pieces, RankStep, Segments
-from diag.rundir.columns import places_from
 
 from .calls import Some, calls_in
 

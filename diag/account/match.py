@@ -24,8 +24,9 @@ from msgspec import Struct, field
 
 from diag.account.policy import CLOCKS
 from diag.model import UNKNOWN
+from diag.model.ragged import places_from
 from diag.model.steps import CollectiveCall, MatchedCollective
-from diag.rundir.columns import Bools, places_from
+from diag.rundir.columns import Bools
 
 from .calls import Calls, Matched
 

@@ -17,7 +17,7 @@ import polars as pl
 from msgspec import Struct
 
 from diag.model import UNKNOWN
-from diag.rundir.columns import places_from
+from diag.model.ragged import places_from
 from diag.traces import kineto_names as names
 from diag.traces.kineto_names import parse_ranks
 from diag.traces.trace import Trace

@@ -17,6 +17,7 @@ from msgspec.structs import force_setattr
 
 from .axes import Axes
 from .parts import Bools, Ints, PartColumns, PartRows
+from .ragged import edges_of, entries_of, owners
 from .steps import (
     Blames,
     CriticalPath,
@@ -126,8 +127,8 @@ class Paths(Struct, frozen=True, eq=False):
         return cls(**columns, edges=edges, keys=Keys.joined([each.keys for each in several]), key_edges=key_edges)
 
     def take(self, steps: Ints | slice) -> Paths:
-        at, edges = _entries(self.edges, steps)
-        of_keys, key_edges = _entries(self.key_edges, steps)
+        at, edges = entries_of(self.edges, steps)
+        of_keys, key_edges = entries_of(self.key_edges, steps)
         columns = {name: getattr(self, name)[at] for name in PATH_COLUMNS}
         return Paths(**columns, edges=edges, keys=self.keys.take(of_keys), key_edges=key_edges)
 
@@ -230,8 +231,8 @@ class StepAccounts(Sequence[StepAccount]):
         if isinstance(places, slice) and places.indices(len(self)) == (0, len(self), 1):
             return self
         columns = {name: getattr(self, name)[places] for name in STEP_COLUMNS}
-        of_blames, blame_edges = _entries(self.blame_edges, places)
-        of_parts, part_edges = _entries(self.part_edges, places)
+        of_blames, blame_edges = entries_of(self.blame_edges, places)
+        of_parts, part_edges = entries_of(self.part_edges, places)
         listed = range(len(self))[places] if isinstance(places, slice) else places.tolist()
         return replace(
             self, **columns, note=tuple(self.note[at] for at in listed), paths=self.paths.take(places),
@@ -365,26 +366,3 @@ def spent_on(pieces: Paths, kind: Kind) -> Ints:
     sums = np.zeros(int(pieces.rank.max(initial=-1)) + 1, dtype=np.int64)
     np.add.at(sums, pieces.rank[chosen], pieces.lasted_ns[chosen])
     return sums
-
-
-def edges_of(counts: Sequence[int] | Ints) -> Ints:
-    """Where each one's entries begin, and the end."""
-    edges: Ints = np.concatenate(([0], np.cumsum(np.asarray(counts, dtype=np.int64))))
-    return edges
-
-
-def owners(edges: Ints) -> Ints:
-    """The place to which each entry belongs."""
-    return np.repeat(np.arange(len(edges) - 1), np.diff(edges))
-
-
-def _entries(edges: Ints, places: Ints | slice) -> tuple[Ints | slice, Ints]:
-    """The entries of these places, and their edges."""
-    if isinstance(places, slice) and places.step in (None, 1):
-        first, last, _ = places.indices(len(edges) - 1)
-        last = max(first, last)
-        return slice(int(edges[first]), int(edges[last])), edges[first : last + 1] - edges[first]
-    begins = edges[:-1][places]
-    counts = edges[1:][places] - begins
-    taken = edges_of(counts)
-    return np.arange(taken[-1]) + np.repeat(begins - taken[:-1], counts), taken

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from . import Gap
 from .query import Query
+from .ragged import owners
 
 
 class Kind(IntEnum):
@@ -136,7 +137,7 @@ class Pieces(Sequence[Segments]):
     @property
     def of_step(self) -> npt.NDArray[np.int64]:
         """The place of each piece's step."""
-        return np.repeat(np.arange(len(self)), np.diff(self.edges))
+        return owners(self.edges)
 
     def summed(
         self, columns: npt.NDArray[np.int64], count: int, chosen: npt.NDArray[np.bool_] | None = None

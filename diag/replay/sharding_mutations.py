@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from diag.account.calls import Key
 from diag.account.critical_path import label_of
+from diag.model.ragged import places_from
 from diag.model.steps import Detail, Kind
 from diag.replay.policy import REPLAY
-from diag.rundir.columns import places_from
 
 from .costs import Costs, Level
 from .mutations import Mutation

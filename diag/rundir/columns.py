@@ -28,6 +28,7 @@ from diag.collectors.records import (
 )
 from diag.model import UNKNOWN, HugeError
 from diag.model.parts import stored_once
+from diag.model.ragged import edges_of, entries_of, owners, places_from
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]  # places in ``names``
@@ -184,18 +185,12 @@ class Ragged:
     @property
     def owner(self) -> Ints:
         """The place of each entry's record."""
-        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+        return owners(self.first)
 
     def take(self, places: Ints | slice) -> Ragged:
-        begins = self.first[:-1][places]
-        counts = self.first[1:][places] - begins
-        entries: Ints | slice
-        if isinstance(places, slice) and places.step in (None, 1) and len(begins):
-            entries = slice(begins[0], begins[-1] + counts[-1])
-        else:
-            entries = places_from(begins, counts)
+        entries, first = entries_of(self.first, places)
         columns = (_taken(column, entries) for column in (self.name, self.left, self.right))
-        return Ragged(_firsts(counts), *columns)
+        return Ragged(first, *columns)
 
     def entries(self, first: int, last: int, names: tuple[str, ...]) -> Iterator[list[tuple[str, int, int]]]:
         """Of each record from ``first`` on: (name, left, right)."""
@@ -364,7 +359,7 @@ class _Builder:
         return stored_once(np.concatenate(self._parts.pop(name)))
 
     def _ragged(self, name: str) -> Ragged:
-        first = _firsts(np.concatenate(self._parts.pop(f"{name}.count")))
+        first = edges_of(np.concatenate(self._parts.pop(f"{name}.count")))
         return Ragged(first, *(self._column(f"{name}.{column}") for column in ("name", "left", "right")))
 
 
@@ -456,17 +451,6 @@ def _table(rows: Sequence[Sequence[int | None] | None], width: int) -> Ints:
     missing = [None] * width
     values = list(chain.from_iterable(missing if row is None else row for row in rows))
     return _ints(values).reshape(len(rows), width)
-
-
-def places_from(first: Ints, counts: Ints) -> Ints:
-    """So many places from each first one on, one run after the other: ``counts[i]`` of them from ``first[i]``."""
-    places: Ints = np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
-    return places
-
-
-def _firsts(counts: Ints) -> Ints:
-    firsts: Ints = np.concatenate(([0], np.cumsum(counts)))
-    return firsts
 
 
 def _taken(column: Any, places: Ints | slice) -> Any:

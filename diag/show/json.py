@@ -20,8 +20,8 @@ from diag.collectors.files import replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import PHASES_AND_REST
 from diag.diagnoses.shares import Shares, step_parts
-from diag.model.accounts import edges_of
 from diag.model.breakdown import Breakdowns
+from diag.model.ragged import edges_of
 from diag.model.steps import Bottleneck, Coverage, Evidence, Finding, Kind, Outcome, Parts, Verdict
 from diag.rundir.lines import ANALYSIS_VERSION, with_digest
 from diag.show.history import change_to_dict

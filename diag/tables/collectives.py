@@ -21,6 +21,7 @@ from diag.collectors.records import RECV, SEND
 from diag.model.accounts import Attribution
 from diag.model.axes import PIPELINE, Axes
 from diag.model.breakdown import CollectiveStat, CollectiveTable, ExposedCall
+from diag.model.ragged import owners
 from diag.model.steps import CollectiveCall, Kind, MatchedCollective, RankStep, Segments, by_causes
 from diag.rundir.columns import Bools, Ints, is_named
 from diag.tables.policy import BANDWIDTH
@@ -61,7 +62,7 @@ class _Parts(Struct, frozen=True):
     @property
     def collective(self) -> Ints:
         """The number of each part's collective."""
-        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+        return owners(self.first)
 
     def named(self, op: str) -> Bools:
         return is_named(self.op, self.names, op)

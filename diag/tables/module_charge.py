@@ -14,8 +14,8 @@ from diag.account.critical_path import label_of, labels_of
 from diag.account.intervals import Window
 from diag.account.trace_ranges import host_windows
 from diag.model.accounts import StepAccounts
+from diag.model.ragged import places_from
 from diag.model.steps import Detail, Kind, Pieces, RankStep
-from diag.rundir.columns import places_from
 from diag.rundir.tables import RankTables
 from diag.tables.policy import EFFICIENCY
 from diag.traces.trace import Trace
