@@ -27,7 +27,7 @@ from diag.cli.reading import (
 )
 from diag.errors import DiagError, ExitCode
 from diag.show import KEPT, REDACTED
-from diag.words.formatting import visible
+from diag.words.formatting import counted, visible
 from diag.words.terminal import put, say
 
 if TYPE_CHECKING:
@@ -128,8 +128,8 @@ def _bundle(result: Result, folder: Path) -> None:
     from diag.show.redact import Pseudonyms
 
     written = write_bundle(result.tables.root, folder, Pseudonyms(result, [folder]))
-    files = f"{written.files:,} {'file' if written.files == 1 else 'files'}"
-    say(f"Written: {folder} ({files}, {written.bytes / 1e6:.1f} MB). `diag analyze {folder}` analyses it.")
+    much = f"{counted(written.files, 'file')}, {written.bytes / 1e6:.1f} MB"
+    say(f"Written: {folder} ({much}). `diag analyze {folder}` analyses it.")
     for gap in written.left_out:
         say(f"Left out: {visible(gap.path)}: {visible(gap.reason)}")
     say("Logs and messages are free text: look through them before you pass the folder on.")

@@ -147,9 +147,7 @@ def who_is_behind(
         waiters = [member for member in call.waiters if member not in stopped]
         if not waiters:
             continue
-        late = dict.fromkeys(
-            (*call.missing, *(member for member in stopped if member in call.others and member != waiters[0]))
-        )
+        late = dict.fromkeys((*call.missing, *(member for member in stopped if member in call.others)))
         for member in waiters:
             targets.setdefault(member, []).append(len(of_call))
         of_call.append((*late, *call.held_up))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from diag.collectors.layout import RankLayout
 from diag.collectors.records import CollectiveLine
@@ -82,7 +83,9 @@ def _is_whole(lines: Sequence[CollectiveLine], step: int, beat: Beat) -> bool:
 def _skipped(lines: Sequence[CollectiveLine], step: int, beat: Beat, group: str, number: int) -> Skipped | None:
     """Whether the rank, in this step, has gone on with a call of another group before which it called this one in every
     recorded step."""
-    before = [[row.group for row in sorted(line.rows, key=_called)] for line in lines if line.step < step]
+    before = [
+        [row.group for row in sorted(line.rows, key=attrgetter("start_ns"))] for line in lines if line.step < step
+    ]
     last = {row.group: row.seq for line in lines if line.step < step for row in line.rows}
     started = dict(beat.started)
     if group not in last:
@@ -96,10 +99,6 @@ def _skipped(lines: Sequence[CollectiveLine], step: int, beat: Beat, group: str,
         ):
             return Skipped(group, number, other, len(orders))
     return None
-
-
-def _called(row: object) -> int:
-    return row.start_ns  # type: ignore[attr-defined, no-any-return]
 
 
 def _calls_before(order: Sequence[str], group: str, other: str, calls: int) -> int:

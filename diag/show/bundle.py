@@ -165,7 +165,6 @@ class _Cleaner:
         self._names = names
         self._hosts = frozenset(names.hosts)
         self.text: Callable[[str], str] = lru_cache(maxsize=1 << 16)(self._text)
-        self._shared: dict[int, Any] = {}
 
     def _text(self, text: str) -> str:
         return self._without_names(masked(text))
