@@ -7,6 +7,7 @@ from pathlib import Path
 
 from diag.ended.model import Culprit, culprit_words
 from diag.ended.raised import shortened
+from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
 from diag.hang.job import JobLogs
 from diag.hang.model import Line
@@ -15,18 +16,7 @@ from diag.hang.text.gather import is_telling
 from diag.words.formatting import counted
 
 # Patterns of lines that show in what state a job is, and of no cause.
-_OPEN = (
-    "engine-waits",
-    "no-progress",
-    "worker-failed",
-    "daemon-ended",
-    "hccl-timeout",
-    "hccl-no-socket",
-    "npu-timeout",
-    "hccp-in-use",
-    "aborted",
-    "exits-with",
-)
+_OPEN = (*CLASSES["undetermined"].patterns, "exits-with")
 
 
 def states_of(job: JobLogs) -> list[Hit]:

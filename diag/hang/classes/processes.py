@@ -144,7 +144,7 @@ CLASSES = (
                 SUGGESTS,
             ),
             "ray-actor": confirms(
-                ("pid: ", "name: ", "ip: "),
+                ("\tpid: ", "\tname: ", "\tip: ", "        pid: ", "        name: ", "        ip: "),
                 r"^\s+(?P<key>pid|name|ip): (?P<value>[\w.:-]{1,200})\s*$",
                 "Ray 2+; ray/exceptions.py (RayActorError)",
                 "Ray describes the actor that died.",

@@ -313,14 +313,13 @@ CLASSES = (
                 support=SUGGESTS,
             ),
             "hccp-in-use": confirms(
-                ("EJ0001", "Failed to initialize the HCCP process"),
-                r"Failed to initialize the HCCP process",
-                "CANN 6+; the error code EJ0001",
-                "HCCL could not start on a device: perhaps a process of the training before still runs.",
-                SUGGESTS,
+                ("Failed to initialize the HCCP process",),
+                printed_by="CANN 6+; the error code EJ0001",
+                says="HCCL could not start on a device: perhaps a process of the training before still runs.",
+                support=SUGGESTS,
             ),
             "hccl-no-socket": confirms(
-                ("EI0006", "Getting socket times out"),
+                ("Getting socket times out",),
                 r"Getting socket times out(?:[^\n]*?interval is (?P<limit>\d+ ?s)\b)?",
                 "CANN 6+; the error code EI0006",
                 "A device got no connection from another one[ within {limit}] (HCCL).",
@@ -342,7 +341,13 @@ CLASSES = (
                 SUGGESTS,
             ),
             "npu-timeout": confirms(
-                ("507046", "507048", "107020", "timeout waiting event", "internal task times out"),
+                (
+                    "error code is 5070",
+                    "error code is 1070",
+                    "runtime result = ",
+                    "timeout waiting event",
+                    "internal task times out",
+                ),
                 r"\b(?:error code is|runtime result =) (?:507046|507048|107020)\b|"
                 r"In the specified timeout waiting event|execution of the internal task times out",
                 "CANN 6+; acl/error_codes/rt_error_codes.h, torch_npu",
