@@ -15,6 +15,7 @@ from diag.ended.model import Clue, Source
 from diag.ended.policy import ENDED
 from diag.ended.raised import Chain, about_the_group, lost_worker, shortened
 from diag.ended.read import Rank, Rundir
+from diag.events.left import Ended, who_left
 from diag.words.formatting import begun, counted, listing, spaced
 
 # torchrun's guess at the root cause is not used: a rank that loses a peer often ends before that peer does.
@@ -225,7 +226,7 @@ def _gone(run: Rundir) -> list[Clue]:
 def _first_silent(run: Rundir, gone: list[int]) -> list[int]:
     """Those whose heartbeats ended first, beyond doubt about clocks and a late write."""
     times = {rank: beat.unix_ns for rank in gone if (beat := run.ranks[rank].beat) is not None}
-    return [rank for rank in gone if (times[rank] - min(times.values())) / 1e9 < ENDED.fresh_heartbeat_s]
+    return list(who_left((Ended(rank, times[rank]) for rank in gone), int(ENDED.fresh_heartbeat_s * 1e9)).first)
 
 
 def _some_gone(run: Rundir, ranks: list[int]) -> Clue:
@@ -386,7 +387,10 @@ def _while_others_ran(run: Rundir, ranks: Collection[int]) -> str:
 
 def _raised(run: Rundir, chains: Mapping[int, Chain], first: Collection[int]) -> Clue:
     """One clue: the ranks that raised first, as far as that is known, else all."""
-    ranks = _earliest(run, [rank for rank in chains if rank in first] or list(chains))
+    # Error files have whole seconds, 0 where there is none. The launcher sees the first end of all.
+    seen_first = [rank for rank in chains if rank in first] or list(chains)
+    ends = (Ended(rank, 10**9 * run.ranks[rank].raised_at or None) for rank in seen_first)
+    ranks = list(who_left(ends, int(ENDED.clocks_apart_s * 1e9)).first)
     later = [rank for rank in chains if rank not in ranks]
     note = _who_raised(run, ranks, first)
     worker = lost_worker(chains[ranks[0]].words) if len(ranks) == 1 else None
@@ -403,14 +407,6 @@ def _raised(run: Rundir, chains: Mapping[int, Chain], first: Collection[int]) ->
         note,
         _victims(run, chains),
     )
-
-
-def _earliest(run: Rundir, ranks: list[int]) -> list[int]:
-    """The first by the times in error files, where all have one."""
-    times = {rank: run.ranks[rank].raised_at for rank in ranks}
-    if not all(times.values()):
-        return ranks
-    return [rank for rank in ranks if times[rank] - min(times.values()) < ENDED.clocks_apart_s]
 
 
 def _who_raised(run: Rundir, ranks: list[int], first: Collection[int]) -> str:

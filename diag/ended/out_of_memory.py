@@ -68,6 +68,10 @@ MESSAGES: Mapping[str, Message] = {
         r"RESOURCE_EXHAUSTED: (?:[\w ]{0,40}: )?(?:Out of memory|Error allocating device buffer)(?:[^\n]{0,80}? "
         r"allocate (?P<size>[\d.]+ ?(?:bytes|[KMGT]i?B?)))?",
     ),
+    "paddle-out-of-memory": Message(
+        ("Out of memory error on GPU",),
+        r"Out of memory error on GPU (?P<gpu>\d+)\. Cannot allocate (?P<size>[\d.]+ ?[KMGT]?i?B)",
+    ),
     "torch-out-of-memory": Message(
         ("OutOfMemoryError", "CUDA out of memory", "CUDA error: out of memory", "HIP out of memory"),
         r"(?:OutOfMemoryError: )?(?:CUDA|HIP) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ "

@@ -12,14 +12,16 @@ from diag.ended.policy import ENDED
 # Messages of torch, gloo, NCCL and the launchers in a rank whose peers are gone or late, or that has to stop.
 _OF_THE_GROUP = (
     "DistBackendError", "DistNetworkError", "DistStoreError", "ChildFailedError", "CalledProcessError",
-    "ProcessExitedException", "ncclUnhandled", "ncclSystemError", "ncclInternalError", "ncclRemoteError",
-    "SignalException", "RendezvousTimeoutError", "RendezvousConnectionError", "NCCL error", "NCCL Error",
+    "ProcessExitedException", "ProcessRaisedException", "ncclUnhandled", "ncclSystemError", "ncclInternalError",
+    "ncclRemoteError", "SignalException", "RendezvousTimeoutError", "RendezvousConnectionError", "NCCL error",
+    "NCCL Error", "unhandled system error",
     "NCCL communicator was aborted", "Watchdog caught", "collective operation timeout", "timed out in blocking wait",
     "Connection closed by peer", "Connection was likely closed", "Application timeout", "Socket Timeout",
     "Timed out waiting", "Timed out initializing process group", "wait timeout", "recvValue failed", "sendBytes failed",
     "remote process exited", "store->get", "monitoredBarrier", "Detected mismatch between collectives",
     "failed to synchronize", "Gloo connectFullMesh failed", "gloo/transport", "Horovod has been shut down",
-    "HorovodInternalError", "DEADLINE_EXCEEDED", "heartbeat timeout", "stopped sending heartbeats",
+    "HorovodInternalError", "Horovod detected that one or more processes", "Collective ops is aborted by",
+    "DEADLINE_EXCEEDED", "heartbeat timeout", "stopped sending heartbeats",
 )  # fmt: skip
 # These messages also come from other connections of the rank: to a data server, or to its DataLoader's workers.
 _OF_ANY_CONNECTION = (
@@ -87,7 +89,9 @@ class Chain:
 
 
 _WORKER = re.compile(
-    r"DataLoader worker \(pid\(?s?\)? ?(?P<pids>[\d, ]+)\) (?:is killed by signal: (?P<signal>[A-Z][\w ]*)|exited)"
+    # torch's, and Paddle's: "DataLoader process (pid 1104) exited is killed by signal: Killed."
+    r"DataLoader (?:worker|process) \(pid\(?s?\)? *(?P<pids>[\d, ]+)\) (?:(?:exited )?is killed by signal: "
+    r"(?P<signal>[A-Z][\w ]*)|exited)"
 )
 _ENDS_OF_WORKERS = {
     "Killed": (

@@ -241,6 +241,13 @@ _DEVICES = (
                 "2.23+; transport/net_ib/common.cc:100",
                 "Adapter {hca}, port {port}, reports: {event}.",
             ),
+            "mlx5-health": LogPattern(
+                ("device's health compromised", "firmware internal error", "mlx5_core "),
+                r"mlx5_core (?P<bus_id>[0-9a-fA-F:]{7,}\.[0-7])[: ].*?(?:device's health compromised|firmware internal "
+                r"error|fatal firmware error|Health issue observed|handling bad device)",
+                "kernel log of mlx5, Linux 4+; drivers/net/ethernet/mellanox/mlx5/core/health.c",
+                "The driver reports that the adapter[ at {bus_id}] failed.",
+            ),
             "queue-event": confirms(
                 ("async fatal event", "Got async event", "Got async error event"),
                 r"NET/IB : (?:(?P<hca>\w+):(?P<port>\d+) )?(?:async fatal event|Got async (?:error )?event)[^\n]*?"
@@ -477,6 +484,11 @@ _MEMORY = (
                 "xla-out-of-memory",
                 "JAX, TensorFlow; xla/stream_executor, tsl/framework/bfc_allocator.cc",
                 "XLA could not allocate[ {size} of] memory of the device.",
+            ),
+            "paddle-out-of-memory": _out_of_memory(
+                "paddle-out-of-memory",
+                "Paddle 1.6+; paddle/fluid/memory/allocation/cuda_allocator.cc",
+                "Paddle could not allocate {size} of memory of GPU {gpu}.",
             ),
             "torch-out-of-memory": _out_of_memory(
                 "torch-out-of-memory",

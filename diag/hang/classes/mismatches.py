@@ -77,6 +77,29 @@ _CALLS = (
                 "{remote} bytes arrived[ from {peer}], {local} were expected.",
                 support=NAMES_AN_EFFECT,
             ),
+            "mpi-reporter": confirms(
+                ("*** reported by process [",),
+                r"\*\*\* reported by process \[\d+,(?P<rank>\d+)\]",
+                "Open MPI 1.3+; ompi/errhandler/errhandler_predefined.c",
+                "Rank {rank} reports an error of MPI.",
+                SUGGESTS,
+            ),
+            "mpi-truncated": LogPattern(
+                ("MPI_ERR_TRUNCATE", "Message truncated, error stack", "Message truncated; "),
+                r"MPI_ERR_TRUNCATE: message truncated|Fatal error in (?P<call>\w+): Message truncated|Message "
+                r"truncated; (?P<remote>\d+) bytes received but buffer size is (?P<local>\d+)",
+                "Open MPI 1.3+, MPICH 3+; ompi/mpi/errhandler, src/mpid/ch4",
+                "MPI received a longer message than the call asked for[ ({remote} bytes, {local} were expected)].",
+                support=NAMES_AN_EFFECT,
+            ),
+            "hccl-inconsistent": LogPattern(
+                ("inconsistent between ranks",),
+                r"arguments for collective communication are inconsistent between ranks(?:[^\n]*?parameter:? ?\[?"
+                r"(?P<parameter>\w+))?",
+                "CANN 6+; the error code EI0005",
+                "HCCL compared the calls of two devices, and they differ[ in {parameter}].",
+                support=NAMES_AN_EFFECT,
+            ),
             "gloo-length": LogPattern(
                 ("op.preamble.length <= op.nbytes",),
                 r"op\.preamble\.length <= op\.nbytes\. (?P<remote>\d+) vs (?P<local>\d+)",
@@ -274,11 +297,15 @@ _CALLS = (
                 SUGGESTS,
             ),
             "node-lost": confirms(
-                ("has been marked dead", "Task launch for"),
+                ("has been marked dead", "Task launch for", "Node failure on ", "marked as not ready", "NodeNotReady "),
                 r"node with node id: \S+ and (?:ip|address): (?P<host>[\w.:-]+) has been marked dead|Task launch for "
-                r"\S+ failed on node (?P<node>[\w.-]+): (?P<why>.+)",
-                "Ray, Slurm; ray/gcs, src/srun/libsrun/launch.c",
-                "[Node {host} no longer answers Ray.][The scheduler could not start its task on {node}: {why}.]",
+                r"\S+ failed on node (?P<node>[\w.-]+): (?P<why>.+)|srun: error: Node failure on (?P<failed>[\w.-]+)|"
+                r"[Nn]ode (?P<not_ready>[\w.-]+) (?:is|has been|was) marked as not ready|\bNodeNotReady +\S.*Node "
+                r"(?:(?P<named>[\w.-]+) )?(?:is not ready|status is now: NodeNotReady)",
+                "Ray, Slurm, Kubernetes; ray/gcs, src/srun/libsrun/launch.c, src/api/step_launch.c, "
+                "pkg/controller/nodelifecycle",
+                "[Node {host} no longer answers Ray.][The scheduler could not start its task on {node}: {why}.]"
+                "[The scheduler lost node {failed}.][Kubernetes lost node {not_ready}.][Kubernetes lost node {named}.]",
             ),
             "coordination-barrier": confirms(
                 ("Barrier timed out", "stopped sending heartbeats", "Barrier failed because"),
@@ -299,6 +326,19 @@ _CALLS = (
                 r"[Tt]ask /job:\w+/replica:\d+/task:(?P<rank>\d+) heartbeat timeout",
                 "JAX, TensorFlow; tsl/distributed_runtime/coordination/coordination_service.cc",
                 "Task {rank} sends no heartbeats any more: it ended, was preempted, or lost the network.",
+            ),
+            "xla-rendezvous": confirms(
+                ("threads to join the rendezvous",),
+                r"Expected (?P<wanted>\d+) threads to join the rendezvous, but (?:only (?P<joined>\d+) of them|not all "
+                r"of them) arrived",
+                "XLA, JAX 0.4+; xla/service/rendezvous.cc",
+                "A collective of XLA waits for {wanted} devices[, and {joined} came].",
+            ),
+            "pod-not-scheduled": confirms(
+                ("FailedScheduling",),
+                r"\bFailedScheduling\b.{0,200}?(?P<free>\d+)/(?P<nodes>\d+) nodes are available",
+                "Kubernetes 1.8+; pkg/scheduler",
+                "Kubernetes finds no node for a pod of the job: {free} of {nodes} nodes can take it.",
             ),
             "store-barrier": confirms(
                 ("store based barrier", "store_based_barrier_key"),

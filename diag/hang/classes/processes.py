@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, WAS_ASKED, FaultClass, LogPattern, confirms, of
+from diag.hang.classes.launchers import ENDS
 
 _ELASTIC = "torch/distributed/elastic/multiprocessing/api.py"
 _ERRORS = "torch/distributed/elastic/multiprocessing/errors/__init__.py"
@@ -65,8 +66,8 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
                 f"killed by signal: {words}",
                 f"exited with signal {number}",
             ),
-            rf"Signals\.{name.upper()}\b|(?:[Rr]ank (?P<rank>\d+) \w+ with )?(?:return ?code ?=? ?|exit code "
-            rf")-{number}\b|terminated with code -{number}\b|[eE]xit ?[cC]ode:? +{128 + number}\b|(?:process "
+            rf"Signals\.{name.upper()}\b|(?:(?:\[rank: |\b[Rr]ank )(?P<rank>\d+)\b[\]\w ]{{0,60}} with )?"
+            rf"(?:return ?code ?=? ?|(?:exit )?code )-{number}\b|[eE]xit ?[cC]ode:? +{128 + number}\b|(?:process "
             rf"(?P<local_rank>\d+) )?terminated with signal {name.upper()}|interrupted by signal {number}\b|KILLED BY "
             rf"SIGNAL: {number} |EXIT STRING: [\w ]+ \(signal {number}\)|exited with signal {number}\b|(?:Process "
             rf"(?P<pid>\d+) )?exits with return code = -{number}\b",
@@ -127,10 +128,26 @@ CLASSES = (
             **_ended("sigkill", 9, "The launcher saw the process end by SIGKILL."),
             "shell-sigkill": _shell(9),
             "oom-killed": LogPattern(
-                ("OOMKilled", "oom-kill", "oom_kill", "OOM Killed", "OOM killer", "running low on memory"),
+                (
+                    "OOMKilled",
+                    "oom-kill",
+                    "oom_kill",
+                    "OOM Killed",
+                    "OOM killer",
+                    "running low on memory",
+                    "TERM_MEMLIMIT",
+                    "Exceeded job memory limit",
+                    "exceeded memory limit",
+                    "PBS: job killed: mem ",
+                    "systemd-oomd",
+                    "low on resource: memory",
+                    "tried to allocate more memory than is available",
+                ),
                 r"OOMKilled|[Dd]etected \d+ oom[-_]kill|OOM Killed|by the OOM killer|due to the node running low "
-                r"on memory",
-                "any; Kubernetes, Slurm, Ray",
+                r"on memory|TERM_MEMLIMIT: job killed|Exceeded job memory limit|exceeded memory limit \([^)]*\), being "
+                r"killed|PBS: job killed: mem \S+ exceeded|systemd-oomd killed|The node was low on resource: memory|"
+                r"[Nn]otebook tried to allocate more memory than is available",
+                "any; Kubernetes, Slurm, LSF (TERM_MEMLIMIT), PBS, systemd-oomd, Ray, Kaggle",
                 "The host's memory, or the limit of the container or job, was used up.",
                 support=NAMES_AN_EFFECT,
                 unless=("potential root causes", "common causes include"),  # Ray lists what may have happened
@@ -192,10 +209,15 @@ CLASSES = (
                 "The process caught a bus error.",
             ),
             "worker-bus-error": LogPattern(
-                ("killed by signal: Bus error", "Unexpected bus error encountered in worker"),
+                (
+                    "killed by signal: Bus error",
+                    "Unexpected bus error encountered in worker",
+                    "Unexpected BUS error encountered in DataLoader worker",
+                ),
                 r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)[^)]*\) is killed by signal: Bus error|"
-                r"Unexpected bus error encountered in worker",
-                "torch 1.0+; torch/utils/data/_utils/signal_handling.py, torch/csrc/DataLoader.cpp",
+                r"Unexpected bus error encountered in worker|Unexpected BUS error encountered in DataLoader worker",
+                "torch 1.0+, Paddle; torch/utils/data/_utils/signal_handling.py, torch/csrc/DataLoader.cpp, "
+                "paddle/fluid/imperative/data_loader.cc",
                 "A DataLoader worker died of a bus error.",
                 support=NAMES_AN_EFFECT,
             ),
@@ -232,6 +254,13 @@ CLASSES = (
                 r"corrupted (?:size vs\. prev_size|double-linked list)|(?:stack smashing|buffer overflow) detected)",
                 "any; glibc",
                 "The C library aborted the process because its memory is corrupted: {error}.",
+                support=NAMES_AN_EFFECT,
+            ),
+            "kernel-sigsegv": LogPattern(
+                ("]: segfault at ", " general protection fault ip:"),
+                r"(?P<name>[\w.-]+)\[(?P<pid>\d+)\]:? (?:segfault at [0-9a-f]+ ip|general protection fault ip:)",
+                "any kernel; arch/x86/mm/fault.c, arch/x86/kernel/traps.c",
+                "The kernel saw process {pid} ({name}) crash.",
                 support=NAMES_AN_EFFECT,
             ),
             "caught-sigsegv": LogPattern(
@@ -278,6 +307,14 @@ CLASSES = (
         ),
         rule="A traceback that is not itself about a lost peer or a time-out, earlier than the time-outs elsewhere.",
         patterns={
+            **ENDS,
+            "spawned": confirms(
+                ("terminated with the following error",),
+                r"^-- Process (?P<process>\d+) terminated with the following error",
+                "torch 1.0+; torch/multiprocessing/spawn.py",
+                "The traceback of process {process} follows.",
+                SUGGESTS,
+            ),
             "traceback": confirms(
                 ("Traceback (most recent call last)",),
                 printed_by="any Python; Python traceback module",
@@ -343,7 +380,7 @@ CLASSES = (
             ),
             "hydra-process": confirms(
                 (" RUNNING AT ",),
-                r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)",
+                r"(?:RANK (?P<rank>\d+) )?PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)",
                 "MPICH, Intel MPI; hydra",
                 "Hydra saw process {pid} on {host} end first.",
                 SUGGESTS,
@@ -375,6 +412,19 @@ CLASSES = (
                 "any; libc's error texts",
                 "{error}[: {path}].",
                 unless=("/dev/shm", "shared memory", "posix_fallocate", "NCCL WARN"),
+            ),
+            "kernel-io": LogPattern(
+                (
+                    " not responding, still trying",
+                    " I/O error, dev ",
+                    "Remounting filesystem read-only",
+                    "LustreError: ",
+                ),
+                r"\bnfs: server (?P<server>\S+) not responding, still trying|I/O error, dev (?P<device>\w+), sector|"
+                r"Remounting filesystem read-only|LustreError: [^\n]*?(?:Connection to|operation) (?P<target>\S+)",
+                "any kernel; net/sunrpc/clnt.c, block/blk-core.c, fs/ext4/super.c, Lustre",
+                "The kernel waits for storage, or it failed[: the NFS server {server}][: {device}][: {target}].",
+                support=NAMES_AN_EFFECT,
             ),
             "io-error": LogPattern(
                 (
@@ -412,11 +462,20 @@ CLASSES = (
                     "PREEMPTED",
                     "NODE_FAIL",
                     "Evicted",
+                    "TaintManagerEviction",
+                    "Preempted by",
+                    "TERM_RUNLIMIT",
+                    "TERM_OWNER",
+                    "PBS: job killed: walltime",
                 ),
                 r"(?P<reason>DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE))|"
-                r"\b(?P<state>PREEMPTED|NODE_FAIL)\b|(?:Reason|Status|reason):\s*(?P<pod>Evicted)",
-                "any Slurm; Kubernetes; src/slurmd/slurmstepd, kubectl describe",
-                "The scheduler ended it[ {reason}][: {state}][: {pod}].",
+                r"\b(?P<state>PREEMPTED|NODE_FAIL|TERM_RUNLIMIT|TERM_OWNER)\b|"
+                r"(?:Reason|Status|reason):\s*(?P<pod>Evicted)|"
+                r"\b(?P<event>Evicted|TaintManagerEviction|Preempted) +(?:\S+ \(x\d+ over \S+\)|\S+) +[\w-]+ +\S|"
+                r"PBS: job killed: (?P<limit>walltime) \S+ exceeded",
+                "any Slurm; LSF, PBS; Kubernetes; src/slurmd/slurmstepd, kubectl describe, kubectl get events",
+                "The scheduler ended it[ {reason}][: {state}][: {pod}][: {event}][: its {limit} was used up].",
+                unless=("low on resource: memory",),
             ),
             "step-cancelled": LogPattern(
                 (" CANCELLED AT ",),

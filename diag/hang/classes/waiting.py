@@ -195,6 +195,11 @@ CLASSES = (
                 "torch 2.1+; TCPStoreLibUvBackend.cpp, TCPStore.cpp",
                 "The connection to the store ended.",
             ),
+            "jax-leader": cascade(
+                ("Failed to send RPC to coordination service", "leader task was preempted/died/restarted"),
+                printed_by="JAX, TensorFlow; xla/tsl/distributed_runtime/coordination/coordination_service_agent.cc",
+                says="The coordination service of JAX, which process 0 serves, does not answer.",
+            ),
             "store-input": cascade(
                 ("waitForInput",),
                 r"waitForInput: .*timed out after (?P<ms>\d+)ms",
@@ -277,6 +282,31 @@ CLASSES = (
                 ),
                 "Give the logs of the workers (VLLM_LOGGING_LEVEL=DEBUG), from before the first of these lines.",
             ),
+            ("The TPU is already in use",): (
+                "End that process on the TPU's host, or wait until it has ended: `sudo lsof -w /dev/accel* "
+                "/dev/vfio/*` lists who holds the TPU.",
+            ),
+            ("blocked for more than",): (
+                "The kernel prints the process's stack below that line: nfs, lustre, fuse and xfs in it are storage, "
+                "nvidia, amdgpu and mlx5 a driver. While it hangs, the file `stack` of the process in /proc shows it.",
+            ),
+            ("kernel appears to have died", "Kernel crashed while executing", "DeadKernelError"): (
+                "Run the same code as a script (`python train.py`): the shell prints the signal, and a traceback is "
+                "not lost.",
+                "`dmesg -T | grep -i 'killed process'` on the notebook's host shows whether memory was used up.",
+            ),
+            ("ack-off restarting failed container", "CrashLoopBackOff"): (
+                "`kubectl logs --previous` of that pod is what the container printed before it failed; `kubectl "
+                "describe pod` has its exit code and reason.",
+            ),
+            ("synStatus",): (
+                "`hl-smi` on that host: is a device held by another process, or in reset? The SynapseAI logs "
+                "(~/.habana_logs, LOG_LEVEL_ALL=3) say more.",
+            ),
+            ("|CCL_ERROR|",): (
+                "Run again with CCL_LOG_LEVEL=info; where no MPI launcher started the job, CCL_PROCESS_LAUNCHER=none "
+                "with CCL_LOCAL_RANK and CCL_LOCAL_SIZE, and FI_PROVIDER=tcp to rule out the fabric.",
+            ),
             ("Maybe the last training process is running",): (
                 "End the processes of the training before on that device (`npu-smi info` lists them), wait ten "
                 "seconds, and start again.",
@@ -323,6 +353,50 @@ CLASSES = (
                 r"Getting socket times out(?:[^\n]*?interval is (?P<limit>\d+ ?s)\b)?",
                 "CANN 6+; the error code EI0006",
                 "A device got no connection from another one[ within {limit}] (HCCL).",
+                SUGGESTS,
+            ),
+            "tpu-in-use": confirms(
+                ("The TPU is already in use by process",),
+                r"The TPU is already in use by process with pid (?P<pid>\d+)",
+                "libtpu, JAX 0.4+; jax/_src/xla_bridge.py",
+                "The TPU is in use: process {pid} holds it.",
+                SUGGESTS,
+            ),
+            "blocked-in-kernel": confirms(
+                ("blocked for more than ",),
+                r"INFO: task (?P<name>[^\n:]{1,40}):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds",
+                "any kernel; kernel/hung_task.c",
+                "Process {pid} ({name}) waits inside the kernel for more than {seconds} s: for storage, a driver or a "
+                "lock.",
+                SUGGESTS,
+            ),
+            "notebook-died": confirms(
+                ("kernel appears to have died", "Kernel crashed while executing", "DeadKernelError"),
+                r"kernel appears to have died|Kernel crashed while executing|DeadKernelError",
+                "Jupyter, nbclient, VS Code",
+                "The notebook's process died, and which signal ended it is not printed.",
+                SUGGESTS,
+            ),
+            "pod-restarts": confirms(
+                ("Back-off restarting failed container", "CrashLoopBackOff"),
+                r"[Bb]ack-?[Oo]ff (?:\w+ )?restarting failed container[ =]?(?:[\w.-]+)?(?: in pod (?P<pod>[\w.-]+)|"
+                r"[ =]+pod=(?P<named>[\w.-]+))?|CrashLoopBackOff",
+                "Kubernetes; pkg/kubelet/kuberuntime",
+                "A container[ of pod {pod}][ of pod {named}] fails each time that it is started.",
+                SUGGESTS,
+            ),
+            "gaudi-failed": confirms(
+                ("synStatus",),
+                r"\bsynStatus[ =]*(?P<status>\d+) ?\[(?P<error>[^\]\n]{1,80})\]\.? ?(?P<what>[\w ]{0,60})",
+                "Gaudi; habana_frameworks, the SynapseAI runtime",
+                "The runtime of Gaudi reports {error} (synStatus {status}): {what}.",
+                SUGGESTS,
+            ),
+            "oneccl-error": confirms(
+                ("|CCL_ERROR|",),
+                r"\|CCL_ERROR\| (?P<code>[\w./]+:\d+) (?P<error>[^\n]{1,160})",
+                "oneCCL 2021+; src/common/log",
+                "oneCCL reports at {code}: {error}.",
                 SUGGESTS,
             ),
             "engine-waits": confirms(
@@ -510,6 +584,19 @@ HARMLESS = FaultClass(
             r"ras/client_support\.cc:\d+.*bind failed|RAS failed to establish a client listening socket",
             "ras/client_support.cc",
             "Another job on this host uses the port of NCCL RAS: only RAS reports are unavailable.",
+        ),
+        "windows-name-of-host": harmless(
+            ("system error: 10049",),
+            r"\[W .*failed to connect to \[?[^\]\s]+\]?:\d+ \(system error: 10049|"
+            r"^\[c10d\] The client socket has failed to connect to .*\(system error: 10049",
+            "socket.cpp on Windows",
+            "The host's name resolves to an address that it cannot connect to: the next one is tried.",
+        ),
+        "rccl-kernel-settings": harmless(
+            ("from kernel command line which can lead to", "from environment which can lead to low RCCL"),
+            r"Missing \"[^\"]+\" from (?:kernel command line|environment) which can lead to",
+            "RCCL 2.13+; src/init.cc",
+            "RCCL recommends a setting of the kernel or the environment.",
         ),
         "hostname-of-client": harmless(
             ("hostname of the client socket cannot be retrieved",),

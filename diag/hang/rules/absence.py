@@ -50,7 +50,7 @@ def clues(job: JobLogs) -> list[Clue]:
         *_registered(job),
         *_analysed(job),
     ]
-    absences = absences or [*_passed_over(job), *_clients(job), *_rendezvous(job)]
+    absences = absences or [*_passed_over(job), *_clients(job), *_rendezvous(job), *_fewer_came(job)]
     return absences or _raised_by_all_others(job)
 
 
@@ -90,12 +90,16 @@ def _horovods_list(job: JobLogs) -> list[Clue]:
     ]
 
 
+_LOST = ("host", "node", "failed", "not_ready", "named")
+
+
 def _lost_nodes(job: JobLogs) -> list[Clue]:
     """A node that the cluster no longer sees, or on which it could not start a task."""
     hits = job.named("node-lost")
     if not hits:
         return []
-    hosts = dict.fromkeys(hit.groups.get("host") or hit.groups["node"] for hit in hits)
+    names = (next((hit.groups[name] for name in _LOST if name in hit.groups), "") for hit in hits)
+    hosts = [host for host in dict.fromkeys(names) if host]
     return [clue_of("missing_rank", hits, [job.of_host(host) for host in hosts], hits[0].sentence)]
 
 
@@ -153,6 +157,14 @@ def _clients(job: JobLogs) -> list[Clue]:
     wanted, joined = int(hits[-1].groups["wanted"]), int(hits[-1].groups["joined"])
     note = f"{joined} of {wanted} processes came to the store; which did not is not printed."
     return [clue_of("missing_rank", hits, [], note, confidence=HANG_EVIDENCE.names_an_effect)]
+
+
+def _fewer_came(job: JobLogs) -> list[Clue]:
+    """A program that waits for devices or pods, and does not say for which."""
+    hits = job.named("xla-rendezvous") or job.named("pod-not-scheduled")
+    if not hits or any(went_on(job, hit.line) for hit in hits):
+        return []
+    return [clue_of("missing_rank", hits, [], hits[0].sentence, confidence=HANG_EVIDENCE.suggests)]
 
 
 def _rendezvous(job: JobLogs) -> list[Clue]:

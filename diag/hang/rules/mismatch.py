@@ -316,13 +316,24 @@ def _transport(job: JobLogs) -> list[Clue]:
     return [clue_of("mismatch_shape", hits, culprits, note, confidence=COLLECTIVES.differs_openly)]
 
 
+def _who_received(job: JobLogs, hit: Hit) -> Culprit:
+    """The process that prints a line; in Open MPI's message, the one that it names some lines before."""
+    for reporter in job.named("mpi-reporter"):
+        if (
+            reporter.line.path == hit.line.path
+            and 0 < hit.line.number - reporter.line.number <= HANG_RULES.exit_code_reach
+        ):
+            return job.of_rank(int(reporter.groups["rank"]))
+    return speaker_of(job, hit.line)
+
+
 def _gloo(job: JobLogs) -> list[Clue]:
     """gloo aborts the process that receives more than it asked for; its peers only lose it. Either that process passes
     too little or its neighbour too much: the process is named, with that doubt."""
-    hits = job.named("gloo-length")
+    hits = job.named("gloo-length") or job.named("mpi-truncated", "hccl-inconsistent")
     if not hits:
         return []
-    culprits = [speaker_of(job, hit.line) for hit in hits]
+    culprits = [_who_received(job, hit) for hit in hits]
     note = f"{hits[0].sentence} This rank or the sender calls with another size than the others."
     return [clue_of("mismatch_shape", hits, culprits, note, confidence=COLLECTIVES.differs_openly)]
 

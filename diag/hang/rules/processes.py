@@ -10,14 +10,16 @@ from dataclasses import dataclass, replace
 
 from diag.ended.model import Clue, Culprit, Source, short_host
 from diag.ended.raised import about_others, lost_worker, shortened
+from diag.events.left import Ended, who_left
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
+from diag.hang.classes.launchers import ABORTED, ENDS, EXCEPTION, ended_as
 from diag.hang.classes.waiting import WAITED_FOR_OTHERS
 from diag.hang.failures import FailedRank, Timeout, failed_ranks, speaker_of, timeouts_of, went_on
 from diag.hang.job import JobLogs, culprit_of, distinct
 from diag.hang.model import Line, Role, Speaker
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
-from diag.hang.rules.direct import clue_of, first_by_time, time_of
+from diag.hang.rules.direct import clue_of, first_by_time, ranks_in, time_of
 
 # -- Processes that a signal ended, as reported by the launcher or the kernel ------------------------------------------
 
@@ -27,7 +29,10 @@ _BY_SIGNAL = {
     for name, fault_class in CLASSES.items()
     if fault_class.ending and fault_class.patterns_of(Role.ROOT)
 }
+_WITH_CODE = {*ENDS, "exitcode", "rank-exitcode"}
 _BOX = {"hydra-process": 10, "first-to-exit": 2}  # lines
+_MOST_OF_UNIX = 255
+_STOPS = tuple(CLASSES["job_cancelled"].patterns)  # what ends after one of these was asked to
 _CRASH_CODES = {"caught-sigbus": -7, "caught-sigsegv": -11, "glibc-abort": -6}  # exit codes that launchers report
 
 
@@ -35,6 +40,59 @@ _CRASH_CODES = {"caught-sigbus": -7, "caught-sigsegv": -11, "glibc-abort": -6}  
 class _Ended:
     culprit: Culprit
     hit: Hit
+
+
+@dataclass(frozen=True)
+class ReportedEnd:
+    """A process that its launcher saw end. ``code``: None where it prints none."""
+
+    culprit: Culprit
+    hit: Hit
+    code: int | None
+
+    @property
+    def fault_class(self) -> str:
+        """ "" where somebody asked it to end."""
+        return ended_as(self.code)
+
+    @property
+    def by_pattern(self) -> bool:
+        """Whether a pattern of the signal's class matches the line as well."""
+        return self.hit.name not in ENDS and (self.code or 0) <= _MOST_OF_UNIX
+
+
+def reported_ends(job: JobLogs) -> tuple[ReportedEnd, ...]:
+    """Every end that a launcher reports with its exit code, or without one, in order."""
+    blocks = job.once(failed_ranks)
+    return tuple(
+        ReportedEnd(culprit, hit, _code_of(hit))
+        for hit in job.named(*ENDS, "exitcode", "rank-exitcode")
+        for culprit in _reported(job, hit, blocks)
+    )
+
+
+def _code_of(hit: Hit) -> int | None:
+    code = hit.groups.get("exitcode") or hit.groups.get("code")
+    return int(code) if code else -ABORTED if "SIGABRT" in hit.line.text else None
+
+
+def _reported(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> list[Culprit]:
+    """Who ended; nobody where the launcher lists all of its processes: the first among them is unknown."""
+    if "ranks" in hit.groups:
+        ranks = ranks_in(hit.groups["ranks"])
+        return [job.of_rank(rank) for rank in ranks] if len(ranks) < int(hit.groups.get("size", len(ranks) + 1)) else []
+    if "process" in hit.groups:
+        return [of_process(job, hit, int(hit.groups["process"]))]
+    return [who_ended(job, hit, blocks)]
+
+
+def of_process(job: JobLogs, hit: Hit, number: int) -> Culprit:
+    """The culprit for the number of a process among those of its launcher: the local rank, and on one host the rank."""
+    host = hit.line.speaker.host or job.host_of_path(hit.line.path)
+    process = job.find_process(host=host, local_rank=number, path=hit.line.path)
+    if process is not None:
+        return culprit_of(process)
+    return job.of_rank(number, host) if len(job.hosts) <= 1 else Culprit(host=host)
 
 
 def by_signal(job: JobLogs) -> list[Clue]:
@@ -85,7 +143,7 @@ def _host_of_end(job: JobLogs, hit: Hit) -> str:
 
 def _hydras(job: JobLogs, hit: Hit) -> Hit | None:
     """The process that MPICH's launcher names in the same box."""
-    if not hit.name.startswith("launcher-") or set(hit.groups) & {"pid", "local_rank"}:
+    if not hit.name.startswith(("launcher-", "hydra-exited")) or set(hit.groups) & {"pid", "local_rank"}:
         return None
     near = [
         candidate
@@ -118,6 +176,11 @@ def _of_srun(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit:
 
 def _of_signal(job: JobLogs, name: str, blocks: tuple[FailedRank, ...]) -> Clue | None:
     ended = [_Ended(who_ended(job, hit, blocks), hit) for hit in job.named(*_BY_SIGNAL[name])]
+    ended += [
+        _Ended(end.culprit, end.hit)
+        for end in job.once(reported_ends)
+        if end.fault_class == name and not end.by_pattern
+    ]
     kernel = _kernel_oom(job, ended) if name == "rank_killed_sigkill" else []
     # A rank that timed out before it was killed waited like the others.
     waited = {report.rank for report in job.once(timeouts_of) if report.rank is not None}
@@ -132,7 +195,7 @@ def _of_signal(job: JobLogs, name: str, blocks: tuple[FailedRank, ...]) -> Clue 
     nameless = [entry for entry in kernel if entry.culprit.rank is None and entry.culprit.host in hosts]
     confirming = [entry.hit for entry in kernel if entry.culprit in culprits or entry in nameless]
     hits = [entry.hit for entry in ended]
-    sure = max(hit.pattern.confidence for hit in hits)
+    sure = max(HANG_EVIDENCE.names_an_effect if hit.name in _WITH_CODE else hit.pattern.confidence for hit in hits)
     note = first_by_time(hits).sentence
     seen = [block.time_ns for block in blocks if block.rank in {c.rank for c in culprits} and block.time_ns is not None]
     if confirming:
@@ -209,10 +272,13 @@ def _bus_error_in_nccl(job: JobLogs, blocks: tuple[FailedRank, ...]) -> list[Clu
 
 # -- Python exceptions: a cause if not about other ranks, and not later than their time-outs ---------------------------
 
-_ABORTED = -6
 _SIGNALLED = 128  # and above: a shell's exit codes for signals
 # Limits of the operating system, which few programs get over: memory and open files.
 _OF_THE_SYSTEM = re.compile(r"\[Errno (?:12|23|24)\] ")
+
+
+# Checks that all ranks make together and fail together: fairseq/trainer.py
+_OF_ALL_RANKS = ("gradients are inconsistent between workers",)
 
 
 @dataclass(frozen=True)
@@ -242,6 +308,8 @@ def by_exception(job: JobLogs) -> list[Clue]:
     exits = _exit_lines(job, [exception.culprit for exception in first], blocks)
     lines = [line for exception in first for line in (exception.traceback, exception.line) if line is not None]
     description = first[0].name + (f": {shortened(first[0].message, 100)}" if first[0].message else "")
+    if any(words in first[0].message for words in _OF_ALL_RANKS):
+        first = [replace(exception, culprit=Culprit()) for exception in first]
     worker = lost_worker(first[0].message) if len(same) == len(first) else None
     fault_class, note = worker or ("rank_killed_exception", "")
     return [
@@ -270,60 +338,89 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
     known = {exception.culprit.rank for exception in raised} | {report.rank for report in job.once(timeouts_of)}
     # torch's error of the store's barrier names the rank that waited.
     known |= {int(hit.groups["rank"]) for hit in job.named("store-barrier") if "Timed out" in hit.line.text}
-    ended: dict[Culprit, list[Line]] = {}
-    codes: dict[Culprit, int | None] = {}
-    for hit in job.named("first-to-exit"):
-        number = hit.groups.get("rank") or hit.groups.get("number")
-        rank = int(number) if number else None
-        if rank is not None and rank not in known:
-            ended.setdefault(job.of_rank(rank), []).append(hit.line)
-            codes[job.of_rank(rank)] = _code_in_box(job, hit.line)
-    for hit in job.named("exitcode", "rank-exitcode"):
-        code, culprit = int(hit.groups["exitcode"]), who_ended(job, hit, blocks)
-        aborted = code == _ABORTED and hit.name == "rank-exitcode" and not known
-        if (0 < code < _SIGNALLED or aborted) and culprit.rank is not None and culprit.rank not in known:
-            ended.setdefault(culprit, []).append(hit.line)
-            codes[culprit] = code
-    for hit in job.named("mpi-abort"):
-        rank = int(next(hit.groups[name] for name in ("rank", "number", "process") if name in hit.groups))
-        if rank not in known:
-            ended.setdefault(job.of_rank(rank), []).append(hit.line)
-            codes[job.of_rank(rank)] = next(
-                (int(hit.groups[name]) for name in ("exitcode", "code", "given") if name in hit.groups), None
-            )
-    for block in blocks:
-        aborted = block.exitcode == _ABORTED and not known
-        if block.root and block.rank is not None and block.rank not in known and ((block.exitcode or 0) > 0 or aborted):
-            culprit = job.of_rank(block.rank, block.host)
-            ended.setdefault(culprit, []).append(block.evidence)
-            codes[culprit] = block.exitcode or 0
-    if not ended:
-        return []
-    roots = {block.rank for block in blocks if block.root}
-    first = [culprit for culprit in ended if culprit.rank in roots] or list(ended)
-    if len(first) > 1:
+    ends = [end for end in _ends_with_codes(job, blocks, aborts=not known) if end.culprit.rank not in known]
+    stops = [hit.line for hit in job.named(*_STOPS)]
+    left = who_left(
+        (
+            Ended(end.culprit, first=end.first, of_others=any(job.before(stop, end.line) for stop in stops))
+            for end in ends
+            if _names_anybody(end.culprit)
+        ),
+        HANG_EVIDENCE.clocks_of_hosts_ns,
+    )
+    first = list(dict.fromkeys(left.first))
+    if len(first) != 1:
         return []
     culprit = first[0]
+    of_it = [end for end in ends if end.culprit == culprit]
+    lines = [end.line for end in of_it]
+    ended_with = of_it[-1].code
     # Without a log of that rank, what it printed is not known: it may have been a victim.
-    read = any(line.speaker.rank == culprit.rank and line.source != "launcher" for line in job.logs.lines)
+    read = culprit.rank is not None and any(
+        line.speaker.rank == culprit.rank and line.source != "launcher" for line in job.logs.lines
+    )
     note = "It ended with an error"
-    if (ended_with := codes[culprit]) is not None:
-        note = "It aborted (SIGABRT)" if ended_with == _ABORTED else f"It ended with exit code {ended_with}"
-    called = job.named("mpi-abort")
-    if any(hit.line in ended[culprit] for hit in called):
+    if ended_with is not None:
+        note = "It aborted (SIGABRT)" if ended_with == -ABORTED else f"It ended with exit code {ended_with}"
+    called = {hit.line for hit in job.named("mpi-abort")}
+    if called & set(lines):
         note = "It called MPI_Abort" + (f" with {ended_with}" if ended_with is not None else "")
     note += " and printed no exception." if read else "; no log of it was read."
-    evidence = tuple(dict.fromkeys(line.evidence for line in ended[culprit]))
+    evidence = tuple(dict.fromkeys(line.evidence for line in lines))
     # Where lines name a cause, the exit can be its consequence.
     alone = not any((b.exitcode or 0) > 0 and b.rank not in (culprit.rank, None, *known) for b in blocks)
     sure = HANG_RULES.ended_itself if read and alone and not _explained(job) else HANG_RULES.perhaps_a_victim
-    if any(hit.line.evidence in evidence for hit in job.named("first-to-exit") if "number" in hit.groups):
+    if any(end.waits for end in of_it):
         sure = max(sure, HANG_RULES.raised_by_several)  # Horovod waits for the first
-    if not read and any(hit.line.evidence in evidence for hit in job.named("first-to-exit") if "rank" in hit.groups):
+    if not read and any(end.observed for end in of_it):
         # mpirun names the first that it observes of all that failed together: the first, where the others only report
         # that they lost it.
-        sure = HANG_RULES.perhaps_a_victim if victims_of(job) else HANG_RULES.first_of_many
-    return [Clue("rank_killed_exception", (culprit,), evidence, sure, note, time_ns=time_of(ended[culprit]))]
+        nobody_else = not job.once(_first_of_each) and not any("NCCL failure" in line.text for line in job.logs.lines)
+        others = bool(victims_of(job)) or nobody_else
+        sure = HANG_RULES.perhaps_a_victim if others else HANG_RULES.first_of_many
+    return [Clue("rank_killed_exception", (culprit,), evidence, sure, note, time_ns=time_of(lines))]
+
+
+@dataclass(frozen=True)
+class _WithCode:
+    """``first``: its launcher saw it end first. ``observed``: of all that failed together; ``waits``: and it waited for
+    the others."""
+
+    culprit: Culprit
+    line: Line
+    code: int | None = None
+    first: bool = False
+    observed: bool = False
+    waits: bool = False
+
+
+def _ends_with_codes(job: JobLogs, blocks: tuple[FailedRank, ...], aborts: bool) -> list[_WithCode]:
+    """Ends with an exit code that no signal explains. ``aborts``: whether an abort may be one, since nobody reports
+    that it lost another."""
+    ends = []
+    for hit in job.named("first-to-exit"):
+        number = hit.groups.get("rank") or hit.groups.get("number")
+        if number:
+            culprit, waits = job.of_rank(int(number)), "number" in hit.groups
+            ends.append(_WithCode(culprit, hit.line, _code_in_box(job, hit.line), observed=not waits, waits=waits))
+    for end in job.once(reported_ends):
+        aborted = end.code == -ABORTED and (end.hit.name == "spawn-exited" or (aborts and end.hit.name != "exitcode"))
+        if end.fault_class == EXCEPTION and (end.code is None or 0 < end.code < _SIGNALLED or aborted):
+            ends.append(_WithCode(end.culprit, end.hit.line, end.code))
+    for hit in job.named("mpi-abort"):
+        rank = int(next(hit.groups[name] for name in ("rank", "number", "process") if name in hit.groups))
+        code = next((int(hit.groups[name]) for name in ("exitcode", "code", "given") if name in hit.groups), None)
+        ends.append(_WithCode(job.of_rank(rank), hit.line, code))
+    for block in blocks:
+        aborted = block.exitcode == -ABORTED and aborts
+        if block.root and block.rank is not None and ((block.exitcode or 0) > 0 or aborted):
+            culprit = job.of_rank(block.rank, block.host)
+            ends.append(_WithCode(culprit, block.evidence, block.exitcode or 0, first=True))
+    return ends
+
+
+def _names_anybody(culprit: Culprit) -> bool:
+    return culprit.rank is not None or bool(culprit.host)
 
 
 def _code_in_box(job: JobLogs, line: Line) -> int | None:
@@ -353,9 +450,12 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
         # The interpreter itself prints that it finds no module to run, without a traceback, and ends.
         begin = hit.line if hit.name == "no-module" else _traceback_of(tracebacks, hit)
         culprit = _culprit_of_traceback(job, hit.line, by_path.get(hit.line.path, []))
+        if begin is None and hit.line.speaker == Speaker() and not blocks:
+            culprit = Culprit()  # nothing ties a line without frames to the processes of its file
         key = (culprit.rank, culprit.host) if culprit.rank is not None else (hit.line.path, culprit.host)
         message = hit.groups.get("message", "")
-        if begin is not None or culprit.rank is not None or blocks or _OF_THE_SYSTEM.match(message):
+        alone = begin is None and (_is_last_word(job, hit.line) or _ended_after(job, hit.line))
+        if begin is not None or culprit.rank is not None or blocks or alone or _OF_THE_SYSTEM.match(message):
             exceptions.setdefault(
                 key,
                 RankException(culprit, hit.groups.get("exception", "ModuleNotFoundError"), message, hit.line, begin),
@@ -366,6 +466,9 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
 def _culprit_of_traceback(job: JobLogs, line: Line, blocks: list[FailedRank]) -> Culprit:
     """The culprit of a traceback; inside torchrun's block it belongs to the block's rank. ``blocks``: of the file, in
     order."""
+    spawned = [hit for hit in job.named("spawned") if hit.line.path == line.path and hit.line.number < line.number]
+    if spawned and line.number - spawned[-1].line.number <= HANG_RULES.traceback_reach and line.speaker.rank is None:
+        return of_process(job, spawned[-1], int(spawned[-1].groups["process"]))
     at = bisect_right(blocks, line.number, key=lambda block: block.first) - 1
     if at >= 0 and line.speaker == Speaker():
         block = blocks[at]  # the last that begins before the line
@@ -396,7 +499,8 @@ def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
     # A line without a traceback may come from a program that went on, unless processes ended after it.
     if about_others(f"{raised.name}: {raised.message}") or raised.line in job.once(_of_waits):
         return False
-    if raised.traceback is None and not _OF_THE_SYSTEM.match(raised.message) and not _ended_after(job, raised.line):
+    ended = _OF_THE_SYSTEM.match(raised.message) or _ended_after(job, raised.line) or _is_last_word(job, raised.line)
+    if raised.traceback is None and not ended:
         return False
     if went_on(job, raised.line):
         return False
@@ -413,6 +517,13 @@ def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
     # In one file the order of two processes means little: only clocks count against it.
     clocks = first.time_ns is not None and raised.line.time_ns is not None
     return not (after and clocks)
+
+
+def _is_last_word(job: JobLogs, line: Line) -> bool:
+    """Whether a file ends with this line."""
+    return any(last.path == line.path and last.number == line.number for last in job.logs.last_lines) and not any(
+        last.path == line.path and last.number > line.number for last in job.logs.last_lines
+    )
 
 
 def _of_waits(job: JobLogs) -> set[Line]:
@@ -449,7 +560,7 @@ def _ended_after(job: JobLogs, line: Line) -> bool:
 
 def _ends(job: JobLogs) -> dict[str, list[int]]:
     """By file the numbers of the lines that say that a process ended, sorted."""
-    seen = [(hit.line.path, hit.line.number) for hit in job.named("sigterm", "exitcode", "rank-exitcode")]
+    seen = [(hit.line.path, hit.line.number) for hit in job.named("sigterm", "exitcode", "rank-exitcode", *ENDS)]
     seen += [(b.evidence.path, b.evidence.number) for b in job.once(failed_ranks) if (b.exitcode or 0) > 0]
     numbers: dict[str, list[int]] = defaultdict(list)
     for path, number in sorted(seen):
@@ -458,19 +569,15 @@ def _ends(job: JobLogs) -> dict[str, list[int]]:
 
 
 def _earliest(job: JobLogs, raised: list[RankException], blocks: tuple[FailedRank, ...]) -> list[RankException]:
-    """The first by clock, else the one that the launcher saw first, else all."""
-    if len(raised) == 1:
-        return raised
-    if all(exception.line.time_ns is not None for exception in raised):
-        by_time = sorted(raised, key=lambda exception: exception.line.time_ns or 0)
-        return [
-            exception
-            for exception in by_time
-            if exception is by_time[0] or job.before(by_time[0].line, exception.line) is not True
-        ]
     roots = {block.rank for block in blocks if block.root and block.rank is not None}
     named = [exception for exception in raised if exception.culprit.rank in roots]
-    return named if len(named) == 1 else raised
+
+    def before(one: Ended[RankException], other: Ended[RankException]) -> bool | None:
+        return job.before(one.who.line, other.who.line)
+
+    # Launchers of several nodes each name one of theirs.
+    ends = (Ended(exception, exception.line.time_ns, len(named) == 1 and exception in named) for exception in raised)
+    return list(who_left(ends, HANG_EVIDENCE.clocks_of_hosts_ns, before).first)
 
 
 def _exit_lines(job: JobLogs, culprits: list[Culprit], blocks: tuple[FailedRank, ...]) -> list[Line]:

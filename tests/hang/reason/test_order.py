@@ -934,7 +934,7 @@ NOT_KNOWN = "No known log pattern matches. The last error in the logs: "
 def test_an_error_that_no_pattern_knows_is_quoted() -> None:
     job = Job(known_world=False)
     job.say("mylib.errors.PoolError: 3 of 8 workers left", path="train.log")
-    job.say("srun: error: node0: task 3: Exited with exit code 1", source="launcher")
+    job.say("accelerate: error: unrecognized arguments: --turns", source="launcher")
     triage = reason(job.logs())
     assert (triage.fault_class, triage.culprits, triage.confidence) == ("undetermined", (), 0.3)
     assert triage.headline == f"{NOT_KNOWN}mylib.errors.PoolError: 3 of 8 workers left"
@@ -943,8 +943,8 @@ def test_an_error_that_no_pattern_knows_is_quoted() -> None:
 
 def test_a_launchers_error_is_quoted_where_no_exception_was_read() -> None:
     job = Job()
-    job.say("srun: error: node0: task 3: Exited with exit code 1", source="launcher")
-    assert reason(job.logs()).headline == f"{NOT_KNOWN}srun: error: node0: task 3: Exited with exit code 1"
+    job.say("accelerate: error: unrecognized arguments: --turns", source="launcher")
+    assert reason(job.logs()).headline == f"{NOT_KNOWN}accelerate: error: unrecognized arguments: --turns"
 
 
 def test_what_torch_quotes_of_nccl_says_more_than_its_exception() -> None:

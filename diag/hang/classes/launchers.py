@@ -1,0 +1,121 @@
+"""What launchers print about a process of theirs that ended: one pattern a program's message.
+
+Groups of the patterns, as far as a message has them: ``rank`` or ``ranks`` of the job, ``process`` (its number among
+the launcher's processes), ``tasks`` of srun, ``pid``, ``host``; ``exitcode``, negative or above 128 for a signal. The
+code says of which class the end is (``ended_as``).
+"""
+
+from __future__ import annotations
+
+from diag.hang.classes.base import SUGGESTS, LogPattern, confirms
+
+_SIGNALS = {9: "rank_killed_sigkill", 7: "rank_killed_sigbus", **dict.fromkeys((11, 4, 8), "rank_killed_sigsegv")}
+_ASKED = (15, 2, 1)  # SIGTERM, SIGINT, SIGHUP: somebody ended it
+ABORTED = 6  # SIGABRT
+_BY_SHELLS = 128  # and above: a shell's exit codes for signals
+# NTSTATUS: access violation, illegal instruction, stack overflow; as Windows' exit codes
+_CRASHES_OF_WINDOWS = (0xC0000005, 0xC000001D, 0xC00000FD)
+_INTERRUPTED_ON_WINDOWS = 0xC000013A
+EXCEPTION = "rank_killed_exception"
+
+
+def ended_as(code: int | None) -> str:
+    """The class of an end with this exit code; "" where somebody asked the process to end, or it ended well."""
+    if code is None:
+        return EXCEPTION
+    if code & 0xFFFFFFFF in _CRASHES_OF_WINDOWS:
+        return "rank_killed_sigsegv"
+    number = -code if code < 0 else code - _BY_SHELLS
+    if code == 0 or number in _ASKED or code & 0xFFFFFFFF == _INTERRUPTED_ON_WINDOWS:
+        return ""
+    return _SIGNALS.get(number, EXCEPTION)
+
+
+ENDS: dict[str, LogPattern] = {
+    "srun-exited": confirms(
+        (": Exited with exit code ",),
+        r"srun: error: (?P<host>[^\s:]+): tasks? (?P<tasks>[\d,-]+): Exited with exit code (?P<exitcode>\d+)",
+        "Slurm 2+; src/srun/libsrun/launch.c",
+        "srun saw task {tasks} on {host} end with exit code {exitcode}.",
+        SUGGESTS,
+    ),
+    "horovod-exited": confirms(
+        ("exit with status code ",),
+        r"\bProcess (?P<rank>\d+) exit with status code (?P<exitcode>\d+)",
+        "Horovod 0.18+; horovod/runner/gloo_run.py",
+        "Horovod saw process {rank} end with exit code {exitcode}.",
+        SUGGESTS,
+    ),
+    "spawn-exited": confirms(
+        (" terminated with exit code ", " terminated with signal SIGABRT"),
+        r"\bprocess (?P<process>\d+) terminated with (?:exit code (?P<exitcode>\d+)|signal SIGABRT)",
+        "torch 1.0+; torch/multiprocessing/spawn.py",
+        "torch.multiprocessing saw process {process} end[ with exit code {exitcode}].",
+        SUGGESTS,
+    ),
+    "paddle-aborted": confirms(
+        ("trainer process with rank=[",),
+        r"Out of all (?P<size>\d+) trainers, the trainer process with rank=\[(?P<ranks>[\d, ]+)\] was aborted",
+        "Paddle 1.6+; python/paddle/distributed/utils/launch_utils.py",
+        "Paddle's launcher saw the process of rank {ranks} fail.",
+        SUGGESTS,
+    ),
+    "paddle-exited": confirms(
+        ("Container rank ",),
+        r"Container rank (?P<rank>\d+) status failed .*? code (?P<exitcode>-?\d+) log ",
+        "Paddle 2.3+; python/paddle/distributed/launch/job/container.py",
+        "Paddle's launcher saw rank {rank} end with exit code {exitcode}.",
+        SUGGESTS,
+    ),
+    "mpi-improper": confirms(
+        ("has exited due to process rank ",),
+        r"has exited due to process rank (?P<rank>\d+) with PID \d+ on(?: node (?P<host>[\w.-]+))?",
+        "Open MPI 1.3+, PRRTE; orte/tools/orterun/help-orterun.txt, src/mca/errmgr/base",
+        "mpirun saw rank {rank} end without MPI_Finalize, or after it called MPI_Abort.",
+        SUGGESTS,
+    ),
+    "hydra-exited": confirms(
+        ("EXIT CODE: ",),
+        r"^=\s+EXIT CODE: (?P<exitcode>\d+)\s*$",
+        "MPICH 3+, Intel MPI; hydra, src/pm/hydra/lib/utils/exec.c",
+        "Hydra saw a process end with exit code {exitcode}.",
+        SUGGESTS,
+    ),
+    "pdsh-exited": confirms(
+        ("ssh exited with exit code ",),
+        r"\bpdsh@[^:\s]+: (?P<host>[^:\s]+): ssh exited with exit code (?P<exitcode>\d+)",
+        "pdsh 2+, under DeepSpeed; src/pdsh/dsh.c",
+        "pdsh saw the command on {host} end with exit code {exitcode}.",
+        SUGGESTS,
+    ),
+    "pod-exited": confirms(
+        (" exited with code ",),
+        r"\bPod: [\w-]+\.(?P<host>[\w.-]+) exited with code (?P<exitcode>\d+)",
+        "Kubeflow's training operator 1.0+; pkg/controller.v1/pytorch",
+        "The operator saw the container of pod {host} end with exit code {exitcode}.",
+        SUGGESTS,
+    ),
+    "sglang-exited": confirms(
+        ("scheduler died during initialization", "Scheduler or DataParallelController "),
+        r"Rank (?P<rank>\d+) scheduler died during initialization \(exit code: (?P<exitcode>-?\d+)\)|"
+        r"Scheduler or DataParallelController (?P<pid>\d+) terminated with (?P<code>-?\d+)",
+        "SGLang 0.3+; sglang/srt/entrypoints/engine.py",
+        "SGLang saw the scheduler[ of rank {rank}][ {pid}] end.",
+        SUGGESTS,
+    ),
+    "vllm-died": confirms(
+        (" died unexpectedly, shutting down executor",),
+        r"(?:Worker proc VllmWorker(?:_\w+)?-(?P<rank>\d+)|RayWorkerProc rank=\[(?P<ranks>[\d, ]+)\]) died "
+        r"unexpectedly, shutting down executor",
+        "vLLM 0.8+; vllm/v1/executor/multiproc_executor.py, ray_executor_v2.py",
+        "vLLM saw worker [{rank}][{ranks}] die, which printed no reason here.",
+        SUGGESTS,
+    ),
+    "mindspore-exited": confirms(
+        ("exit with exception.",),
+        r"Worker process (?P<pid>\d+) exit with exception\.",
+        "MindSpore 2.3+; mindspore/parallel/cluster/process_entity/_api.py",
+        "MindSpore's launcher saw worker process {pid} fail.",
+        SUGGESTS,
+    ),
+}

@@ -1,0 +1,114 @@
+"""What launchers, schedulers, kernels and other backends print about a process that ended, in their sources' words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.hang.api import triage
+from diag.hang.classes.launchers import ended_as
+from diag.hang.model import Triage
+
+RAISED, KILLED, CRASHED = "rank_killed_exception", "rank_killed_sigkill", "rank_killed_sigsegv"
+
+
+def of(folder: Path, text: str) -> Triage:
+    (folder / "job.log").write_text(text)
+    return triage([str(folder)])
+
+
+@pytest.mark.parametrize(
+    ("text", "fault_class", "who"),
+    [
+        ("prterun has exited due to process rank 4 with PID 81 on node n7 exiting\nimproperly. There are", RAISED, 4),
+        ("mpirun has exited due to process rank 1 with PID 0 on\nnode n3 exiting improperly. There are", RAISED, 1),
+        ("=   RANK 6 PID 77 RUNNING AT n2\n=   KILLED BY SIGNAL: 11 (Segmentation fault)\n", CRASHED, 6),
+        ("=   PID 77 RUNNING AT n2\n=   EXIT CODE: 2\n", RAISED, "n2"),
+        ("srun: error: n8: task 5: Exited with exit code 3\nslurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2025-01-"
+         "01T00:00:00 ***\n", RAISED, 5),
+        ("Process 3 exit with status code 137.\nProcess 0 exit with status code 143.\n", KILLED, 3),
+        ("Process 2 exit with status code 1.\nProcess 0 exit with status code 143.\n", RAISED, 2),
+        ("[rank: 5] Child process with PID 9 terminated with code -9. Forcefully terminating all other\n", KILLED, 5),
+        ("ERROR 2025-01-01 00:00:00,1 x.py:1] ABORT!!! Out of all 8 trainers, the trainer process with rank=[6] was "
+         "aborted. Please check its log.\n", RAISED, 6),
+        ("Container rank 3 status failed cmd ['python', 't.py'] code -11 log log/workerlog.3\n", CRASHED, 3),
+        ("torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with exit code 1\n", RAISED, 2),
+        ("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code 3221225477\n",
+         CRASHED, 1),
+        ("Rank 2 scheduler died during initialization (exit code: -9). If you see\n", KILLED, 2),
+        ("ERROR 01-01 00:00:00 [x.py:1] Worker proc VllmWorker-1 died unexpectedly, shutting down executor.\n", RAISED,
+         1),
+        ("pdsh@head: n4: ssh exited with exit code 1\n", RAISED, "n4"),
+        ("Pod: ml.train-worker-2 exited with code 1\n", RAISED, "train-worker-2"),
+        ("n5 kernel: [ 12.500000] python[81]: segfault at 10 ip 00007f1e sp 00007ffd error 4 in libnccl.so.2\n",
+         CRASHED, "n5"),
+        ("n3 kernel: [ 12.500000] mlx5_core 0000:3b:00.0: poll_health:957:(pid 0): device's health compromised - "
+         "reached miss count\n", "ib_device_fatal", "n3"),
+        ("srun: error: Node failure on n12\n", "missing_rank", "n12"),
+        ("[n7:12] *** An error occurred in MPI_Allreduce\n[n7:12] *** reported by process [31,2]\n[n7:12] *** on "
+         "communicator MPI_COMM_WORLD\n[n7:12] *** MPI_ERR_TRUNCATE: message truncated\n", "mismatch_shape", 2),
+    ],
+)  # fmt: skip
+def test_the_launcher_s_word_about_who_ended(tmp_path: Path, text: str, fault_class: str, who: int | str) -> None:
+    answer = of(tmp_path, text)
+    assert answer.fault_class == fault_class
+    assert [culprit.host if isinstance(who, str) else culprit.rank for culprit in answer.culprits] == [who]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault_class"),
+    [
+        ("  Warning  Evicted  2m  kubelet  The node was low on resource: ephemeral-storage. Threshold\n",
+         "job_cancelled"),
+        ("  Warning  Evicted  2m  kubelet  The node was low on resource: memory. Threshold\n", KILLED),
+        ("Warning  Preempted  3m12s  default-scheduler  Preempted by pod 1d5e on node n1\n", "job_cancelled"),
+        ("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.\n", KILLED),
+        ("=>> PBS: job killed: walltime 3621 exceeded limit 3600\n", "job_cancelled"),
+        ("Out of memory error on GPU 1. Cannot allocate 384.0MB memory on GPU 1, 15.7GB memory has been\n", "cuda_oom"),
+        ("SystemError: (Fatal) DataLoader process (pid 1104) exited is killed by signal: Killed. (at x.cc:181)\n",
+         KILLED),
+        ("Failed to send RPC to coordination service. Either the leader task was preempted/died/restarted\n",
+         "cascade_store_lost"),
+        ("Expected 8 threads to join the rendezvous, but only 7 of them arrived on time.\n", "missing_rank"),
+        ("ABORT!!! Out of all 2 trainers, the trainer process with rank=[0, 1] was aborted.\n", "undetermined"),
+        ("node: mlx5_core 0000:3b:00.0: firmware version: 20.31.1014\n", "undetermined"),
+    ],
+)  # fmt: skip
+def test_words_that_name_nobody(tmp_path: Path, text: str, fault_class: str) -> None:
+    answer = of(tmp_path, text)
+    assert answer.fault_class == fault_class
+    assert [culprit for culprit in answer.culprits if culprit.rank not in (None, 0)] == []
+
+
+def test_the_traceback_of_a_spawned_process_is_of_that_process(tmp_path: Path) -> None:
+    text = (
+        "torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 3 terminated with the following error:\n"
+        "Traceback (most recent call last):\n  File \"/srv/loop.py\", line 7, in turn\nKeyError: 'tokens'\n"
+    )
+    answer = of(tmp_path, text)
+    assert ([culprit.rank for culprit in answer.culprits], answer.fault_class) == ([3], RAISED)
+    assert "KeyError: 'tokens'" in answer.headline
+
+
+def test_a_task_that_ends_after_its_job_was_cancelled_is_no_cause(tmp_path: Path) -> None:
+    text = (
+        "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2025-01-01T00:00:00 DUE TO TIME LIMIT ***\n"
+        "srun: error: n2: task 3: Exited with exit code 1\n"
+    )
+    assert of(tmp_path, text).fault_class == "job_cancelled"
+
+
+def test_the_last_words_of_a_log_count_as_raised_without_their_frames(tmp_path: Path) -> None:
+    error = "RuntimeError: use_libuv was requested but PyTorch was build without libuv support\n"
+    assert of(tmp_path, error).fault_class == RAISED
+    assert of(tmp_path, error + "step 3, loss 0.5\n").fault_class == "undetermined"
+
+
+@pytest.mark.parametrize(
+    ("code", "fault_class"),
+    [(None, RAISED), (1, RAISED), (-6, RAISED), (137, KILLED), (-11, CRASHED), (132, CRASHED), (-1073741819, CRASHED),
+     (0, ""), (143, ""), (-2, ""), (3221225786, "")],
+)  # fmt: skip
+def test_the_class_of_an_exit_code(code: int | None, fault_class: str) -> None:
+    assert ended_as(code) == fault_class
