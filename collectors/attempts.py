@@ -13,25 +13,13 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from .files import create_file, encode
 from .launchers import attempt_key, names_one_start
 from .layout import RankLayout, RunLayout
-from .policy import RECORDING
+from .living import recorded_has_ended
 from .reading import read_object
 from .records import FAILED, Attempt
-
-_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def boot_id() -> str:
-    """Equal in all processes that share one monotonic clock."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return socket.gethostname()
 
 
 def attempt_of(run: RunLayout, rank: int, world_size: int, environ: Mapping[str, str] = os.environ) -> RunLayout:
@@ -74,7 +62,7 @@ def _key_of(attempt: RunLayout) -> str | None:
 def _was_taken(files: RankLayout) -> bool:
     """Whether a process that has ended recorded this rank. One that runs keeps it."""
     identity = read_object(files.identity, files.run)
-    return bool(identity) and _has_ended(files, identity)
+    return bool(identity) and recorded_has_ended(identity, read_object(files.heartbeat, files.run))
 
 
 def _is_over(attempt: RunLayout, rank: int, world_size: int) -> bool:
@@ -89,34 +77,6 @@ def _is_over(attempt: RunLayout, rank: int, world_size: int) -> bool:
             return True
         heartbeat = read_object(files.heartbeat, files.run)
         ended_well = heartbeat.get("done") is True and not str(heartbeat.get("phase", "")).startswith(FAILED)
-        if not ended_well and _has_ended(files, identity):
+        if not ended_well and recorded_has_ended(identity, heartbeat):
             return True
     return False
-
-
-def _has_ended(files: RankLayout, identity: Mapping[str, Any]) -> bool:
-    heartbeat = read_object(files.heartbeat, files.run)
-    if heartbeat.get("done") is True:
-        return True
-    pid = identity.get("pid")
-    if identity.get("boot_id") == boot_id() and identity.get("host") == socket.gethostname() and isinstance(pid, int):
-        return not _runs(pid, identity.get("monotonic_ns"))
-    seen_ns = heartbeat.get("unix_ns") or identity.get("unix_ns")
-    return isinstance(seen_ns, int) and time.time_ns() - seen_ns > RECORDING.gone_s * 1e9
-
-
-def _runs(pid: int, recorded_ns: object) -> bool:
-    """Whether there is the process of this host that wrote a record at this time, by the monotonic clock."""
-    try:
-        os.kill(pid, 0)
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # another user's process, or a system without /proc
-        return True
-    if fields[0] in "ZX":
-        return False
-    # A process that started later has the number of the one that wrote.
-    began_ns = int(fields[19]) * 1_000_000_000 // _CLOCK_TICKS  # field 22; the first here is the third
-    slack_ns = 2 * 1_000_000_000 // _CLOCK_TICKS
-    return not isinstance(recorded_ns, int) or began_ns <= recorded_ns + slack_ns

@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 
 from .accelerator import accelerator_of
-from .attempts import boot_id
 from .durations import TIMING_VARIABLE, no_timing_because
 from .flight_recorder import TORCH
 from .launchers import LOCAL_RANK, RANK, WORLD_SIZE, attempt_key, first_number, joins, torchrun_id
 from .layout import RankLayout
+from .living import boot_id
 from .records import RankRecord
 from .settings import settings_from
 

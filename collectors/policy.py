@@ -137,8 +137,11 @@ class Recording(Topic, name="recording", fixed=True):
     gone_s = threshold(
         20.0,
         "s",
-        "chosen: a rank of another host whose heartbeat is older has ended, for a process that wants its place in an "
-        "attempt",
+        "chosen: a process of another host whose heartbeat is older has ended, for who waits for its end or wants its "
+        "place in an attempt",
+    )
+    start_tolerance_s = threshold(
+        2.0, "s", "chosen", "by which the wall clock may have been set since a record without the time since boot"
     )
     dead_disk_s = threshold(
         30.0,

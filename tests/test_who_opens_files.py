@@ -32,7 +32,7 @@ REASONS = {
     "diag/processes.py": "opens a browser",
     "diag/traces/text_stream.py": "a stream that is open, and addresses, which fsspec opens",
     # The system's own files.
-    "collectors/attempts.py": "/proc of a process of this host",
+    "collectors/living.py": "/proc of a process of this host",
     "diag/watch/doctor.py": "/proc and /sys of this host",
     "diag/cli/environment.py": "the standard streams",
     "diag/watch/attached.py": "/proc of a process of this host",

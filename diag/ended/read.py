@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from diag.collectors.layout import RankLayout, RunLayout, world_size_of
+from diag.collectors.living import process_is_stopped, process_runs
 from diag.collectors.reading import read_tail
 from diag.collectors.records import (
     FAILED,
@@ -32,8 +33,6 @@ from diag.model import Gap
 from diag.rundir.beats import Beat, beat_of
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import (
-    process_is_stopped,
-    process_runs,
     read_asked,
     read_exits,
     read_heartbeat,
@@ -228,7 +227,7 @@ def _rank(
         raised_at=raised_at,
         log=log,
         failed_as=_failed_as(heartbeat),
-        runs=process_runs(identity) if identity is not None else None,
+        runs=process_runs(identity, (heartbeat or identity).unix_ns) if identity is not None else None,
         pid=identity.pid if identity is not None else None,
         stopped=identity is not None and process_is_stopped(identity),
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import os
 import re
-import socket
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -40,7 +39,7 @@ from diag.collectors.records import Asked, Heartbeat, Manifest, RankExit, RankRe
 from diag.errors import DiagError
 from diag.model import DAMAGED, Gap, HugeError
 from diag.model.steps import Doubt
-from diag.rundir.policy import RUN_READING, SILENCE
+from diag.rundir.policy import RUN_READING
 
 # -- tail --------------------------------------------------------------------------------------------------------------
 #
@@ -396,34 +395,6 @@ def read_exits(layout: RunLayout) -> tuple[dict[int, RankExit], Gap | None]:
     """How processes ended, by rank."""
     exits, gap = read_record(layout.exits, list[RankExit], layout.root)
     return {rank_exit.rank: rank_exit for rank_exit in exits or ()}, gap
-
-
-def process_runs(identity: RankRecord) -> bool | None:
-    """Whether the process that wrote a rank.json exists; None on another host. A process that started later has reused
-    its number."""
-    if identity.host != socket.gethostname():
-        return None
-    import psutil  # not needed to read a run
-
-    try:
-        process = psutil.Process(identity.pid)
-        started_s, status = process.create_time(), process.status()
-    except (psutil.NoSuchProcess, ValueError, OverflowError):
-        return False
-    except psutil.Error:
-        return True
-    return status != psutil.STATUS_ZOMBIE and started_s <= identity.unix_ns / 1e9 + SILENCE.start_tolerance_s
-
-
-def process_is_stopped(identity: RankRecord) -> bool:
-    """Whether the process that wrote a rank.json is on this host, and a signal or a debugger has stopped it."""
-    import psutil
-
-    try:
-        stopped = psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP
-        return bool(process_runs(identity)) and psutil.Process(identity.pid).status() in stopped
-    except (psutil.Error, ValueError, OverflowError):
-        return False
 
 
 ANALYSIS_VERSION = 2  # the schema of verdict.json and of ``diag analyze --json``

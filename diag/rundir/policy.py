@@ -68,9 +68,6 @@ JOBS = Jobs()
 class Silence(Topic, name="silence"):
     """When a process or a training counts as silent."""
 
-    start_tolerance_s = threshold(
-        2.0, "s", "chosen", "a process's start is rounded, and the wall clock may have been set since"
-    )
     silent_s = threshold(
         30.0, "s", "chosen: a collector writes a heartbeat every second, independently of the training"
     )
@@ -80,7 +77,6 @@ class Silence(Topic, name="silence"):
         "measured: while it imported its libraries, a rank sent no heartbeat for 37 s, on a host with ten times more "
         "busy threads than cores",
     )
-    heartbeat_fresh_ns = threshold(10 * 10**9, "ns", "chosen", "it is written about once a second")
     least_still_s = threshold(
         10.0, "s", "chosen", "without a step; a heartbeat that is as old shows that its process is silent as well"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.collectors.layout import RankLayout, RunLayout, first_traced, is_folder, parts_of, run_of
+from diag.collectors.living import has_ended, process_runs
 from diag.collectors.reading import folder_refusal, linked_folders, natural, open_regular, read_regular
 from diag.collectors.records import (
     CheckpointRecord,
@@ -31,7 +31,7 @@ from diag.collectors.records import (
 from diag.errors import DiagError, ExitCode, readable
 from diag.model import Gap
 from diag.model.retained import Retained
-from diag.rundir.policy import BLOCKS, JOBS, RUN_READING, SILENCE
+from diag.rundir.policy import BLOCKS, JOBS, RUN_READING
 from diag.toml import NotTomlError, toml_values
 from diag.traces.cache import Cache
 from diag.traces.kineto_names import CommRule, RuleError, parse_rule
@@ -48,10 +48,10 @@ from .durations import DurationRecords, recorded
 from .inspector import of_run
 from .jobs import Group, at_other_times, job_places, sort_traces, why_apart
 from .lines import (
+    delay_ns,
     each_piece,
     interval_s,
     pieces,
-    process_runs,
     read_heartbeat,
     read_identity,
     read_lines,
@@ -349,7 +349,7 @@ def _unwritten_steps(
     gaps = []
     kept = "stored by its node's packer" if interval_s(layout) else "written"
     for rank, steps in recorded.items():
-        if training and _trains(ranks[rank]):
+        if training and _trains(ranks[rank], delay_ns(layout)):
             continue
         heartbeat = ranks[rank].heartbeat
         # A rank killed within the others' last step has not finished it.
@@ -378,14 +378,12 @@ def _unrecorded(layout: RunLayout) -> list[Gap]:
     return gaps
 
 
-def _trains(rank: RankTables) -> bool:
-    """Whether the process of a rank still runs, as far as this host can see."""
+def _trains(rank: RankTables, late_ns: int) -> bool:
+    """Whether the process of a rank still runs, as far as this host can see. ``late_ns``: as of ``has_ended``."""
     identity, heartbeat = rank.identity, rank.heartbeat
-    if identity is None or heartbeat is None or heartbeat.done:
+    if identity is None or heartbeat is None:
         return False
-    if time.time_ns() - heartbeat.unix_ns > SILENCE.heartbeat_fresh_ns:
-        return False
-    return process_runs(identity) is not False
+    return not has_ended(heartbeat.done, process_runs(identity), heartbeat.unix_ns, late_ns)
 
 
 def _readable_ranks(layout: RunLayout, gaps: list[Gap]) -> dict[int, RankLayout]:

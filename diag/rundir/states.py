@@ -16,6 +16,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.living import process_runs
 from diag.collectors.records import CHECKPOINT, EVALUATION, FAILED, Manifest, RankRecord
 from diag.events.rows import JobRank
 from diag.rundir.policy import SILENCE
@@ -26,7 +27,6 @@ from .lines import (
     LastStep,
     delay_ns,
     last_steps,
-    process_runs,
     read_heartbeat,
     read_identity,
 )
@@ -242,7 +242,7 @@ def judge(
         return Judged(State.STARTING, now_ns)
     if quiet_ns < SILENCE.silent_s * 1e9:
         return _of_live(ranks, read, now_ns, planned_steps)
-    seen = _seen(ranks)
+    seen = _seen(ranks, last_sign_ns)
     if seen is True and any(rank.beat for rank in read.values()):
         return _of_live(ranks, read, now_ns, planned_steps)
     by_own_clock = _read(ranks, None)
@@ -319,12 +319,12 @@ def _written_ns(files: RankLayout, file: Path | None = None) -> int | None:
         return None
 
 
-def _seen(ranks: Mapping[int, RankLayout]) -> bool | None:
+def _seen(ranks: Mapping[int, RankLayout], last_sign_ns: int) -> bool | None:
     """Whether a process of the run is seen on this host; None where all are on others."""
     seen: bool | None = None
     for files in islice(ranks.values(), SILENCE.ranks_looked_at):
         identity = _identity(files)
-        runs = process_runs(identity) if identity is not None else None
+        runs = process_runs(identity, last_sign_ns) if identity is not None else None
         if runs:
             return True
         seen = runs if seen is None else seen

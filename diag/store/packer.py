@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from diag.collectors.files import replace_file
 from diag.collectors.layout import DERIVED, RankLayout, RunLayout
+from diag.collectors.living import number_runs, recorded_has_ended
 from diag.collectors.packing import ABOUT, HIDDEN, Packing, lock, own_folder, packing_from
 from diag.collectors.reading import open_regular, read_object, read_regular, walk
 from diag.errors import DiagError
@@ -265,20 +265,8 @@ class Node:
 
 
 def _records(files: RankLayout) -> bool:
-    if read_object(files.heartbeat, files.run).get("done") is True:
-        return False
-    pid = read_object(files.identity, files.run).get("pid")
-    return isinstance(pid, int) and pid > 0 and runs(pid)
-
-
-def runs(pid: int) -> bool:
-    """Whether there is a process of this number that is not only waiting to be reaped."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except (psutil.NoSuchProcess, ValueError, OverflowError):
-        return False
-    except psutil.Error:
-        return True
+    identity = read_object(files.identity, files.run)
+    return bool(identity) and not recorded_has_ended(identity, read_object(files.heartbeat, files.run))
 
 
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -338,7 +326,7 @@ def keep_packing(node: Node, packing: Packing, stop: _Stop, launcher: int = 0) -
 
 
 def _is_over(busy: bool | None, ended_s: float | None, began_s: float, launcher: int) -> bool:
-    if launcher and runs(launcher):
+    if launcher and number_runs(launcher):
         return False
     if busy is None:
         return bool(launcher) or time.monotonic() - began_s > SEGMENTS.start_s

@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.living import process_runs
 from diag.collectors.packing import packing_from
 from diag.collectors.watching import watcher_lock
 from diag.errors import DiagError
-from diag.rundir.lines import process_runs, read_identity
+from diag.rundir.lines import read_identity
 from diag.rundir.local import followed, local_path
 from diag.words.formatting import masked
 from diag.words.places import show_as

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
-from diag.collectors.attempts import attempt_of, boot_id
+from diag.collectors.attempts import attempt_of
 from diag.collectors.files import encode
 from diag.collectors.identity import job_of
 from diag.collectors.launchers import Job, attempt_key, job_in, joining
 from diag.collectors.layout import RunLayout
+from diag.collectors.living import boot_id
 from diag.collectors.records import Heartbeat, RankRecord
 from diag.collectors.settings import JOIN, SITE, run_dir_from
 from tests.command import diag

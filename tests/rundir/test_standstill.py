@@ -17,6 +17,7 @@ import pytest
 from diag.api import RunState, state_of
 from diag.app.views.live import progress_line
 from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.living import boot_id
 from diag.collectors.manifest import update_manifest
 from diag.collectors.records import CollectiveLine, CollectiveRow, Heartbeat
 from diag.ended.clues import clues_of_standstill
@@ -74,7 +75,8 @@ def test_of_a_stopped_process_triage_says_how_it_goes_on(tmp_path: Path) -> None
             os.kill(process.pid, signal.SIGSTOP)
             os.waitpid(process.pid, os.WUNTRACED)
             identity = json.loads(layout.rank(1).identity.read_text())
-            identity |= {"pid": process.pid, "host": socket.gethostname(), "unix_ns": time.time_ns()}
+            here = {"host": socket.gethostname(), "boot_id": boot_id(), "monotonic_ns": time.monotonic_ns()}
+            identity |= {"pid": process.pid, **here}
             layout.rank(1).identity.write_text(json.dumps(identity))
             (clue,) = clues_of_standstill(read_run(layout, state_of(run, NOW)))
         finally:
