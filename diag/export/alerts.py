@@ -61,8 +61,7 @@ _RULES = (
     ),
     _Rule(
         "DiagRecorderSilent",
-        f"max by (run) ({of.HEARTBEAT_AGE.name}) > 60 and on (run) {of.STUCK.name} == 0 "
-        f'or on (run) {of.STATE.name}{{state=~"{_LOST}"}}',
+        f'{of.SILENT.name} > 0 and on (run) {of.STUCK.name} == 0 or on (run) {of.STATE.name}{{state=~"{_LOST}"}}',
         "1m",
         "warning",
         "Training {{ $labels.run }} is not recorded any more",

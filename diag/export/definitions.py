@@ -174,6 +174,13 @@ NO_STEP = Metric(
     "Time since the last step of any rank; missing while steps end as usual.",
     per_rank=False,
 )
+SILENT = Metric(
+    "diag_silent_ranks",
+    Kind.GAUGE,
+    MetricUnit.NONE,
+    "Ranks that have not reached their end and send no heartbeat any more; missing when the run has ended.",
+    per_rank=False,
+)
 BEHIND = Metric(
     "diag_rank_behind_info",
     Kind.GAUGE,
@@ -208,7 +215,7 @@ VERDICT_TIME = Metric(
 )  # fmt: skip
 
 METRICS = (
-    RUN_INFO, WORLD_SIZE, RANKS, EXIT_CODE, STATE, STUCK, SLOW, NO_STEP, BEHIND, NOT_FINITE,
+    RUN_INFO, WORLD_SIZE, RANKS, EXIT_CODE, STATE, STUCK, SLOW, NO_STEP, SILENT, BEHIND, NOT_FINITE,
     MFU, VERDICT_INFO, VERDICT_SHARE, VERDICT_CONFIDENCE, VERDICT_TIME,
     STEPS, STEP_SECONDS, STEP_DURATION, PART_SECONDS, PART_DURATION, ANALYSED_PART, TOKENS, TOKEN_RATE,
     LAST_STEP, LAST_STEP_TIME, HEARTBEAT_TIME, HEARTBEAT_AGE,
@@ -278,8 +285,8 @@ _PANELS = (
     _Panel(
         "Without progress",
         "s",
-        (("NO_STEP", "no step for"), ("STUCK", "stuck"), ("SLOW", "slow")),
-        "Time since the last step of any rank, while none ends as usual.",
+        (("NO_STEP", "no step for"), ("STUCK", "stuck"), ("SLOW", "slow"), ("SILENT", "silent ranks")),
+        "Time since the last step of any rank, while none ends as usual; ranks that send no heartbeat.",
     ),
     _Panel(
         "Step time",
@@ -434,7 +441,7 @@ def _drawn(panel: _Panel) -> dict[str, Any]:
         "fieldConfig": {"defaults": defaults, "overrides": []},
         "options": options,
         "targets": [
-            {"refId": "ABC"[index], "datasource": _SOURCE, "expr": _query(query), "legendFormat": legend}
+            {"refId": "ABCD"[index], "datasource": _SOURCE, "expr": _query(query), "legendFormat": legend}
             for index, (query, legend) in enumerate(panel.queries)
         ],
     }

@@ -258,6 +258,7 @@ class RunMetrics:
             culprits = behind_ranks(state.judged) if state.stuck else []
             for rank in culprits:
                 yield Sample(of.BEHIND, {**self._run, of.RANK: str(rank.rank), "phase": rank.phase}, 1)
+            yield Sample(of.SILENT, self._run, len(state.standstill.silent) if state.standstill is not None else 0)
             still = state.standstill.still_ns if state.standstill is not None else None
             if still is not None:
                 yield Sample(of.NO_STEP, self._run, still / 1e9)
