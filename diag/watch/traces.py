@@ -27,8 +27,9 @@ from diag.errors import DiagError, readable
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import delay_ns, last_steps, read_heartbeat, read_manifest, read_trace_asked
 from diag.rundir.policy import SILENCE
+from diag.rundir.runs import state_of
 from diag.watch.policy import WATCHING
-from diag.words.formatting import rank_ranges
+from diag.words.formatting import elapsed, rank_ranges
 
 from .workers import Worker
 
@@ -94,7 +95,7 @@ def ask_for_memory(
 ) -> TraceAsked:
     """Writes a request for a memory snapshot of these ranks, or all; each writes it when it reads the request.
     DiagError if the request cannot succeed."""
-    files, beats = _reachable(layout, ranks, read_manifest(layout)[0], now())
+    files, beats = _reachable(layout, ranks, read_manifest(layout)[0], now(), memory=True)
     current_step = max(0, *(beat.step for beat in beats.values()))
     before = _answered(layout, current_step)
     trace_request = TraceAsked(
@@ -114,14 +115,14 @@ def ask_for_memory(
 
 
 def _reachable(
-    layout: RunLayout, ranks: Sequence[int] | None, manifest: Manifest | None, now_s: float
+    layout: RunLayout, ranks: Sequence[int] | None, manifest: Manifest | None, now_s: float, memory: bool = False
 ) -> tuple[Mapping[int, RankLayout], Beats]:
     """The requested ranks, and the heartbeats of those that train."""
     with readable(layout.ranks_folder):
         layout.ranks_folder.exists()  # raises without permission
         rank_files = job_ranks(layout).files
     files = _chosen(layout, rank_files, ranks)
-    return files, _alive(layout, files, manifest, now_s)
+    return files, _alive(layout, files, manifest, now_s, memory)
 
 
 def _answered(layout: RunLayout, current_step: int) -> TraceAsked | None:
@@ -201,8 +202,11 @@ def _chosen(
     return {rank: rank_files[rank] for rank in sorted(set(ranks))}
 
 
-def _alive(layout: RunLayout, files: Mapping[int, RankLayout], manifest: Manifest | None, now_s: float) -> Beats:
-    """The heartbeats of ranks that are training; DiagError if none is."""
+def _alive(
+    layout: RunLayout, files: Mapping[int, RankLayout], manifest: Manifest | None, now_s: float, memory: bool
+) -> Beats:
+    """The heartbeats of ranks that are training; DiagError if none is, or if the training is stuck: then a rank can
+    still write a snapshot of its ``memory``, but no window."""
     if _is_over(manifest):
         raise DiagError("the run is over", path=layout.root, hint="`diag run --trace` records a window on a schedule")
     beats = _beats(_some(files))
@@ -212,26 +216,24 @@ def _alive(layout: RunLayout, files: Mapping[int, RankLayout], manifest: Manifes
             path=layout.root,
             hint="start the training without --no-collect",
         )
-    now_s -= delay_ns(layout) / 1e9
-    ages = {rank: now_s - _heartbeat_s(files[rank].heartbeat, beat) for rank, beat in beats.items()}
-    active = {rank: beat for rank, beat in beats.items() if not beat.done and ages[rank] < SILENCE.silent_s}
-    if active:
-        return active
-    if all(beat.done for beat in beats.values()):
+    state = state_of(layout.root, round(now_s * 1e9), with_answer=False)
+    open_beats = {rank: beat for rank, beat in beats.items() if not beat.done}
+    if state.live and open_beats:
+        if state.stuck and not memory:
+            raise DiagError(
+                f"no step begins that a window could record. {state.headline.rstrip('.')}",
+                path=layout.root,
+                hint=f"diag triage {layout.root} --stacks shows where every rank is",
+            )
+        return open_beats
+    if not open_beats:
         raise DiagError("the training is over", path=layout.root)
     raise DiagError(
-        f"the job is not reachable: its last heartbeat was {min(ages.values()):.0f} s ago",
+        f"the job is not reachable ({state.state.value}): its last heartbeat was "
+        f"{elapsed(max(0.0, now_s * 1e9 - state.as_of_ns))} ago",
         path=layout.root,
         hint="was it killed, or is this folder a copy from another machine?",
     )
-
-
-def _heartbeat_s(path: Path, beat: Heartbeat) -> float:
-    """The time at which a heartbeat was written, by the rank's clock or the storage's, whichever is later."""
-    try:
-        return max(beat.unix_ns / 1e9, path.stat().st_mtime)
-    except OSError:
-        return beat.unix_ns / 1e9
 
 
 def _step_s(files: Iterable[RankLayout]) -> float | None:

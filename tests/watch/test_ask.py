@@ -88,9 +88,18 @@ def no_step(layout: RunLayout) -> None:
         layout.rank(rank).steps.unlink()
 
 
+def stuck(layout: RunLayout) -> None:
+    """The last steps ended long before the heartbeats, and rank 1 raised."""
+    for rank, phase in ((0, "backward"), (1, "failed: ValueError")):
+        file = layout.rank(rank).heartbeat
+        about = json.loads(file.read_text()) | {"phase": phase, "monotonic_ns": 10**12}
+        file.write_text(json.dumps(about))
+
+
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
+        (stuck, "no step begins that a window could record. The training is stuck"),
         (over, "the run is over"),
         (done, "the training is over"),
         (silent, "not reachable"),
