@@ -751,7 +751,7 @@ def _notes_on_ends(tables: Tables) -> list[str]:
     cut = [rank for rank, beat in beats.items() if not (beat.done or beat.failed_in)]
     late_s = interval_s(RunLayout(tables.root))
     last = f"{late_s:,.0f} seconds, the interval of their packers," if late_s else "seconds"
-    return [f"{rank_ranges(cut)} did not close their records: steps of the last {last} may be missing"] if cut else []
+    return [f"{rank_ranges(cut)} recorded no end so far: steps of the last {last} may be missing"] if cut else []
 
 
 # Reading a snapshot takes 0.12 s a MB. Of larger ones the name says whether an allocation failed.

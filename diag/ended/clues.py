@@ -77,14 +77,13 @@ def _clues_of_order(run: Rundir, beats: Mapping[int, Beat | None], waiting: set[
         return []
     first, call = next(iter(sorted(skipped.items())))
     victims = tuple(sorted(waiting - set(skipped)))
-    wait = "waits" if len(victims) == 1 else "wait"
     return [
         Clue(
             fault_class="desync",
             culprits=tuple(run.ranks[rank].culprit for rank in sorted(skipped)),
             evidence=tuple(evidence_of_standstill(run.ranks[rank]) for rank in (*sorted(skipped)[:4], *victims[:1])),
             confidence=COLLECTIVES.differs_from_itself,
-            note=f"Rank {first} {call.words}; {spaced(listing(victims))} {wait} meanwhile",
+            note=f"Rank {first} {call.words}; {_who_waits(run, victims)}{_since(run)}",
             victims=victims,
         )
     ]
@@ -107,14 +106,8 @@ def _phase(record: Rank) -> str:
 
 
 def _noted(run: Rundir, rank: int, victims: tuple[int, ...], silent: bool, asked: bool) -> str:
-    record, state = run.ranks[rank], run.state_of(rank)
-    since = (
-        f". {begun(since_words(run.judged.standstill))}" if run.stuck and run.judged and run.judged.standstill else ""
-    )
-    waiting = spaced(listing(victims))
-    wait = "waits" if len(victims) == 1 else "wait"
-    first = run.ranks[victims[0]].beat
-    where = first.waits_words if first is not None else "a collective"
+    record, state, since = run.ranks[rank], run.state_of(rank), _since(run)
+    waiting, wait, where = spaced(listing(victims)), _wait(victims), _waits_in(run, victims)
     why = "its process is stopped or swapping, or a thread holds the GIL"
     if record.stopped:
         why = f"a signal or a debugger has stopped its process (`kill -CONT {record.pid}` there lets it go on)"
@@ -131,6 +124,25 @@ def _noted(run: Rundir, rank: int, victims: tuple[int, ...], silent: bool, asked
     return (
         f"Rank {rank} is in its {_phase(record)} phase{span}, and in no collective; {waiting} {wait} in {where}{since}"
     )
+
+
+def _since(run: Rundir) -> str:
+    """A sentence of its own; "" where it is not known."""
+    judged = run.judged
+    return f". {begun(since_words(judged.standstill))}" if run.stuck and judged and judged.standstill else ""
+
+
+def _wait(ranks: Sequence[int]) -> str:
+    return "waits" if len(ranks) == 1 else "wait"
+
+
+def _waits_in(run: Rundir, ranks: Sequence[int]) -> str:
+    beat = run.ranks[ranks[0]].beat
+    return beat.waits_words if beat is not None else "a collective"
+
+
+def _who_waits(run: Rundir, ranks: Sequence[int]) -> str:
+    return f"{spaced(listing(ranks))} {_wait(ranks)} for it in {_waits_in(run, ranks)}"
 
 
 def evidence_of_standstill(record: Rank) -> Source:

@@ -143,8 +143,11 @@ def _by_records(layout: RunLayout, state: RunState) -> Outcome:
 
 
 def _stacks_of(run: Rundir) -> str:
-    live = run.judged is not None and run.judged.state is State.STUCK
-    return f"`diag triage {run.manifest.parent} --stacks` takes the stacks of all ranks." if live else ""
+    if run.judged is None or run.judged.state is not State.STUCK:
+        return ""
+    if run.stack_files()[0]:
+        return f"`diag triage {run.manifest.parent}` shows the stacks that were taken of its ranks."
+    return f"`diag triage {run.manifest.parent} --stacks` takes the stacks of all ranks."
 
 
 def _place(clue: Clue) -> Place:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,18 @@ class Rundir:
     def stuck(self) -> bool:
         """Whether it makes no progress, or made none when its records end."""
         return self.judged is not None and State.STUCK in (self.judged.state, self.judged.was)
+
+    def stack_files(self) -> tuple[list[Path], list[Path]]:
+        """The stacks of its ranks that were taken in this standstill, and those of an earlier one."""
+        standstill = self.judged.standstill if self.judged is not None and self.stuck else None
+        taken: tuple[list[Path], list[Path]] = [], []
+        for record in self.ranks.values() if standstill is not None else ():
+            for file in (RankLayout(record.folder).stacks, RankLayout(record.folder).pyspy):
+                with suppress(OSError):
+                    status = file.stat()
+                    if status.st_size and standstill is not None:
+                        taken[status.st_mtime_ns < standstill.since_unix_ns].append(file)
+        return taken
 
     def state_of(self, rank: int) -> RankState | None:
         of_rank = self.judged.ranks if self.judged is not None else ()

@@ -15,7 +15,7 @@ from diag.collectors.reading import walk
 from diag.ended.model import FULL
 from diag.errors import DiagError
 from diag.hang.policy import HANG_ANSWER
-from diag.words.formatting import visible
+from diag.words.formatting import listing, spaced, visible
 from diag.words.places import shown
 
 from .model import Communicator, Logs, Member, Triage, absent_of
@@ -195,7 +195,7 @@ def _investigated(
     dumps = read_dumps([path for path in paths if path != STDIN])
     from_dumps = clues_of(dumps, logs.world_size)
     runs = read_runs(paths)
-    logs = _without_what_followed(logs, runs)
+    logs = _without_earlier_stacks(_without_what_followed(logs, runs), runs)
     # A log given in addition to the run may be of another job.
     well = ended_well(runs[0]) if len(runs) == len(paths) == 1 else None
     state = standing(runs[0]) if len(runs) == len(paths) == 1 else None
@@ -215,9 +215,10 @@ def _investigated(
     backends = frozenset(run.backend for run in runs if run.backend)
     pids = {rank: record.pid for run in runs for rank, record in run.ranks.items() if record.pid is not None}
     ended = bool(runs) and all(map(is_over, runs))
-    answer = reason(logs, from_dumps, [*from_runs, *findings.clues], well, state, backends, pids, ended)
+    recorded = 0 < len(runs) == len(paths) and all(run.ranks for run in runs)
+    answer = reason(logs, from_dumps, [*from_runs, *findings.clues], well, state, backends, pids, ended, recorded)
     answer = _as_shown(_without_secrets(_with_snapshot(completed(answer, findings), paths)))
-    answer = _with_stacks_to_take(answer, runs)
+    answer = with_steps_while_stuck(answer, runs)
     answer = replace(answer, next_steps=answer.next_steps[: HANG_ANSWER.next_steps_shown])
     return Investigation(answer, logs, dumps, backends)
 
@@ -247,6 +248,12 @@ def _without_what_followed(logs: Logs, runs: Iterable[Rundir]) -> Logs:
     return replace(logs, lines=lines)
 
 
+def _without_earlier_stacks(logs: Logs, runs: Iterable[Rundir]) -> Logs:
+    """The logs without stacks that were taken in an earlier standstill: the training has gone on since."""
+    early = {str(file) for run in runs for file in run.stack_files()[1]}
+    return replace(logs, lines=tuple(line for line in logs.lines if line.path not in early)) if early else logs
+
+
 def _with_snapshot(answer: Triage, paths: Sequence[str]) -> Triage:
     """After a CUDA out-of-memory error the first next step is to look at the allocator's snapshot, if there is one."""
     if answer.fault_class != FULL:
@@ -258,15 +265,28 @@ def _with_snapshot(answer: Triage, paths: Sequence[str]) -> Triage:
     return replace(answer, next_steps=(step, *answer.next_steps)) if step else answer
 
 
-def _with_stacks_to_take(answer: Triage, runs: Sequence[Rundir]) -> Triage:
-    """While a run is stuck and its stacks were not taken, the first next step is to take them."""
+def with_steps_while_stuck(answer: Triage, runs: Sequence[Rundir]) -> Triage:
+    """While a run is stuck, the first next steps are to let a stopped process go on, and to take the stacks if they
+    were not taken."""
     from diag.rundir.states import State
 
     live = [run for run in runs if run.judged is not None and run.judged.state is State.STUCK]
-    if not live or answer.merged_stacks:
+    if not live:
         return answer
-    step = f"Take the stacks of all ranks: `diag triage {live[0].manifest.parent} --stacks`."
-    return replace(answer, next_steps=(step, *answer.next_steps))
+    run, faulty = live[0], {culprit.rank for culprit in answer.culprits}
+    stopped = {
+        rank: f"`kill -CONT {record.pid}`{f' on {record.culprit.host}' if record.culprit.host else ''}"
+        for rank, record in sorted(run.ranks.items())
+        if record.stopped and rank in faulty
+    }
+    first = []
+    if stopped:
+        commands = ", ".join(list(stopped.values())[: HANG_ANSWER.most_commands])
+        why = "A debugger, job control or a batch system that suspends jobs stops a process."
+        first.append(f"Let {spaced(listing(list(stopped)))} go on: {commands}. {why}")
+    if not answer.merged_stacks:
+        first.append(f"Take the stacks of all ranks: `diag triage {run.manifest.parent} --stacks`.")
+    return replace(answer, next_steps=(*first, *answer.next_steps))
 
 
 def _without_secrets(value: T) -> T:

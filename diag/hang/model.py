@@ -164,7 +164,14 @@ class WhileItHangs(str):
 
 
 class ForStacks(str):
-    """A next step that leads to the stacks of the ranks at fault: left out where they were read."""
+    """A next step that leads to the stacks of the ranks at fault: left out where they were read, and for a run that
+    our recorder wrote, whose ranks write them when they are asked."""
+
+    __slots__ = ()
+
+
+class DoneByRecorder(str):
+    """A next step that our recorder has taken: left out for a run that it wrote."""
 
     __slots__ = ()
 
@@ -176,11 +183,12 @@ class StacksWhileItHangs(WhileItHangs, ForStacks):
 @dataclass(frozen=True)
 class Known:
     """What next steps depend on. ``pids``: of ranks; ``ended``: the job is known to have; ``stacked``: ranks whose
-    stacks were read, and where each of them is."""
+    stacks were read, and where each of them is; ``recorded``: all that was given is a run of our recorder."""
 
     pids: Mapping[int, int] = field(default_factory=dict)
     ended: bool = False
     stacked: Mapping[int, str] = field(default_factory=dict)
+    recorded: bool = False
 
 
 @dataclass(frozen=True)

@@ -356,11 +356,11 @@ def what_to_collect(
         advice.append("Ray left lines out: RAY_DEDUP_LOGS=0, or the workers' own log files.")
     if said:
         return tuple(advice)
-    if not known.ended and not known.stacked:
+    if not known.ended and not known.stacked and not known.recorded:
         advice.append(STACKS)
     if not job.logs.communicators or not any(m.calls for c in job.logs.communicators for m in c.members):
         advice.append(NCCL_LOGS)
-    if not dumps_read:
+    if not dumps_read and not known.recorded:
         advice.append(DUMPS)
     if timed_out:
         advice.append(DETAIL)
@@ -376,13 +376,14 @@ def reason(
     backends: Collection[str] = (),
     pids: Mapping[int, int] = MappingProxyType({}),
     ended: bool = False,
+    recorded: bool = False,
 ) -> Triage:
     """The triage; "undetermined" with what is missing where no rule names a cause. ``from_runs``: clues of run
     directories; ``well``: a run that is known to have ended well; ``state``: where its ranks are, otherwise;
     ``backends``: of its process groups, as far as they are known; ``pids``: by rank; ``ended``: the run is known to
-    have ended."""
+    have ended; ``recorded``: as of ``Known``."""
     job = JobLogs(logs)
-    known = _known(job, pids, ended)
+    known = _known(job, pids, ended, recorded)
     reports = job.once(timeouts_of)
     from_text = [clue for rule in RULES for clue in rule(job)]
     from_dumps = [_with_hosts(job, clue) for clue in dumps.clues]
@@ -402,7 +403,7 @@ def reason(
     return replace(answer, next_steps=fitting(answer.next_steps, may_use_nccl(job, backends)))
 
 
-def _known(job: JobLogs, pids: Mapping[int, int], ended: bool) -> Known:
+def _known(job: JobLogs, pids: Mapping[int, int], ended: bool, recorded: bool) -> Known:
     """What the next steps depend on, from the run's records and from the logs. A launcher that complains ends its
     processes."""
     from_logs = {process.rank: process.pid for process in job.logs.processes if process.rank is not None}
@@ -410,6 +411,7 @@ def _known(job: JobLogs, pids: Mapping[int, int], ended: bool) -> Known:
         pids={**{rank: pid for rank, pid in from_logs.items() if pid is not None}, **pids},
         ended=ended or any(hit.line.source == "launcher" for hit in job.hits),
         stacked={stack.rank: stack.where for stack in job.once(stacks_of)},
+        recorded=recorded,
     )
 
 

@@ -11,7 +11,7 @@ from diag.ended.model import Culprit, Source, culprit_words, host_list
 from diag.hang.policy import HANG_ANSWER
 from diag.words.formatting import listing, spaced
 
-from .model import ForStacks, Guess, Known, WhileItHangs
+from .model import DoneByRecorder, ForStacks, Guess, Known, WhileItHangs
 
 if TYPE_CHECKING:
     from diag.hang.classes.base import FaultClass
@@ -65,7 +65,8 @@ def steps(
             step.format_map(known)
             for step in chosen
             if not (facts.ended and isinstance(step, WhileItHangs))
-            and not (read_stacks and isinstance(step, ForStacks))
+            and not ((read_stacks or facts.recorded) and isinstance(step, ForStacks))
+            and not (facts.recorded and isinstance(step, DoneByRecorder))
         ),
     )
 

@@ -80,6 +80,7 @@ class Silence(Topic, name="silence"):
     least_still_s = threshold(
         10.0, "s", "chosen", "without a step; a heartbeat that is as old shows that its process is silent as well"
     )
+    ending_s = threshold(60.0, "s", "chosen", "that processes take to end after the training of all of them has raised")
     still_steps = threshold(20, "times", "chosen", "times the usual step")
     own_times = threshold(
         1.5,

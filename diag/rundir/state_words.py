@@ -28,7 +28,7 @@ def since_words(still: Standstill) -> str:
 
 def stuck_words(judged: Judged) -> str:
     """Since when, which rank is behind where, and who waits for it: ``no step since 12:03:04 UTC (41 s), after step 62;
-    rank 1 is silent for 42 s, last in forward of step 63; rank 0 waits for it in all_reduce #626``."""
+    rank 1 is silent for 42 s, last seen in forward of step 63; rank 0 waits for it in all_reduce #626``."""
     if judged.standstill is None:
         return ""
     texts = [since_words(judged.standstill)]
@@ -57,22 +57,24 @@ def stuck_words(judged: Judged) -> str:
 
 
 def where_words(rank: RankState) -> str:
-    """``is silent, last in forward``, ``is in forward for 40 s``."""
+    """``is silent for 42 s, last seen in forward of step 63``, ``is in forward for 40 s``."""
     if rank.raised:
         return f"raised {rank.raised}"
     if rank.state is State.UNKNOWN:
         return "left no heartbeat"
-    place = rank.phase if rank.phase.startswith("between") else f"in {rank.phase}"
+    between = rank.phase.startswith("between")
+    place = rank.phase if between else f"in {rank.phase}"
+    of_step = f"{', before' if between else ' of'} step {rank.step:,}" if rank.step >= 0 else ""
     if rank.state is State.STUCK:
-        return f"is silent for {elapsed(rank.silent_ns)}, last {place} of step {rank.step:,}"
+        return f"is silent for {elapsed(rank.silent_ns)}, last seen {place}{of_step}"
     if rank.state is State.FINISHED:
         return "has finished its training"
     if rank.skipped:
         return f"{rank.skipped}, and waits in {rank.waits_in}"
     if rank.waits_in:
         return f"waits in {rank.waits_in}"
-    since = f" for {elapsed(rank.in_it_ns)}" if rank.in_it_ns is not None else ""
-    words = f"is {place} of step {rank.step:,}{since}" if rank.step >= 0 else f"is {place}{since}"
+    since = f"{',' if between and of_step else ''} for {elapsed(rank.in_it_ns)}" if rank.in_it_ns is not None else ""
+    words = f"is {place}{of_step}{since}"
     blocked = blocked_words(rank)
     return f"{words}, {'blocked ' if rank.blocked_in else ''}{blocked}" if blocked else words
 

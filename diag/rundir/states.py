@@ -349,7 +349,6 @@ def _of_live(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], now_ns: in
         _hear_all(ranks, read, now_ns)
     heard = [rank for rank in read.values() if rank.open]
     silent = [rank for rank in heard if rank.silent]
-    raised = any(rank.raised for rank in heard)
     busy_phase = next((rank.beat.phase for rank in heard if rank.beat is not None and _is_busy(rank)), None)
     busy = _BUSY[busy_phase] if busy_phase is not None else None
     all_done = last_step is not None and last_step + 1 == planned_steps
@@ -359,8 +358,10 @@ def _of_live(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], now_ns: in
         some_silent = bool(silent) and (len(silent) < len(heard) or still_ns >= SILENCE.silent_s * 1e9)
         compiles = any(rank.beat is not None and rank.beat.compiles for rank in heard)
         pauses = _pauses(heard)
-        if some_silent or raised:
+        if some_silent or _raised(heard, still_ns):
             state = State.STUCK
+        elif heard and all(rank.raised for rank in heard):
+            pass  # the processes are ending
         elif busy or compiles or all_done:
             known_ns = pauses.of(busy_phase)
             patience_ns = max(base_ns, SILENCE.own_times * known_ns if known_ns else SILENCE.first_busy_s * 1e9)
@@ -386,7 +387,6 @@ def _of_first_step(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], hear
     """Before two steps have ended nothing shows how long one takes."""
     # Imports and loading a model may keep the GIL, and so the recorder's thread, for a while.
     silent = [rank for rank in heard if rank.age_ns >= SILENCE.first_silent_s * 1e9]
-    raised = any(rank.raised for rank in heard)
     compiles = any(rank.beat is not None and rank.beat.compiles for rank in heard)
     if not heard:  # all have reached their end, or none sends heartbeats
         some = any(rank.beat is not None for rank in read.values())
@@ -397,7 +397,7 @@ def _of_first_step(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], hear
     works = not all(rank.waits or rank.misses for rank in heard)
     limit_s = SILENCE.first_work_s if works else SILENCE.first_step_s
     state = State.COMPILING if compiles else State.STARTING
-    if silent or raised or (not compiles and still_ns >= limit_s * 1e9):
+    if silent or _raised(heard, still_ns) or (not compiles and still_ns >= limit_s * 1e9):
         state = State.STUCK
     standstill = _standstill(read, still_ns if state is State.STUCK else None, now_ns, None)
     return Judged(state, now_ns, None, standstill, _states(read))
@@ -418,6 +418,13 @@ def _pauses(heard: list[_Rank]) -> Pause:
 
 def _is_busy(rank: _Rank) -> bool:
     return not rank.silent and rank.beat is not None and rank.beat.phase in BUSY_PHASES
+
+
+def _raised(heard: list[_Rank], still_ns: int) -> bool:
+    """Whether ranks whose training raised hold the job up: the others wait for them, or no process ends."""
+    raised = sum(bool(rank.raised) for rank in heard)
+    least_s = SILENCE.ending_s if raised == len(heard) else SILENCE.least_still_s
+    return raised > 0 and still_ns >= least_s * 1e9
 
 
 def _all_blocked(heard: list[_Rank]) -> bool:

@@ -17,6 +17,8 @@ from diag.rundir.states import State
 from diag.watch.policy import WATCHING
 from diag.words.formatting import NBSP, elapsed
 
+ENDED, _GOES_ON = "ended", "stuck-over"
+
 
 class Level(StrEnum):
     CRITICAL = "critical"
@@ -39,6 +41,11 @@ class Event(Struct, frozen=True):
     @property
     def over(self) -> bool:
         return self.level is Level.INFO
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the training goes on after a standstill: what was gathered in it is of no use any more."""
+        return self.kind == _GOES_ON
 
     def to_dict(self) -> dict[str, Any]:
         content: dict[str, Any] = to_builtins(self)
@@ -78,14 +85,14 @@ class Events:
             if state.live:
                 after = f" after {elapsed(max(0, now_ns - self._stuck_ns))} without a step" if self._stuck_ns else ""
                 text = f"The training goes on{after}."
-                events.append(self._event("stuck-over", Level.INFO, text, state, ()))
+                events.append(self._event(_GOES_ON, Level.INFO, text, state, ()))
             self._stuck_ns = None
         if state.state in _ENDED and self._ended is not state.state:
             level, words = _ENDED[state.state]
             code = f" with exit code {state.exit_code}" if state.exit_code else ""
             text = f"{words}{code}." if not state.headline else f"{words}. {state.headline}"
             text = text if level is Level.INFO else _with_command(text, state, "triage")
-            events.append(self._event("ended", level, text, state, ()))
+            events.append(self._event(ENDED, level, text, state, ()))
         self._ended = state.state if state.state in _ENDED else None
         return events
 

@@ -287,8 +287,13 @@ class Watch:
         return self
 
     def _tell(self, event: Event) -> None:
-        from .events import line_of
+        from .events import ENDED, line_of
+        from .hang_monitor import take_back
 
+        if event.goes_on:
+            take_back(self._layout.newest())
+        if event.kind == ENDED:  # told when the launcher has recorded how
+            return
         self._launch.say(line_of(event))
         if self._launch.notifier is not None:
             self._launch.notifier.tell(event)

@@ -13,7 +13,7 @@ from diag.errors import DiagError, readable
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import delay_ns, read_heartbeat
 from diag.rundir.runs import recording_environment, state_of
-from diag.watch.hang_monitor import gather
+from diag.watch.hang_monitor import gather, take_back
 from diag.watch.policy import WATCHING
 
 from .reach import Reach
@@ -40,8 +40,7 @@ def take_stacks(reach: Reach) -> list[int]:
         ranks = job_ranks(layout).files
     number = int(time.time())  # different from the requests of a launcher, which count from 1
     workers = [worker for rank in ranks if (worker := _here(layout, rank)) is not None]
-    for worker in workers:  # of an earlier look
-        layout.rank(worker.rank).pyspy.unlink(missing_ok=True)
+    take_back(layout)  # what an earlier look has left
     gather(layout, workers, HANG, number, WATCHING.answer_s)
     reach.hand_on(layout.asked)
     deadline = time.monotonic() + WATCHING.answer_s + delay_ns(layout) / 1e9  # for the ranks of other hosts

@@ -22,7 +22,7 @@ from diag.collectors.manifest import update_manifest
 from diag.collectors.records import CollectiveLine, CollectiveRow, Heartbeat
 from diag.ended.clues import clues_of_standstill
 from diag.ended.read import read_run
-from diag.hang.api import triage
+from diag.hang.api import Triage, triage, with_steps_while_stuck
 from diag.rundir.curves import Progress
 from tests.app.runs import write_run
 
@@ -78,10 +78,16 @@ def test_of_a_stopped_process_triage_says_how_it_goes_on(tmp_path: Path) -> None
             here = {"host": socket.gethostname(), "boot_id": boot_id(), "monotonic_ns": time.monotonic_ns()}
             identity |= {"pid": process.pid, **here}
             layout.rank(1).identity.write_text(json.dumps(identity))
-            (clue,) = clues_of_standstill(read_run(layout, state_of(run, NOW)))
+            stood = read_run(layout, state_of(run, NOW))
+            (clue,) = clues_of_standstill(stood)
         finally:
             process.kill()
     assert f"kill -CONT {process.pid}" in clue.note
+    answer = Triage("missing_rank", 0.9, "", culprits=clue.culprits, next_steps=("Look.",))
+    first, second, last = with_steps_while_stuck(answer, [stood]).next_steps
+    assert f"Let rank 1 go on: `kill -CONT {process.pid}` on " in first.replace("\u00a0", " ")
+    assert "--stacks" in second
+    assert last == "Look."
     assert [culprit.rank for culprit in clue.culprits] == [1]
 
 
@@ -105,6 +111,37 @@ def test_nobody_is_silent_but_no_step_ends(tmp_path: Path) -> None:
 def test_a_rank_that_raised(tmp_path: Path) -> None:
     state = training(tmp_path / "run", {0: (1, 40, "backward"), 1: (42, 0, "failed: RuntimeError")})
     assert (state.state, words(state)) == ("stuck", "no step for 41 s (rank 1 raised RuntimeError)")
+
+
+@pytest.mark.parametrize(("still_s", "expected"), [(40, "training"), (70, "stuck")])
+def test_a_training_in_which_all_have_raised_gets_time_to_end(tmp_path: Path, still_s: int, expected: str) -> None:
+    """As after Ctrl-C, on a busy machine."""
+    phases = {rank: (1.0, float(still_s), "failed: KeyboardInterrupt") for rank in (0, 1)}
+    assert training(tmp_path / "run", phases).state == expected
+
+
+def test_no_next_step_asks_for_what_the_recorder_has_done_or_can_do(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    training(run, {0: (1, 40, "backward"), 1: (1, 40, "forward")})
+    waits_in(RunLayout(run).rank(0), 7)
+    answer = triage([run])
+    assert [culprit.rank for culprit in answer.culprits] == [1]
+    text = " ".join(answer.next_steps)
+    assert "--stacks" in text
+    assert not any(word in text for word in ("py-spy", "faulthandler", "TORCH_FR_BUFFER_SIZE"))
+
+
+def test_stacks_of_an_earlier_standstill_are_not_those_of_this_one(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    state = training(run, {0: (1, 40, "backward"), 1: (42, 0, "forward")})
+    assert state.standstill is not None
+    since = state.standstill.since_unix_ns
+    stacks = RunLayout(run).rank(1).stacks
+    stacks.write_text('Thread 0x1 (most recent call first):\n  File "train.py", line 9 in load\n')
+    for written, expected in ((since - S, (0, 1)), (since + S, (1, 0))):
+        os.utime(stacks, ns=(written, written))
+        taken, early = read_run(RunLayout(run), state).stack_files()
+        assert (len(taken), len(early)) == expected
 
 
 def test_an_announced_evaluation_is_named_and_no_stall(tmp_path: Path) -> None:

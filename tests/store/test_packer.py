@@ -341,4 +341,4 @@ def test_a_run_whose_nodes_are_lost_says_how_much_may_be_missing(tmp_path: Path)
             files.heartbeat.write_bytes(encode(Heartbeat(0, 10**15, 59, "forward", steps=60)))
         Node(piece.root, PACKING).pack()
     notes = " ".join(open_run(ADDRESS).coverage.notes)
-    assert "did not close their records: steps of the last 30 seconds, the interval of their packers" in notes
+    assert "recorded no end so far: steps of the last 30 seconds, the interval of their packers" in notes

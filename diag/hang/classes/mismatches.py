@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diag.ended.ends import LEFT
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, confirms, harmless, of
-from diag.hang.model import ForStacks, Role, StacksWhileItHangs
+from diag.hang.model import DoneByRecorder, ForStacks, Role, StacksWhileItHangs
 
 # -- Ranks that disagree about a collective ----------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ _CALLS = (
         next_steps=(
             StacksWhileItHangs("While it hangs, take the stack of {who}: {py_spy}."),
             ForStacks("Before the next run: faulthandler.dump_traceback_later in the program."),
-            "Before the next run: TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=2000.",
+            DoneByRecorder("Before the next run: TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=2000."),
             "Look in its log for what it did last: data loader, evaluation, checkpoint, an exception that was caught.",
         ),
         if_read={
