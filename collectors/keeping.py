@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -48,10 +48,12 @@ class Keeper:
             self._say(error)
 
 
-def start(python: str, starter: str, module: str, *arguments: str, **variables: str) -> None:
-    """Starts a module of ours that is no child of this process, and has none of its open files. ``starter``: the file
-    of ``diag.processes``, which starts every process; ``python``: the interpreter that has diag. OSError where one
-    cannot be started."""
+def start(
+    python: str, starter: str, module: str, *arguments: str, variables: Mapping[str, str], log: int | None = None
+) -> None:
+    """Starts a module of ours that is no child of this process, and has none of its open files but ``log``.
+    ``starter``: the file of ``diag.processes``, which starts every process; ``python``: the interpreter that has diag.
+    OSError where one cannot be started."""
     spec = spec_from_file_location("_diag_processes", starter)
     if spec is None or spec.loader is None:
         raise FileNotFoundError(2, "no module that starts processes", starter)
@@ -62,4 +64,4 @@ def start(python: str, starter: str, module: str, *arguments: str, **variables: 
     if "PYTHONPATH" in base:  # without what makes a process record itself
         entries = base["PYTHONPATH"].split(os.pathsep)
         base["PYTHONPATH"] = os.pathsep.join(entry for entry in entries if entry != site)
-    processes.start_detached(python, module, *arguments, base=base | variables)
+    processes.start_detached(python, module, *arguments, base={**base, **variables}, log=log)

@@ -99,7 +99,7 @@ def keeper_of(folder: Path, packing: Packing, say: Callable[[str], object]) -> K
         return descriptor is None
 
     def begin() -> None:
-        start(packing.python, packing.starter, MODULE, str(folder), **{PACK_VARIABLE: packing.to_json()})
+        start(packing.python, packing.starter, MODULE, str(folder), variables={PACK_VARIABLE: packing.to_json()})
 
     return Keeper(
         "diag-packer", runs, begin, lambda error: say(f"what is recorded stays on this node, in {folder}: {error}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -63,6 +64,15 @@ def keeper_of(watching: Watching, say: Callable[[Exception], object]) -> Keeper:
     def begin() -> None:
         packing = os.environ.get(PACK_VARIABLE)  # the job's other ranks are only there
         variables = {PACK_VARIABLE: packing} if packing else {}
-        start(watching.python, watching.starter, MODULE, str(run), **variables)
+        start(watching.python, watching.starter, MODULE, str(run), variables=variables, log=_file_of_log())
 
     return Keeper("diag-watcher", runs, begin, say)
+
+
+def _file_of_log() -> int | None:
+    """This process's standard error, if it is a file. Only who writes through it writes where the training goes on,
+    which would else write over the lines; and nobody waits until a file is closed."""
+    try:
+        return 2 if stat.S_ISREG(os.fstat(2).st_mode) else None
+    except OSError:
+        return None

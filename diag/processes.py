@@ -96,9 +96,12 @@ def run(
     return subprocess.run(command, env=environment(base), check=False, **options)
 
 
-def start_detached(interpreter: str, module: str, *arguments: str, base: "Mapping[str, str]") -> None:
+def start_detached(
+    interpreter: str, module: str, *arguments: str, base: "Mapping[str, str]", log: int | None = None
+) -> None:
     """Starts a module of ours that is no child of this one, which may be a training that waits for its children.
-    It has no standard streams: a launcher waits until all who hold its pipes have ended. OSError as Popen."""
+    It has no standard streams: a launcher waits until all who hold its pipes have ended. ``log``: an open regular file,
+    which becomes its standard error. OSError as Popen."""
     import subprocess
 
     subprocess.run(
@@ -108,7 +111,7 @@ def start_detached(interpreter: str, module: str, *arguments: str, base: "Mappin
         cwd="/",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL if log is None else log,
         start_new_session=True,
     )
 

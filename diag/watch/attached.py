@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -27,13 +28,15 @@ from diag.words.places import show_as
 
 from .events import Event, line_of
 from .follow import Follower
+from .hang_monitor import take_back
 from .notify import Notifier, addresses, command_of
 from .policy import WATCHING
 
 
 class JobLog:
-    """The standard error of the first rank of this host that lives. It is opened for each line: a launcher waits until
-    nobody has it open any more."""
+    """The standard error of the first rank of this host that lives. Where that is the file that this process was
+    given, it is written to through that. Else it is opened for each line: a launcher waits until nobody has its pipes
+    open any more."""
 
     def __init__(self, run: RunLayout) -> None:
         self._run = run
@@ -41,12 +44,8 @@ class JobLog:
     def say(self, text: str) -> None:
         for pid in self.processes():
             with contextlib.suppress(OSError):  # closed, a socket, or the reader does not read
-                flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-                descriptor = os.open(f"/proc/{pid}/fd/2", flags)
-                try:
+                with _opened(f"/proc/{pid}/fd/2") as descriptor:
                     os.write(descriptor, f"diag: {text}\n".encode(errors="replace"))
-                finally:
-                    os.close(descriptor)
                 return
 
     def processes(self) -> Iterator[int]:
@@ -58,6 +57,18 @@ class JobLog:
         for files in ranks.values():
             if (pid := _running(files)) is not None:
                 yield pid
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[int]:
+    if stat.S_ISREG(os.fstat(2).st_mode) and os.path.samestat(os.fstat(2), os.stat(path)):  # noqa: PTH116
+        yield 2
+        return
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _running(files: RankLayout) -> int | None:
@@ -81,6 +92,8 @@ def watch(run: RunLayout) -> None:
     def tell(event: Event) -> None:
         log.say(line_of(event))
         notifier.tell(event)
+        if event.goes_on:
+            take_back(run.newest())
 
     try:
         with _where_all_ranks_are(run, log) as whole:
@@ -126,6 +139,7 @@ def _is_stored(address: str) -> bool:
 def main() -> None:
     with contextlib.suppress(OSError):
         os.nice(WATCHING.niceness)
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123  (standard error may be the job's log)
     run = RunLayout(Path(sys.argv[1]))
     lock = watcher_lock(run.root)
     if not lock.hold():  # another one watches

@@ -37,13 +37,14 @@ files.folder.mkdir(parents=True)
 about = RankRecord(0, 0, 1, socket.gethostname(), os.getpid(), "", 0, time.time_ns(), "cpu")
 files.identity.write_text(json.dumps(asdict(about)))
 now = time.monotonic_ns()
-ends = [now - 10**9 * (21 - n) for n in range(9)]
+ends = [now - 10**9 * (81 - n) for n in range(9)]
 steps = [{"step": n, "begin_ns": end - 10**9, "end_ns": end, "phases": []} for n, end in enumerate(ends)]
 files.steps.write_text("".join(json.dumps(step) + "\\n" for step in steps))
 keeper = keeper_of(watching_from(), print)
 keeper.start()
 for line in sys.stdin:  # the training raised, and its process stays
     done = line.strip() == "done"
+    print("the training prints a line", file=sys.stderr, flush=True)
     beat = Heartbeat(time.time_ns(), time.monotonic_ns(), 9, line.strip(), steps=9, done=done)
     files.heartbeat.write_text(json.dumps(asdict(beat)))
 """
@@ -70,7 +71,7 @@ def test_a_training_of_another_launcher_is_not_watched_twice(tmp_path: Path) -> 
 
 @contextmanager
 def rank_of(run: Path, log: Path, **more: str) -> Iterator[subprocess.Popen[str]]:
-    with log.open("a") as stderr:
+    with log.open("w") as stderr:  # as a shell redirects it: who opens the file anew writes elsewhere
         process = subprocess.Popen(
             [sys.executable, "-c", RANK], env=variables(run, **more), stdin=subprocess.PIPE, stderr=stderr, text=True
         )
@@ -108,11 +109,15 @@ def test_a_line_in_the_log_a_message_and_an_end_with_the_job(tmp_path: Path) -> 
         until(lambda: events.exists() and events.read_text().endswith("\n"))
         event = json.loads(events.read_text().splitlines()[0])
         assert (event["kind"], event["ranks"]) == ("stuck", [0])
+        printed = log.read_text().splitlines()
+        assert len(printed) == 2
+        assert printed[0] == "the training prints a line"
         assert not is_free(run)
         assert psutil.Process(rank.pid).children() == []
         rank.stdin.write("done\n")
         rank.stdin.flush()
         until(lambda: '"done": true' in RunLayout(run).rank(0).heartbeat.read_text())
+        assert log.read_text().splitlines() == [*printed, "the training prints a line"]
         rank.kill()
         rank.wait()
         until(lambda: is_free(run))
