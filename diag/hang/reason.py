@@ -31,10 +31,12 @@ from diag.words.formatting import begun, counted, listing, spaced
 # -- Without a known cause: healthy, a lost store, or undetermined -----------------------------------------------------
 
 _STORE = ("store-get", "should-dump", "recv-value", "jax-leader")
+_LOST_BY = ("should-dump", "recv-value")
 _REMOTE = re.compile(r"^\[?(?P<host>[^\]\s:]+(?::[^\]\s:]+)*?)\]?(?::\d+)?$")
 _EXCEPTION = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)(?::|$)|^(?:\S+: )?Test \w+ failure ")
 _LAUNCHER_ERROR = re.compile(r"^[a-z]\w*: error: ")
 _LAST_ERROR = re.compile(r"^\s*Last error:\s*$")
+_ADVICE = ("unused-not-found", "strides", "uneven-inputs")
 _AT_START = ("barrier-device", "all-peers")  # notices of runs that hang later as well: no sign that the job is healthy
 UNKNOWN = "The logs do not show the state of the job."
 
@@ -59,12 +61,13 @@ def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
     store = [hit for hit in store if hit.name != "store-get" or not TIMED_OUT.search(hit.line.text)]
     if store and not reports:
         ends = [Culprit(host=match["host"]) for hit in store if (match := _REMOTE.match(hit.groups.get("remote", "")))]
-        zero = [job.of_rank(0)] if 0 in job.by_rank else [Culprit(rank=0)]
-        where = "its host" if ends else "rank 0, which serves it,"
+        lost = {job.rank_of(hit.line) for hit in store if hit.name in _LOST_BY}  # alive, so it was not its process
+        zero = [] if 0 in lost else [job.of_rank(0)]
+        where = "its host" if ends else "rank 0, which serves it," if zero else "the launcher, which serves it here,"
         return NoCause(
             "cascade_store_lost",
             0.5,
-            f"The store of the job is gone, and no log line shows why. Look at {where} first. {store[0].sentence}",
+            f"The store of the job is gone, and no log line shows why. Look at {where} first. {_most_said(store)}",
             distinct(ends or zero),
             tuple(hit.line for hit in store[: HANG_ANSWER.most_next_steps]),
         )
@@ -83,6 +86,11 @@ def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
         text = "No known log pattern matches. The evidence is the first warning of each process."
         return NoCause("undetermined", 0.3, text, (), (first, *alarms[1 : HANG_ANSWER.most_next_steps]))
     return _healthy_or_unknown(job)
+
+
+def _most_said(hits: Sequence[Hit]) -> str:
+    """The sentence of the hit with the most values: an address, a port."""
+    return max(hits, key=lambda hit: len(hit.groups)).sentence
 
 
 def _worker_died(job: JobLogs, died: Sequence[Hit]) -> NoCause:
@@ -216,10 +224,26 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
         words = shortened(last.text.strip(), HANG_ANSWER.quoted_chars)
         text = f"No known log pattern matches. The last error in the logs: {words}"
         return NoCause("undetermined", 0.3, text, (), tuple(errors[-HANG_ANSWER.most_next_steps :]))
+    if _only_about_speed(job):
+        text = (
+            "Only a warning about speed was read, which DDP prints while a training runs. If this one does not go on, "
+        )
+        text += "what it printed afterwards is missing."
+        return NoCause("healthy", HANG_EVIDENCE.steps_alone_go_on, text, (), tuple(harmless[:3]))
     if harmless:
         text = "The logs hold only lines that healthy runs also print, and no training step or end of the job."
         return NoCause("undetermined", 0.3, text, (), tuple(harmless[: HANG_ANSWER.most_next_steps]))
     return NoCause("undetermined", 0.2, UNKNOWN, (), ())
+
+
+def _only_about_speed(job: JobLogs) -> bool:
+    """Whether the text is nothing but DDP's advice about speed, which it prints after a backward pass."""
+    ends = {line.path: line.number for line in job.logs.last_lines}
+    hits = [hit for hit in job.hits if hit.name not in _ADVICE]
+    advice = [hit.line for hit in job.named(*_ADVICE)]
+    near = all(ends.get(line.path, 0) - line.number <= HANG_ANSWER.lines_of_advice for line in advice)
+    short = all(end <= HANG_ANSWER.lines_of_advice for end in ends.values())
+    return bool(advice) and not hits and near and short
 
 
 def _of_a_test(job: JobLogs) -> str:

@@ -71,6 +71,12 @@ _DEVICES = (
                 "amdgpu_ras.c",
                 "The driver reports that the GPU[ at {bus_id}] does not answer[: ring {ring} timed out].",
             ),
+            "driver-init-failed": LogPattern(
+                ("RmInitAdapter failed", "rm_init_adapter failed"),
+                r"NVRM: GPU (?P<bus_id>[0-9a-fA-F:]{7,}\.[0-7]): (?:RmInitAdapter|rm_init_adapter) failed",
+                "any driver; kernel log of the NVIDIA driver, kernel-open/nvidia/nv.c",
+                "The driver cannot initialise the GPU at {bus_id}.",
+            ),
             "no-device-handle": LogPattern(
                 ("Unable to determine the device handle",),
                 r"Unable to determine the device handle(?: for GPU ?(?P<bus_id>[0-9a-fA-F:.]*[0-9a-fA-F]))?",
@@ -124,6 +130,13 @@ _DEVICES = (
                 "all; c10/cuda/CUDAException.cpp",
                 "CUDA reports: {error}.",
                 unless=("out of memory", *_HARDWARE),
+            ),
+            "nccl-unhandled": LogPattern(
+                ("unhandled cuda error",),
+                r"NCCL error in: [^\n]*?, unhandled cuda error",
+                "torch 1.4+; torch/csrc/distributed/c10d/NCCLUtils.hpp",
+                "A CUDA call of NCCL failed, and which one is not printed.",
+                support=SUGGESTS,
             ),
             "ipc-handle": LogPattern(
                 ("failed to open CUDA IPC handle",),
@@ -243,10 +256,17 @@ _DEVICES = (
             ),
             "mlx5-health": LogPattern(
                 ("device's health compromised", "firmware internal error", "mlx5_core "),
-                r"mlx5_core (?P<bus_id>[0-9a-fA-F:]{7,}\.[0-7])[: ].*?(?:device's health compromised|firmware internal "
+                r"mlx5_core (?P<hca>[0-9a-fA-F:]{7,}\.[0-7])[: ].*?(?:device's health compromised|firmware internal "
                 r"error|fatal firmware error|Health issue observed|handling bad device)",
                 "kernel log of mlx5, Linux 4+; drivers/net/ethernet/mellanox/mlx5/core/health.c",
-                "The driver reports that the adapter[ at {bus_id}] failed.",
+                "The driver reports that the adapter at {hca} failed.",
+            ),
+            "mlx5-syndrome": LogPattern(
+                ("mlx5_core ",),
+                r"mlx5_core (?P<hca>[0-9a-fA-F:]{7,}\.[0-7]): .{0,80}?\bsynd(?:rome)? (?P<code>0x[1-9a-f]\w*): "
+                r"(?P<error>[^\n]+)",
+                "kernel log of mlx5, Linux 4+; drivers/net/ethernet/mellanox/mlx5/core/health.c",
+                "The firmware of the adapter at {hca} reports {error} ({code}).",
             ),
             "queue-event": confirms(
                 ("async fatal event", "Got async event", "Got async error event"),

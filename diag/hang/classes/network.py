@@ -241,6 +241,7 @@ CLASSES = (
         priority=2,
         closed_at_end=True,
         lost_with_process=True,
+        context=("lost communication with its daemon",),
         next_steps=(
             "Find the first error on {where}, which precedes the other ranks' complaints. Its log with "
             "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,BOOTSTRAP, and `dmesg -T` of that host.",
@@ -271,10 +272,11 @@ CLASSES = (
                 "Open MPI's connection to a process on {host} ended without a word from that process.",
             ),
             "daemon-lost": confirms(
-                ("Remote daemon:",),
-                r"Remote daemon: +\[\S+\] on node (?P<host>[\w.-]+)",
-                "Open MPI 1.8+, PRRTE; help-errmgr-base.txt",
-                "mpirun lost its daemon on {host}: that host or its network is gone, or the daemon was killed.",
+                ("Remote daemon:", "  hostname:  "),
+                r"Remote daemon: +\[\S+\] on node (?P<host>[\w.-]+)|^\s{2,4}hostname: {2,}(?P<node>[\w.-]+)\s*$",
+                "Open MPI 1.6+, PRRTE; orte/mca/errmgr/base/help-errmgr-base.txt",
+                "mpirun lost its daemon[ on {host}][ on {node}]: that host or its network is gone, or the daemon was "
+                "killed.",
             ),
             "closed-by-peer": LogPattern(
                 ("Connection closed by remote peer", "Connection closed by peer"),

@@ -308,11 +308,25 @@ CLASSES = (
         rule="A traceback that is not itself about a lost peer or a time-out, earlier than the time-outs elsewhere.",
         patterns={
             **ENDS,
-            "spawned": confirms(
-                ("terminated with the following error",),
-                r"^-- Process (?P<process>\d+) terminated with the following error",
-                "torch 1.0+; torch/multiprocessing/spawn.py",
-                "The traceback of process {process} follows.",
+            "hydra-proxy": confirms(
+                ("[proxy:",),
+                r"^\[proxy:\d+:\d+@(?P<host>[^\]\s]+)\]",
+                "MPICH 1.3+, Intel MPI; src/pm/hydra",
+                "Hydra's proxy on {host} reports.",
+                SUGGESTS,
+            ),
+            "cpp-exception": confirms(
+                ("terminate called after throwing an instance of",),
+                r"terminate called after throwing an instance of '(?P<exception>[^'\n]{1,200})'",
+                "any; libstdc++-v3/libsupc++/vterminate.cc",
+                "A C++ exception that nobody caught ended the process: {exception}.",
+                SUGGESTS,
+            ),
+            "cpp-what": confirms(
+                ("what():",),
+                r"^\s*what\(\):\s+(?P<message>.*)",
+                "any; libstdc++-v3/libsupc++/vterminate.cc",
+                "{message}",
                 SUGGESTS,
             ),
             "traceback": confirms(
@@ -484,8 +498,19 @@ CLASSES = (
                 "The step was cancelled on {node}.",
                 support=SUGGESTS,
             ),
+            "hydra-told-to-stop": LogPattern(
+                ("Terminated (signal 15)",),
+                r"EXIT STRING: Terminated \(signal 15\)",
+                "MPICH 3+, Intel MPI; src/pm/hydra/lib/utils/exec.c",
+                "A process was told to end (SIGTERM), and no line shows by whom.",
+                support=SUGGESTS,
+            ),
             "told-to-stop": LogPattern(
-                ("got signal: 15", "Received 15 death signal", "Received Signals.SIGTERM death signal"),
+                (
+                    "got signal: 15",
+                    "Received 15 death signal",
+                    "Received Signals.SIGTERM death signal",
+                ),
                 r"Process \d+ got signal: 15\b|Received (?:15|Signals\.SIGTERM) death signal, shutting down workers",
                 "torch 1.9+; torch/distributed/elastic/agent/server/api.py",
                 "The launcher was asked to stop (SIGTERM) by a scheduler, a person, or another node that failed.",

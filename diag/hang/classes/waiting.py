@@ -155,6 +155,13 @@ CLASSES = (
         rule="Initialisation is complete everywhere, the first collective never ends on any rank, the channels use "
         "P2P, and no rank prints an error.",
         patterns={
+            "rccl-iommu": confirms(
+                ("from kernel command line which can lead to",),
+                r"Missing \"(?P<setting>[^\"]+)\" from kernel command line which can lead to",
+                "RCCL 2.13+; src/init.cc",
+                "RCCL warns that {setting} is missing from the kernel's command line: GPUs can hang without it.",
+                SUGGESTS,
+            ),
             "via-p2p": LogPattern(
                 ("via P2P/",),
                 r"(?:(?P<rank>\d+)\[(?P<dev>\w+)\] -> (?P<other_rank>\d+)\[(?P<other_dev>\w+)\].*)?"
@@ -162,7 +169,7 @@ CLASSES = (
                 "2.3+; transport/p2p.cc",
                 "A channel uses P2P between GPUs.",
                 Role.HARMLESS,
-            )
+            ),
         },
     ),
     FaultClass(
@@ -191,9 +198,10 @@ CLASSES = (
             ),
             "recv-value": cascade(
                 ("recvValue failed", "recvBytes failed", "recvVector failed", "sendBytes failed"),
-                r"recv(?:Value|Bytes|Vector)\w* failed on SocketImpl\((?:.*?remote=\[?(?P<remote>[^)\]]*)\]?)?",
+                r"(?:recv(?:Value|Bytes|Vector)\w*|sendBytes) failed on SocketImpl\("
+                r"(?:.*?remote=\[?(?P<remote>[^)\]]*)\]?(?::(?P<port>\d+))?)?",
                 "torch 2.1+; TCPStoreLibUvBackend.cpp, TCPStore.cpp",
-                "The connection to the store ended.",
+                "The connection to the store[ at port {port}] ended.",
             ),
             "jax-leader": cascade(
                 ("Failed to send RPC to coordination service", "leader task was preempted/died/restarted"),
@@ -592,11 +600,16 @@ HARMLESS = FaultClass(
             "socket.cpp on Windows",
             "The host's name resolves to an address that it cannot connect to: the next one is tried.",
         ),
-        "rccl-kernel-settings": harmless(
-            ("from kernel command line which can lead to", "from environment which can lead to low RCCL"),
-            r"Missing \"[^\"]+\" from (?:kernel command line|environment) which can lead to",
+        "rccl-environment": harmless(
+            ("from environment which can lead to low RCCL",),
+            r"Missing \"[^\"]+\" from environment which can lead to",
             "RCCL 2.13+; src/init.cc",
-            "RCCL recommends a setting of the kernel or the environment.",
+            "RCCL recommends a setting of the environment.",
+        ),
+        "strides": harmless(
+            ("Grad strides do not match bucket view strides",),
+            printed_by="reducer.cpp",
+            says="DDP copies some gradients, which costs a little time.",
         ),
         "hostname-of-client": harmless(
             ("hostname of the client socket cannot be retrieved",),

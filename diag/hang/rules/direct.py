@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -157,7 +158,7 @@ def _duplicate_gpu(job: JobLogs) -> list[Clue]:
     hosts, these look like one host to NCCL."""
     hits = job.named("duplicate-gpu")
     if not hits:
-        return []
+        return _one_bus_id(job)
     # NCCL prints the number of the reporting process first.
     printers = [Member(int(hit.groups["group_rank"]), job.culprit(hit.line).rank) for hit in hits]
     numbering = Numbering(printers)
@@ -180,6 +181,24 @@ def _duplicate_gpu(job: JobLogs) -> list[Clue]:
         note = f"NCCL treats {' and '.join(sorted(places - {''}))} as one host. {hits[0].sentence}"
         return [clue_of("same_host_identity", hits, culprits, note)]
     return [clue_of("duplicate_gpu", hits, culprits, _of_one_group(hits[0], numbering.differs))]
+
+
+def _one_bus_id(job: JobLogs) -> list[Clue]:
+    """Members of one communicator that was aborted, on one host and with one PCI address."""
+    for communicator in job.communicators:
+        at: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for member in communicator.members:
+            process = job.logs.processes[member.process] if member.process is not None else None
+            if process is not None and process.host and process.bus_id and member.ended == "aborted":
+                at[process.host, process.bus_id].append(member.group_rank)
+        for (_, bus_id), members in at.items():
+            if len(members) > 1:
+                lines = [line for line in job.logs.lines if bus_id in line.text and "Abort COMPLETE" in line.text]
+                culprits = [replace(job.of_member(communicator, number), bus_id=bus_id) for number in members]
+                note = f"Their communicator was aborted, and each of them has the GPU at {bus_id}."
+                evidence = tuple(line.evidence for line in lines[: HANG_ANSWER.most_lines_of_rule])
+                return [Clue("duplicate_gpu", distinct(culprits), evidence, HANG_EVIDENCE.names_an_effect, note)]
+    return []
 
 
 def _of_one_group(hit: Hit, differs: bool) -> str:

@@ -82,10 +82,20 @@ def _daemons(job: JobLogs) -> list[Clue]:
     """Hosts whose daemon mpirun lost, or whose process Open MPI lost."""
     clues = []
     for name in ("daemon-lost", "mpi-peer"):
-        if hits := job.named(name):
-            culprits = [job.of_host(short_host(hit.groups["host"])) for hit in hits]
+        if hits := [hit for hit in job.named(name) if "host" in hit.groups or _of_a_daemon(job, hit)]:
+            culprits = [job.of_host(short_host(hit.groups.get("host") or hit.groups["node"])) for hit in hits]
             clues.append(clue_of("net_connection_lost", hits, culprits, hits[0].sentence))
     return clues
+
+
+def _of_a_daemon(job: JobLogs, hit: Hit) -> bool:
+    """Whether a host name stands below the sentence that its daemon was lost."""
+    return any(
+        line.path == hit.line.path
+        and 0 < hit.line.number - line.number <= HANG_RULES.exit_code_reach
+        and "lost communication with its daemon" in line.text
+        for line in job.logs.lines
+    )
 
 
 @dataclass(frozen=True)

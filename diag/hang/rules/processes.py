@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from diag.ended.model import Clue, Culprit, Source, short_host
@@ -72,15 +72,24 @@ def reported_ends(job: JobLogs) -> tuple[ReportedEnd, ...]:
 
 
 def _code_of(hit: Hit) -> int | None:
-    code = hit.groups.get("exitcode") or hit.groups.get("code")
-    return int(code) if code else -ABORTED if "SIGABRT" in hit.line.text else None
+    if "signal" in hit.groups:
+        return -int(hit.groups["signal"])
+    text = hit.groups.get("exitcode") or hit.groups.get("code")
+    code = int(text) if text else None
+    if hit.name == "hydra-exited" and code in _SIGNALS_OF_HYDRA:
+        return -code
+    return -ABORTED if code in (None, _SIGNALLED + ABORTED) and _ABORTS.search(hit.line.text) else code
+
+
+_SIGNALS_OF_HYDRA = (6, 7, 9, 11, 15)  # of a process that a signal ended, it prints the signal as the exit code
+_ABORTS = re.compile(r"SIGABRT|\b134\b")
 
 
 def _reported(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> list[Culprit]:
     """Who ended; nobody where the launcher lists all of its processes: the first among them is unknown."""
     if "ranks" in hit.groups:
-        ranks = ranks_in(hit.groups["ranks"])
-        return [job.of_rank(rank) for rank in ranks] if len(ranks) < int(hit.groups.get("size", len(ranks) + 1)) else []
+        ranks, size = ranks_in(hit.groups["ranks"]), int(hit.groups.get("size", 0))
+        return [job.of_rank(rank) for rank in ranks] if len(ranks) != size or size == 1 else []
     if "process" in hit.groups:
         return [of_process(job, hit, int(hit.groups["process"]))]
     return [who_ended(job, hit, blocks)]
@@ -134,11 +143,20 @@ def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit
 
 
 def _host_of_end(job: JobLogs, hit: Hit) -> str:
-    """The host that a launcher's line names, else the only one whose daemon it lost."""
-    if "host" in hit.groups or not hit.name.startswith("launcher-"):
+    """The host that a launcher's line names, else the only one of which it reports the end in another line."""
+    other = next((name for start, name in _HOSTS_BESIDE.items() if hit.name.startswith(start)), None)
+    if "host" in hit.groups or other is None:
         return hit.groups.get("host", "")
-    lost = {daemon.groups["host"] for daemon in job.named("daemon-lost") if daemon.line.path == hit.line.path}
-    return lost.pop() if len(lost) == 1 else ""
+    beside = {
+        found.groups.get("host") or found.groups["node"]
+        for found in job.named(other)
+        if found.line.path == hit.line.path
+    }
+    return beside.pop() if len(beside) == 1 else ""
+
+
+# By how the name of a pattern begins, the pattern whose lines name the host
+_HOSTS_BESIDE = {"launcher-": "daemon-lost", "hydra-exited": "hydra-proxy", "oom-killed": "step-cancelled"}
 
 
 def _hydras(job: JobLogs, hit: Hit) -> Hit | None:
@@ -166,6 +184,17 @@ def _who_crashed(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culp
     return job.of_rank(ended.pop()) if len(ended) == 1 else speaker
 
 
+def _reported_without_code(job: JobLogs, ended: list[_Ended]) -> list[_Ended]:
+    """The processes that a launcher saw end without saying how, where lines of processes without a rank say how."""
+    if not ended or any(entry.culprit.rank is not None or entry.hit.name not in _CRASH_CODES for entry in ended):
+        return []
+    return [
+        _Ended(end.culprit, end.hit)
+        for end in job.once(reported_ends)
+        if end.code is None and end.culprit.rank is not None
+    ]
+
+
 def _of_srun(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit:
     """srun's task is the rank where srun started the ranks; where it started a launcher, it is a node."""
     host, tasks = hit.groups["host"], hit.groups["tasks"]
@@ -181,6 +210,7 @@ def _of_signal(job: JobLogs, name: str, blocks: tuple[FailedRank, ...]) -> Clue 
         for end in job.once(reported_ends)
         if end.fault_class == name and not end.by_pattern
     ]
+    ended += _reported_without_code(job, ended)
     kernel = _kernel_oom(job, ended) if name == "rank_killed_sigkill" else []
     # A rank that timed out before it was killed waited like the others.
     waited = {report.rank for report in job.once(timeouts_of) if report.rank is not None}
@@ -349,7 +379,7 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
         HANG_EVIDENCE.clocks_of_hosts_ns,
     )
     first = list(dict.fromkeys(left.first))
-    if len(first) != 1:
+    if not first or (len(first) > 1 and not _alike(job, ends)):
         return []
     culprit = first[0]
     of_it = [end for end in ends if end.culprit == culprit]
@@ -378,7 +408,19 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
         nobody_else = not job.once(_first_of_each) and not any("NCCL failure" in line.text for line in job.logs.lines)
         others = bool(victims_of(job)) or nobody_else
         sure = HANG_RULES.perhaps_a_victim if others else HANG_RULES.first_of_many
+    if len(first) > 1:
+        note = f"They ended with exit code {ended_with}, and no line shows which of them was first"
+        return [Clue("rank_killed_exception", distinct(first), evidence, HANG_RULES.perhaps_a_victim, note)]
     return [Clue("rank_killed_exception", (culprit,), evidence, sure, note, time_ns=time_of(lines))]
+
+
+def _alike(job: JobLogs, ends: Sequence[_WithCode]) -> bool:
+    """Whether all ends are of ranks on one host, with the same exit code, and nothing else complains."""
+    codes = {end.code for end in ends}
+    hosts = {end.culprit.host for end in ends}
+    ranks = all(end.culprit.rank is not None for end in ends)
+    quiet = not victims_of(job) and not any("NCCL failure" in line.text for line in job.logs.lines)
+    return ranks and quiet and len(codes) == 1 and None not in codes and len(hosts) == 1
 
 
 @dataclass(frozen=True)
@@ -411,11 +453,12 @@ def _ends_with_codes(job: JobLogs, blocks: tuple[FailedRank, ...], aborts: bool)
         rank = int(next(hit.groups[name] for name in ("rank", "number", "process") if name in hit.groups))
         code = next((int(hit.groups[name]) for name in ("exitcode", "code", "given") if name in hit.groups), None)
         ends.append(_WithCode(job.of_rank(rank), hit.line, code))
+    known_root = any(block.root for block in blocks)
     for block in blocks:
         aborted = block.exitcode == -ABORTED and aborts
-        if block.root and block.rank is not None and ((block.exitcode or 0) > 0 or aborted):
+        if (block.root or not known_root) and block.rank is not None and ((block.exitcode or 0) > 0 or aborted):
             culprit = job.of_rank(block.rank, block.host)
-            ends.append(_WithCode(culprit, block.evidence, block.exitcode or 0, first=True))
+            ends.append(_WithCode(culprit, block.evidence, block.exitcode or 0, first=block.root))
     return ends
 
 
@@ -460,7 +503,30 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
                 key,
                 RankException(culprit, hit.groups.get("exception", "ModuleNotFoundError"), message, hit.line, begin),
             )
+    # A watchdog ends its process by such an exception too, and lines of several processes run into each other.
+    return list(exceptions.values()) or ([] if job.once(timeouts_of) else _of_cpp(job))
+
+
+def _of_cpp(job: JobLogs) -> list[RankException]:
+    """C++ exceptions that nobody caught, the first of each process. Where Python raised, it is the cause of these."""
+    whats = job.named("cpp-what")
+    exceptions: dict[object, RankException] = {}
+    for hit in job.named("cpp-exception"):
+        line = hit.line
+        after = (what for what in whats if what.line.path == line.path and 0 <= what.line.number - line.number <= _WHAT)
+        what = next((what for what in after if what.line.speaker == line.speaker), None)
+        said = what.line if what is not None else line
+        message = what.groups["message"] if what is not None else ""
+        culprit = speaker_of(job, line)
+        aborted = {end.culprit for end in job.once(reported_ends) if end.code == -ABORTED}
+        if culprit.rank is None and len(aborted) == 1:
+            culprit = next(iter(aborted))
+        key = culprit.rank if culprit.rank is not None else (line.path, culprit.host)
+        exceptions.setdefault(key, RankException(culprit, hit.groups["exception"], message, said, line))
     return list(exceptions.values())
+
+
+_WHAT = 2  # lines from "terminate called" to "what():"
 
 
 def _culprit_of_traceback(job: JobLogs, line: Line, blocks: list[FailedRank]) -> Culprit:

@@ -18,6 +18,7 @@ from diag.hang.failures import (
     GroupTimeouts,
     group_of,
     groups_of,
+    lives,
     speaker_of,
     timeouts_of,
     writers_of_ids,
@@ -25,7 +26,7 @@ from diag.hang.failures import (
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Line, MergedStack, Role, Stack, is_of_recorder
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
-from diag.hang.rules.direct import time_of
+from diag.hang.rules.direct import clue_of, time_of
 from diag.hang.rules.network import LOST
 
 # -- Work that only one rank does, for longer than the others may wait -------------------------------------------------
@@ -379,7 +380,7 @@ def merged_stacks(job: JobLogs) -> tuple[MergedStack, ...]:
 
 
 def silent(job: JobLogs) -> list[Clue]:
-    return [*_blocked_channels(job), *_blocked_watchdog(job)]
+    return [*(_blocked_channels(job) or _kernel_settings(job)), *_blocked_watchdog(job)]
 
 
 def _blocked_watchdog(job: JobLogs) -> list[Clue]:
@@ -435,6 +436,17 @@ def _blocked_channels(job: JobLogs) -> list[Clue]:
             tuple(sorted(everybody[0].ranks)) if everybody else (),
         )
     ]
+
+
+def _kernel_settings(job: JobLogs) -> list[Clue]:
+    """RCCL warns of a setting of the kernel without which GPUs can hang, and nothing shows that the job went on."""
+    hits = job.named("rccl-iommu")
+    complaints = any(hit.pattern.role == Role.ROOT and hit.line.level != "INFO" for hit in job.hits)
+    if not hits or complaints or job.once(lives):
+        return []
+    hosts = dict.fromkeys(job.culprit(hit.line).host for hit in hits)
+    culprits = [job.of_host(host) for host in hosts if host]
+    return [clue_of("p2p_iommu_acs", hits, [replace(c, rank=None, gpu=None) for c in culprits], hits[0].sentence)]
 
 
 def _all_initialised(job: JobLogs) -> bool:

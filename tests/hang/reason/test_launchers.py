@@ -45,6 +45,21 @@ def of(folder: Path, text: str) -> Triage:
          CRASHED, "n5"),
         ("n3 kernel: [ 12.500000] mlx5_core 0000:3b:00.0: poll_health:957:(pid 0): device's health compromised - "
          "reached miss count\n", "ib_device_fatal", "n3"),
+        ("Child process 81 (local_rank 2) FAILED (exitcode 1)\nError msg: Process failed with exitcode 1\n", RAISED, 2),
+        ("            Exit status of rank 3: killed by signal 9\n", KILLED, 3),
+        ("mpiexec noticed that process rank 4 with PID 10 on node n1 exited on signal 6 (Aborted).\n", RAISED, 4),
+        ("=   EXIT CODE: 9\n[proxy:0:0@n6] main (./pm/pmiserv/pmip.c:210): demux engine error\n", KILLED, "n6"),
+        ("n7 kernel: [ 12.500000] mlx5_core 0000:3b:00.0: synd 0x7: irisc not responding\n", "ib_device_fatal", "n7"),
+        ("n2 kernel: [ 12.500000] NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x22:0x56:894)\n", "gpu_hardware",
+         "n2"),
+        ("ORTE has lost communication with its daemon located on node:\n\n  hostname:  n9\n", "net_connection_lost",
+         "n9"),
+        ("slurmstepd: error: Exceeded job memory limit\nslurmstepd: error: *** JOB 7 ON n4 CANCELLED AT 2025-01-01T00:"
+         "00:00 ***\n", KILLED, "n4"),
+        ("terminate called after throwing an instance of 'std::out_of_range'\n  what():  map::at\n\n=   PID 66 RUNNING "
+         "AT n2\n=   EXIT CODE: 134\n", RAISED, "n2"),
+        ('n1:4:4 [0] src/init.cc:179 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to hang!\n',
+         "p2p_iommu_acs", "n1"),
         ("srun: error: Node failure on n12\n", "missing_rank", "n12"),
         ("[n7:12] *** An error occurred in MPI_Allreduce\n[n7:12] *** reported by process [31,2]\n[n7:12] *** on "
          "communicator MPI_COMM_WORLD\n[n7:12] *** MPI_ERR_TRUNCATE: message truncated\n", "mismatch_shape", 2),
@@ -71,6 +86,10 @@ def test_the_launcher_s_word_about_who_ended(tmp_path: Path, text: str, fault_cl
         ("Failed to send RPC to coordination service. Either the leader task was preempted/died/restarted\n",
          "cascade_store_lost"),
         ("Expected 8 threads to join the rendezvous, but only 7 of them arrived on time.\n", "missing_rank"),
+        ("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Terminated (signal 15)\n", "job_cancelled"),
+        ("  hostname:  n9\n", "undetermined"),
+        ("[W reducer.cpp:1050] Warning: find_unused_parameters=True was specified, but did not find any unused "
+         "parameters.\n", "healthy"),
         ("ABORT!!! Out of all 2 trainers, the trainer process with rank=[0, 1] was aborted.\n", "undetermined"),
         ("node: mlx5_core 0000:3b:00.0: firmware version: 20.31.1014\n", "undetermined"),
     ],
@@ -112,3 +131,40 @@ def test_the_last_words_of_a_log_count_as_raised_without_their_frames(tmp_path: 
 )  # fmt: skip
 def test_the_class_of_an_exit_code(code: int | None, fault_class: str) -> None:
     assert ended_as(code) == fault_class
+
+
+def test_the_launcher_names_who_crashed_where_their_own_lines_do_not(tmp_path: Path) -> None:
+    text = (
+        "W1212 04:02:33.403934 24044 init.cc:205] *** SIGSEGV (@0x0) received by PID 24044 (TID 0x7f64) from PID 0\n"
+        "ABORT!!! Out of all 4 trainers, the trainer process with rank=[0, 2] was aborted. Please check its log.\n"
+    )
+    answer = of(tmp_path, text)
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == (CRASHED, [0, 2])
+
+
+def test_ranks_that_ended_alike_are_all_named(tmp_path: Path) -> None:
+    block = "[{0}]:\n  time      : 2025-01-01_00:00:00\n  host      : n1\n  rank      : {0} (local_rank: {0})\n"
+    text = "Failures:\n" + "".join(f"{block.format(at)}  exitcode  : 1 (pid: 4{at})\n" for at in (1, 2))
+    answer = of(tmp_path, text)
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == (RAISED, [1, 2])
+    assert answer.confidence < 0.5
+
+
+def test_members_of_an_aborted_communicator_on_one_gpu(tmp_path: Path) -> None:
+    line = "n1:{0}:{0} [0] NCCL INFO comm 0x5{0} rank {1} nranks 2 cudaDev 0 busId {2} - Abort COMPLETE\n"
+    assert of(tmp_path, line.format(70, 0, 86000) + line.format(71, 1, 86000)).fault_class == "duplicate_gpu"
+    assert of(tmp_path, line.format(70, 0, 86000) + line.format(71, 1, 87000)).fault_class != "duplicate_gpu"
+
+
+def test_a_rank_that_only_lost_the_store_did_not_serve_it(tmp_path: Path) -> None:
+    lost = "[rank{}]:[W TCPStore.cpp:106] sendBytes failed on SocketImpl(fd=97, addr=[n]:50828, remote=[::1]:459)\n"
+    alive, other = of(tmp_path, lost.format(0)), of(tmp_path, lost.format(7))
+    assert (alive.fault_class, alive.culprits) == ("cascade_store_lost", ())
+    assert [culprit.rank for culprit in other.culprits] == [0]
+    assert "port 459" in alive.headline
+
+
+def test_a_warning_about_speed_between_other_lines_says_nothing_of_health(tmp_path: Path) -> None:
+    warning = "UserWarning: Grad strides do not match bucket view strides. This is not an error\n"
+    assert of(tmp_path, warning).fault_class == "healthy"
+    assert of(tmp_path, warning + "loading the next shard\n" * 9).fault_class == "undetermined"
