@@ -61,8 +61,8 @@ def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
     store = [hit for hit in store if hit.name != "store-get" or not TIMED_OUT.search(hit.line.text)]
     if store and not reports:
         ends = [Culprit(host=match["host"]) for hit in store if (match := _REMOTE.match(hit.groups.get("remote", "")))]
-        lost = {job.rank_of(hit.line) for hit in store if hit.name in _LOST_BY}  # alive, so it was not its process
-        zero = [] if 0 in lost else [job.of_rank(0)]
+        alive = {job.rank_of(hit.line) for hit in store if hit.name in _LOST_BY}
+        zero = [] if 0 in alive else [job.of_rank(0)]
         where = "its host" if ends else "rank 0, which serves it," if zero else "the launcher, which serves it here,"
         return NoCause(
             "cascade_store_lost",
