@@ -77,11 +77,13 @@ class Background:
         trains: Callable[[], int] = threading.get_native_id,
         durations: Callable[[bool], object] = lambda _last: None,
         fence: Fence | None = None,
+        keep: Callable[[], object] = lambda: None,
     ) -> None:
         """``write``: writes what the training's thread has not written, if it makes no progress. ``host``: returns the
         next sample for ``host_file``, given the pauses since the last one. ``trains``: returns the native id of the
-        training's thread. ``durations``: writes durations of collectives; its argument is True in the last call."""
-        self._durations = durations
+        training's thread. ``durations``: writes durations of collectives; its argument is True in the last call.
+        ``keep``: keeps the detail of steps around incidents."""
+        self._durations, self._keep = durations, keep
         self._pauses, self._trains = PauseWatch(), trains
         self._host, self._host_file = host, host_file
         self._write = write
@@ -154,6 +156,7 @@ class Background:
         if self._traces is not None:
             self._traces.look()
         self._write()
+        self._keep()
 
     def _sample(self) -> None:
         self._durations(False)

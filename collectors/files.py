@@ -160,7 +160,7 @@ class LineFile:
 
     def write(self, *records: Any) -> int:
         """Writes one line per record, all in one write if they are of one part; on a full disk, the first ones that
-        fit. Returns the number of lines written."""
+        fit. ``bytes`` are a line already. Returns the number of lines written."""
         if self._off or not records or os.getpid() != self._pid:
             return 0
         lines: list[bytes] = []  # that are not written yet
@@ -176,7 +176,7 @@ class LineFile:
                 try:
                     if self._parts[-1].number and not self._parts[-1].size and not lines:
                         self.at_begin(record)
-                    lines.append(encode(record))
+                    lines.append(record if isinstance(record, bytes) else encode(record))
                     size += len(lines[-1])
                 except (TypeError, ValueError, AttributeError) as error:  # a field that is not JSON, such as a tensor
                     self._leave_out(error)

@@ -10,6 +10,7 @@ All files of a run are in one folder, written by the training processes and read
     <run>/ranks/00017/device_steps.jsonl   one line per step, on the device's clock (CUDA only)
     <run>/ranks/00017/durations.jsonl      durations of collectives on the device, from PyTorch's Flight Recorder
     <run>/ranks/00017/collectives.jsonl    one line per step, one row per collective
+    <run>/ranks/00017/kept.jsonl           one line per incident: the full detail of the steps around it
     <run>/ranks/00017/checkpoints.jsonl    one line per checkpoint, with its cost
     <run>/ranks/00017/numbers.jsonl        losses and gradient norms that are not finite, or jump
     <run>/ranks/00017/device.jsonl         samples of the device, or the reason why there are none
@@ -27,6 +28,7 @@ All files of a run are in one folder, written by the training processes and read
                                            flight_recorder_asked_gloo_17 that of a second recorder
     <run>/asked.json                       the launcher's request to every rank for stacks, dump and a last heartbeat
     <run>/packer.json                      how often a packer carries the records away; see ``packing``
+    <run>/keep_asked.json                  the steps around an incident whose detail every rank keeps
     <run>/trace_asked.json                 a request of `diag trace` for a profiler window or a memory snapshot
     <run>/exits.json                       the exit codes of the processes, if not all succeeded
     <run>/unrecorded.jsonl                 one line per process that trained and was not recorded
@@ -136,6 +138,7 @@ class RankLayout:
     device_steps = _Entry("device_steps.jsonl")
     collectives = _Entry("collectives.jsonl")
     durations = _Entry("durations.jsonl")
+    kept = _Entry("kept.jsonl")
     checkpoints = _Entry("checkpoints.jsonl")
     numbers = _Entry("numbers.jsonl")
     device = _Entry("device.jsonl")
@@ -217,6 +220,7 @@ class RunLayout:
     verdict = _Entry("verdict.json")
     asked = _Entry("asked.json")  # the launcher's request to the collectors; see ``records.Asked``
     trace_asked = _Entry("trace_asked.json")  # a request for a profiler window; see ``records.TraceAsked``
+    keep_asked = _Entry("keep_asked.json")  # spans of steps whose detail is kept; see ``records.KeepAsked``
     exits = _Entry("exits.json")
     # Which processes of the training were not recorded; see ``records.Unrecorded``.
     unrecorded = _Entry("unrecorded.jsonl")

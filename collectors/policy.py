@@ -122,6 +122,16 @@ class Recording(Topic, name="recording", fixed=True):
     )
     steps_of_sums = threshold(50, "steps")
     patience_s = threshold(5.0, "s")
+    kept_around = threshold(20, "steps", "chosen", "before and after an incident, of which the full detail is kept")
+    kept_apart = threshold(
+        1_000, "steps", "chosen: in each of them, one incident of a kind", "repeated ones do not displace the others"
+    )
+    kept_share = threshold(0.25, "fraction", "chosen", "of the bytes for kept steps that one incident takes")
+    kept_looks_s = threshold(10.0, "s", "chosen", "between two looks whether the detail of steps is to be kept")
+    slow_s = threshold(5.0, "s", "chosen: as silence.slow_s", "a step that takes longer may be an incident")
+    slow_steps = threshold(5, "times", "chosen: as silence.slow_steps", "times the usual step: it is one")
+    usual_steps = threshold(64, "steps", "chosen", "whose median is the usual step")
+    least_usual_steps = threshold(20, "steps", "chosen", "before a step is compared with the usual one")
     machine_lines_to_a_whole = threshold(
         30, "lines", "chosen: every thirtieth line of machine.jsonl has all values, the others what changed"
     )
@@ -183,6 +193,8 @@ class RecordedFiles(Topic, name="recorded-files", fixed=True):
     )
     answer_bytes = threshold(512 << 20, "bytes", "chosen", "the result of an analysis: a row for each step and rank")
     lines_bytes = threshold(4 << 30, "bytes", "chosen", "a.jsonl file, which is read line by line")
+    head_bytes = threshold(64, "bytes", "chosen", "of a line, in which its step stands first")
+    searched_bytes = threshold(1 << 16, "bytes", "chosen", "of a file, in which a step is searched line by line")
     line_bytes = threshold(64 << 20, "bytes", "chosen", "a step of 4,096 collectives takes 400 kB")
     log_tail_bytes = threshold(1 << 20, "bytes", "chosen", "the end of a log of which a few lines are shown")
     most_entries = threshold(1_000_000, "files", "chosen", "files and folders that a walk looks at")

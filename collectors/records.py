@@ -54,6 +54,13 @@ DEVICE = "device."  # prefix of a column on the device's own clock
 LAG = DEVICE + "lag"  # how much later the device began the step than its host
 UNLAUNCHED = DEVICE + "unlaunched"  # while its host had not launched all of the next work: it may have been idle
 
+# KeptLine.why: the watcher of the job says that its verdict changed, or that it is stuck; a rank sees a step that takes
+# far longer than usual, and that it was started again.
+VERDICT = "verdict"
+STUCK = "stuck"
+STALLED = "stalled"
+RESTART = "restart"
+
 # StepRecord.window
 WINDOW_NONE = ""
 WINDOW_WARMUP = "warmup"  # the profiler runs but does not record
@@ -282,6 +289,19 @@ class DeviceStepRecord:
 
 
 @dataclass(slots=True)
+class KeptLine:
+    """A line of kept.jsonl: lines of other streams as they were, of the steps from ``first`` to ``last``. ``why``:
+    VERDICT, STUCK, STALLED or RESTART."""
+
+    first: int
+    last: int
+    why: str
+    steps: list[StepRecord] = field(default_factory=list)
+    collectives: list[CollectiveLine] = field(default_factory=list)
+    device_steps: list[DeviceStepRecord] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class CheckpointRecord:
     """A line of checkpoints.jsonl: one checkpoint, as this rank saw it.
 
@@ -394,6 +414,19 @@ class TraceAsked:
     why: str = ""
     unix_ns: int = 0
     memory: bool = False  # a snapshot instead of a window: ``count`` is 0, ``first_step`` the step of the request
+
+
+@dataclass(slots=True)
+class KeepAsked:
+    """An entry of keep_asked.json: the ranks keep the full detail of the steps from ``first`` to ``last``. ``number``
+    counts the requests of a run from 1; ``why``: VERDICT or STUCK. A rank that began after ``unix_ns`` has other steps
+    of these numbers."""
+
+    number: int
+    first: int
+    last: int
+    why: str
+    unix_ns: int
 
 
 @dataclass(slots=True)

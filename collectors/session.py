@@ -43,6 +43,7 @@ from .durations import poll_of
 from .fence import Fence
 from .files import Complaints, encode, replace_file
 from .identity import identify, rank_and_world
+from .kept import KeptSteps
 from .launchers import joins
 from .layout import RunLayout
 from .machine import MachineSampler
@@ -169,7 +170,11 @@ class Collector(AbstractContextManager["Collector"]):
         summary = StepSummary(
             streams.summary, self._identity, settings.summary_steps, StepSums(streams.sums), utilization
         )
-        self._lines = StepLines(streams.steps, streams.collectives, summary)
+        self._kept = KeptSteps(
+            self._layout, streams.kept, streams.most_kept_bytes, self._run.keep_asked, accelerator is not None,
+            restarted=self._run.is_restart,
+        )  # fmt: skip
+        self._lines = StepLines(streams.steps, streams.collectives, summary, self._kept)
         self._clock = _clock_of(accelerator)
         self._event_type = accelerator.event_type if accelerator is not None else None
         self._timer = timer or CollectiveTimer(settings.max_collectives_per_step, fence=fence)
@@ -204,6 +209,7 @@ class Collector(AbstractContextManager["Collector"]):
             lambda: self._thread.native_id,
             self._poll_durations,
             fence,
+            self._kept.poll,
         )
         node = NodeLock(run_dir, f"{self._identity.host} {self._identity.boot_id}")
         self._machine = MachineSampler(streams.machine, node, settings.machine_interval_s, settings.nvml, fence)

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from .calls import RecordedCall
 from .device_times import DeviceBegins, WaitsSeen, blocked_by, edges, in_order, not_launched, unlaunched_ns
 from .files import LineFile
+from .kept import KeptSteps
 from .policy import RECORDING
 from .records import (
     BEGIN,
@@ -373,8 +374,10 @@ class StepLines:
     """The lines of one rank's steps and collectives, and their summary. The training's thread adds; it and the
     heartbeat's write."""
 
-    def __init__(self, steps: LineFile, collectives: LineFile, summary: StepSummary) -> None:
-        self._steps, self._collectives, self._summary = steps, collectives, summary
+    def __init__(
+        self, steps: LineFile, collectives: LineFile, summary: StepSummary, kept: KeptSteps | None = None
+    ) -> None:
+        self._steps, self._collectives, self._summary, self._kept = steps, collectives, summary, kept
         self._waiting: deque[tuple[StepRecord, TimerRecords]] = deque()
         self._due = 0  # write once this many steps have ended,
         self._due_ns = 0  # or a step ends at this time or later
@@ -445,6 +448,8 @@ class StepLines:
         self._steps.write(*(record for (record, _), complete in zip(waiting, all_written, strict=True) if complete))
         for (record, _), step_rows in zip(waiting, rows, strict=True):
             self._summary.add(record, step_rows)
+            if self._kept is not None:
+                self._kept.passed(record)
 
     def _name_groups(self, line: CollectiveLine) -> None:
         """Names all groups in the first line of a piece, as those before it may be removed."""

@@ -1,6 +1,7 @@
 """The streams of one rank, each with a share of the byte budget of its own, so that none ends because another is large.
 
     full detail of the newest steps     steps, collectives, device_steps, durations
+    and of those around incidents       kept
     each step's phases                  summary
     sums over 50, 1,000, 20,000 steps   sums
     windows and memory snapshots        files of their own; the oldest go
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 from .files import Budget, Complaints, LineFile
 from .layout import RankLayout
+from .policy import RECORDING
 
 
 class _Share(NamedTuple):
@@ -25,23 +27,25 @@ class _Share(NamedTuple):
 
 
 _WINDOWS = "windows"
-# 1,000 steps of 100 collectives each take 11 MB of rows and, on a device, 9 MB of its records; the phases of a day of
-# steps of a second take 7 MB.
+# Of 64 MB, each rank keeps 1,000 steps of 100 collectives in full and the phases of a day of steps of a second, also
+# right after the oldest part of a stream was removed: 12.9 MB of rows, or on a device 9.5 MB and 7 MB of its records;
+# 6 MB of phases, or on a device 9.6 MB. Measured: docs/benchmarks/long-runs.md.
 _SHARES = {
-    "steps": _Share(5, 3),
-    "collectives": _Share(26, 4),
+    "steps": _Share(4, 3),
+    "collectives": _Share(28, 4),
     "device_steps": _Share(20, 4, on_device=True),
-    "durations": _Share(8, 2, on_device=True),
-    "summary": _Share(14, 4),
+    "durations": _Share(7, 2, on_device=True),
+    "summary": _Share(27, 4),
     "sums_of_50": _Share(8, 3),
-    "sums_of_1000": _Share(3),
+    "sums_of_1000": _Share(5),
     "sums_of_20000": _Share(1),
+    "kept": _Share(7),
     "device": _Share(3, on_device=True),
     "host": _Share(3),
     "machine": _Share(1),
     "checkpoints": _Share(1),
     "numbers": _Share(1),
-    _WINDOWS: _Share(16),
+    _WINDOWS: _Share(12),
 }
 
 
@@ -62,6 +66,7 @@ class Streams:
 
         self.windows = budget_of[_WINDOWS]  # of profiler windows and memory snapshots together
         self.steps, self.collectives, self.device_steps = stream("steps"), stream("collectives"), stream("device_steps")
+        self.kept, self.most_kept_bytes = stream("kept"), int(RECORDING.kept_share * budget_of["kept"].limit)
         self.durations, self.summary = stream("durations"), stream("summary")
         self.sums = {50: stream("sums_of_50"), 1_000: stream("sums_of_1000"), 20_000: stream("sums_of_20000")}
         self.device, self.host, self.machine = stream("device"), stream("host"), stream("machine")
@@ -70,6 +75,6 @@ class Streams:
     def close(self) -> None:
         for file in (
             self.steps, self.collectives, self.device_steps, self.durations, self.summary, *self.sums.values(),
-            self.device, self.host, self.machine, self.checkpoints, self.numbers,
+            self.kept, self.device, self.host, self.machine, self.checkpoints, self.numbers,
         ):  # fmt: skip
             file.close()

@@ -41,6 +41,7 @@ from diag.rundir.asked import StepsAsked, steps_asked
 from diag.rundir.durations import with_ranks
 from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector
 from diag.rundir.job_ranks import of_its_job
+from diag.rundir.kept import with_kept
 from diag.rundir.lines import interval_s, read_manifest
 from diag.rundir.local import local_path as local_path
 from diag.rundir.local import local_paths as local_paths
@@ -673,6 +674,8 @@ def _restricted(tables: Tables, asked: StepsAsked) -> Tables:
 
     only, left = only_of(tables, asked), tables.retained
     if left is not None and only.first < left.first:
+        if (kept := with_kept(tables, only)) is not None:
+            return restricted(kept, only)
         raise DiagError(
             f"{asked.text}: of steps {only.first:,} to {left.first - 1:,} no full records are left",
             hint="diag analyze and diag.summaries.open_by_size analyse what is left of them: phases, and sums",

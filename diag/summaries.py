@@ -32,11 +32,12 @@ from diag.model.history import History, Life
 from diag.model.steps import Coverage, Recommendation
 from diag.rundir.asked import steps_asked
 from diag.rundir.job_ranks import job_ranks
+from diag.rundir.kept import with_kept
 from diag.rundir.local import local_path, local_paths
 from diag.rundir.policy import RUN_READING
 from diag.rundir.run import must_exist, open_paths
 from diag.rundir.summaries import Summaries, has_summaries, read_span, read_summaries, read_sums
-from diag.rundir.tables import Only, RankTables, Tables, axes_of, of_steps
+from diag.rundir.tables import Only, RankTables, Tables, axes_of, of_steps, restricted
 from diag.tables import frames
 from diag.words.formatting import rank_ranges
 from diag.words.places import shown
@@ -213,9 +214,10 @@ def open_by_size(
         return open_run(*paths, reading=reading, steps=steps, since=since)
     tables = open_paths(paths, reading)
     only, left = only_of(tables, asked), tables.retained
-    if left is not None and only.first < left.first:
-        return open_steps(paths[0], only)
-    return analyze(tables, asked)
+    if left is None or only.first >= left.first:
+        return analyze(tables, asked)
+    kept = with_kept(tables, only)
+    return analyze(restricted(kept, only)) if kept is not None else open_steps(paths[0], only)
 
 
 def _first_ranks(path: Path) -> Tables:

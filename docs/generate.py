@@ -301,10 +301,12 @@ _FILES = {
     "device.jsonl": "DeviceRecord",
     "host.jsonl": "HostRecord",
     "machine.jsonl": "MachineRecord",
+    "kept.jsonl": "KeptLine",
     "checkpoints.jsonl": "CheckpointRecord",
     "numbers.jsonl": "NumberRecord",
     "asked.json": "Asked",
     "trace_asked.json": "TraceAsked",
+    "keep_asked.json": "KeepAsked",
     "exits.json": "RankExit",
     "unrecorded.jsonl": "Unrecorded",
 }
@@ -333,7 +335,8 @@ def run_directory() -> str:
         "files, its parts: `steps.jsonl`, `steps.000001.jsonl`, `steps.000002.jsonl`, and so on. Only the last part "
         "grows. When the stream has used its share, its first part is removed. So the newest steps are there in full "
         "(`steps`, `collectives`, `device_steps`), the phases of each step for longer (`summary`), and sums for "
-        "longer still (`sums50`, `sums1000`, `sums20000`). The first line of each part of `collectives` and "
+        "longer still (`sums50`, `sums1000`, `sums20000`). Of the steps around incidents all records are in `kept` as "
+        "well, one line an incident; the oldest go there, too. The first line of each part of `collectives` and "
         "`durations` names all process groups so far. Profiler windows and memory snapshots have a share as well: the "
         "oldest go.\n",
         "Times are integers in nanoseconds of the host's monotonic clock, unless a name says `unix_ns`. Fields are "

@@ -17,6 +17,9 @@ import msgspec
 import pytest
 
 from diag.collectors.background import TraceRequests
+from diag.collectors.files import Budget, Complaints, LineFile
+from diag.collectors.kept import KeptSteps
+from diag.collectors.layout import RunLayout
 from diag.collectors.records import (
     Asked,
     CheckpointRecord,
@@ -26,6 +29,7 @@ from diag.collectors.records import (
     DurationLine,
     Heartbeat,
     HostRecord,
+    KeptLine,
     MachineRecord,
     Manifest,
     RankExit,
@@ -119,6 +123,11 @@ CHECKPOINT = {
     "checkpoint_format": 1,
 }  # fmt: skip
 WINDOW = {"number": 1, "first_step": 5, "count": 2, "ranks": [0, 1], "memory": False}
+KEPT = {
+    "first": 1, "last": 2, "why": "stalled", "steps": [example(StepRecord)], "collectives": [recorded("collectives.jsonl")[0]],
+    "device_steps": [example(DeviceStepRecord)],
+}  # fmt: skip
+KEEP = {"number": 1, "first": 5, "last": 9, "why": "stuck", "unix_ns": 4 * 10**18}
 ANSWER = {
     "verdict": {
         "bottleneck": "b",
@@ -136,6 +145,12 @@ def look(path: Path) -> object:
     taken: list[TraceAsked] = []
     TraceRequests(path, 0, taken.append, taken.append).look()
     return taken
+
+
+def keep(path: Path) -> object:
+    nothing = RunLayout(path.parent).rank(0)
+    asked = KeptSteps(nothing, LineFile(nothing.kept, Budget(0), Complaints(0)), 0, path, False, False)
+    return asked.requested()
 
 
 def trainer(path: Path) -> object:
@@ -163,12 +178,14 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "device_steps.jsonl": of_lines(DeviceStepRecord, example(DeviceStepRecord)),
     "collectives.jsonl": of_lines(CollectiveLine, recorded("collectives.jsonl")[0]),
     "durations.jsonl": of_lines(DurationLine, {**example(DurationLine), "rows": [["0", 1, "all_reduce", 1000, "float32", 5, 500]]}),
+    "kept.jsonl": of_lines(KeptLine, KEPT),
     "checkpoints.jsonl": of_lines(CheckpointRecord, example(CheckpointRecord)),
     "device.jsonl": of_lines(DeviceRecord, {**DEVICE, "monotonic_ns": MINUTE_NS}),
     "host.jsonl": of_lines(HostRecord, {"monotonic_ns": 1, "interval_ns": 5, "pauses": [[1, 2]]}),
     "machine.jsonl": of_lines(MachineRecord, {"monotonic_ns": 1, "values": {"net.eth0.rx_errors": 5}, "whole": True}),
     "unrecorded.jsonl": of_lines(Unrecorded, example(Unrecorded)),
     "trace_asked.json": (json.dumps(WINDOW), look),
+    "keep_asked.json": (json.dumps({"spans": [KEEP]}), keep),
     "settings": (CollectorSettings().to_json(), settings),
     "options": (TrainerOptions().to_json(), trainer),
     "verdict.json": (json.dumps(ANSWER), read_answer),

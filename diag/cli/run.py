@@ -330,6 +330,7 @@ def _run_bundled(options: RunOptions) -> int:
         injected=list(trainer.inject),
         resumed_from=trainer.resume or "",
     )
+    launch = replace(launch, packing=packing)
     with packed(layout.root, packing, launch.say):
         outcome = bundled(layout, launch, settings, trainer)
     return say_end(_with_other_nodes(layout, packing), outcome, options.collect, quiet=options.quiet)
@@ -364,7 +365,8 @@ def _run_own(context: typer.Context, command: list[str], options: RunOptions) ->
         folder, launch, without_addresses(sys.argv[1:]), Path(command[0]).stem, world_size=world_size
     )
     settings = options.of_collectors()
-    launch = replace(launch, environment=environment_of(layout, settings, collect, packing if not is_script else None))
+    environment = environment_of(layout, settings, collect, packing if not is_script else None)
+    launch = replace(launch, environment=environment, packing=packing)
     start = partial(run_script, module=options.module) if is_script else run_command
     with packed(layout.root, packing, launch.say):
         outcome = start(layout, launch, settings, command)

@@ -5,14 +5,24 @@ from __future__ import annotations
 from msgspec import Struct
 
 
+class KeptSpan(Struct, frozen=True):
+    """Steps around an incident, from ``first`` to ``last``, whose records were kept. ``why``: as in ``KeptLine``."""
+
+    first: int
+    last: int
+    why: str
+
+
 class Retained(Struct, frozen=True):
     """Numbers of steps. All records of the steps from ``first`` to ``last`` are there; of those from ``phases_from``
-    on, the phases of each step, and of those from ``sums_from`` on, sums over several; None without any."""
+    on, the phases of each step, and of those from ``sums_from`` on, sums over several; None without any. ``kept``: of
+    the steps before ``first``, those around incidents of which all records are there."""
 
     first: int
     last: int
     phases_from: int | None
     sums_from: int | None
+    kept: tuple[KeptSpan, ...] = ()
 
     @property
     def begin(self) -> int:

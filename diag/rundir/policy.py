@@ -172,11 +172,9 @@ class Blocks(Topic, name="blocks", fixed=True):
         "lines",
         "chosen: of a file, which show whether it is in the order of the steps; where lines are read, each is compared",
     )
-    head_bytes = threshold(64, "bytes", "chosen", "of a line, in which its step stands first")
     kept_bytes = threshold(
         1 << 28, "bytes", "chosen", "at most, of what is kept of a block, which takes a few megabytes"
     )
-    searched_bytes = threshold(1 << 16, "bytes", "chosen", "of a file, in which a step is searched line by line")
 
 
 BLOCKS = Blocks()

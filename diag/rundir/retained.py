@@ -9,31 +9,21 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from diag.collectors.layout import RankLayout, begins_with_run, numbered_parts
-from diag.collectors.policy import RECORDED_FILES, RECORDING
+from diag.collectors.layout import RankLayout, numbered_parts
+from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import open_regular
+from diag.collectors.step_places import complete_from
 from diag.model import DAMAGED
 from diag.model.retained import Retained
 
 from .columns import Steps
+from .kept import kept_spans
 
 
 class _Line(Struct):
-    """The number with which the lines of a stream begin."""
+    """The number of the first step in a line of several."""
 
-    step: int | None = None
-    first: int | None = None  # of a line of several steps
-
-
-def complete_from(files: RankLayout) -> int | None:
-    """The number of the first step of which a rank has all records; None if no record of it was removed."""
-    firsts = [_first_step(files.steps)] if not begins_with_run(files.steps) else []
-    # A line of an earlier step may have had the calls of this one that ended late.
-    streams = (files.collectives, files.device_steps)
-    calls = [_first_step(stream) for stream in streams if not begins_with_run(stream)]
-    firsts += [first + RECORDING.latest_calls + 1 for first in calls if first is not None]
-    known = [first for first in firsts if first is not None]
-    return max(known) if known else None
+    first: int
 
 
 def retained(files: Mapping[int, RankLayout], steps: Mapping[int, Steps]) -> Retained | None:
@@ -45,13 +35,14 @@ def retained(files: Mapping[int, RankLayout], steps: Mapping[int, Steps]) -> Ret
     first = max(int(of_rank.step[0]) for of_rank in whole.values())
     last = max(int(of_rank.step[-1]) for of_rank in whole.values())
     sums = [number for stream in some.sums.values() if (number := _first_step(stream)) is not None]
-    return Retained(min(first, last), last, _first_step(some.summary), min(sums, default=None))
+    first = min(first, last)
+    kept = tuple(span for span in kept_spans(some) if span.last < first)
+    return Retained(first, last, _first_step(some.summary), min(sums, default=None), kept)
 
 
 def _first_step(stream: Path) -> int | None:
     """The step in the first line of what is left of a stream."""
     for _, part in numbered_parts(stream):
         with suppress(OSError, *DAMAGED), open_regular(part, stream.parent.parent.parent) as file:
-            line = msgspec.json.decode(file.readline(RECORDED_FILES.line_bytes), type=_Line)
-            return line.step if line.step is not None else line.first
+            return msgspec.json.decode(file.readline(RECORDED_FILES.line_bytes), type=_Line).first
     return None

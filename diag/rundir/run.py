@@ -28,6 +28,7 @@ from diag.collectors.records import (
     StepRecord,
     Unrecorded,
 )
+from diag.collectors.step_places import complete_from
 from diag.errors import DiagError, ExitCode, readable
 from diag.model import Gap
 from diag.model.retained import Retained
@@ -62,7 +63,7 @@ from .local import copies_folder, pieces_of
 from .numbers import read_numbers
 from .one_job import of_one_job
 from .pieces import gaps_of_pieces, is_joined, joined
-from .retained import complete_from, retained
+from .retained import retained
 from .runs import split_job
 from .step_lines import CollectiveLines, RowsReader, stream_bytes
 from .tables import RankTables, RecordedRows, Tables

@@ -1,19 +1,14 @@
-"""A file of a run directory whose lines are in the order of their steps, read a few steps at a time.
-
-The place of a step is found by halving the file, so that reading some steps takes the time of these steps, however long
-the run is.
-"""
+"""A file of a run directory whose lines are in the order of their steps, read a few steps at a time: reading some steps
+takes the time of these steps, however long the run is."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Final
 
 import msgspec
 from msgspec import Struct
@@ -22,19 +17,13 @@ from diag.collectors.layout import MOST_NS, parts_of
 from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import open_regular
 from diag.collectors.records import CollectiveLine
+from diag.collectors.step_places import UnorderedError, line_after, lines_of
 from diag.model import DAMAGED, Gap, HugeError
 from diag.rundir.policy import BLOCKS
 
 from .columns import RowsBuilder
 from .lines import each_piece, pieces
 from .tables import RecordedRows
-
-# The collectors write the step first.
-_STEP: Final = re.compile(rb'\{\s*"step"\s*:\s*(\d{1,18})\s*[,}]')
-
-
-class UnorderedError(Exception):
-    """A line is not where the order of the steps has it, or has no step: the whole file has to be read."""
 
 
 class CollectiveLines(Struct, frozen=True):
@@ -81,7 +70,7 @@ class CollectiveLines(Struct, frozen=True):
             for part in parts_of(self.path):
                 with open_regular(part, self.run) as file:
                     for span in spans:
-                        begin, end = _lines_of(file, *span)
+                        begin, end = lines_of(file, *span)
                         file.seek(begin)
                         for piece in pieces(file, end):
                             hashed.update(piece)
@@ -98,7 +87,7 @@ class CollectiveLines(Struct, frozen=True):
                 with open_regular(part, self.run) as file:
                     size = os.fstat(file.fileno()).st_size
                     places = [size * at // BLOCKS.compared_lines for at in range(BLOCKS.compared_lines)]
-                    steps += [_line_after(file, place, size)[1] for place in places]
+                    steps += [line_after(file, place, size)[1] for place in places]
         except FileNotFoundError:  # a part was removed meanwhile; the others are as ordered
             pass
         except (OSError, UnorderedError):
@@ -162,57 +151,9 @@ def _take(path: Path, run: Path, first: int, last: int, take: Callable[[list[Col
 
     try:
         with open_regular(path, run) as file:
-            begin, end = _lines_of(file, first, last)
+            begin, end = lines_of(file, first, last)
     except FileNotFoundError:
         return []
     except OSError as error:
         return [Gap(str(path), f"cannot be read: {error.strerror}")]
     return each_piece(path, CollectiveLine, checked, run, (begin, end), checks=True) if begin < end else []
-
-
-def _lines_of(file: BinaryIO, first: int, last: int) -> tuple[int, int]:
-    """Where the lines of the steps from ``first`` to before ``last`` begin and end."""
-    size = os.fstat(file.fileno()).st_size
-    begin = _place_of(file, first, 0, size)
-    return begin, _place_of(file, last, begin, size)
-
-
-def _place_of(file: BinaryIO, step: int, low: int, high: int) -> int:
-    """Where the first line of this step or a later one begins. ``low``: where some line begins that is not behind it;
-    ``high``: the end of the file."""
-    end = high
-    while high - low > BLOCKS.searched_bytes:
-        middle = (low + high) // 2
-        begin, of_line = _line_after(file, middle, end)
-        if of_line is None or of_line >= step or begin >= high:
-            high = middle
-        else:
-            low = begin
-    file.seek(low)
-    at = low
-    while at < end:
-        line = file.readline(RECORDED_FILES.line_bytes)
-        match = _STEP.match(line)
-        if match is None:
-            if line.strip() and line.endswith(b"\n"):
-                raise UnorderedError
-            break  # the last line was not written to its end
-        if int(match[1]) >= step:
-            return at
-        at += len(line)
-    return at
-
-
-def _line_after(file: BinaryIO, place: int, end: int) -> tuple[int, int | None]:
-    """The begin of the first line that begins at ``place`` or later, and its step; None at the end of the file."""
-    file.seek(place - 1 if place else 0)
-    if place:
-        file.readline(RECORDED_FILES.line_bytes)
-    begin = file.tell()
-    head = file.read(BLOCKS.head_bytes)
-    match = _STEP.match(head)
-    if match is not None:
-        return begin, int(match[1])
-    if begin + len(head) >= end:
-        return begin, None  # nothing, or a line that was not written to its end
-    raise UnorderedError

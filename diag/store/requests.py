@@ -20,7 +20,8 @@ from diag.store.stores import Store
 
 NAME = "requests.json"
 _RUN = RunLayout(Path())
-ASKABLE = frozenset({_RUN.asked.name, _RUN.trace_asked.name})  # whoever can write to the store asks nothing else
+# Whoever can write to the store asks nothing else.
+ASKABLE = frozenset({_RUN.asked.name, _RUN.trace_asked.name, _RUN.keep_asked.name})
 
 
 class Requests(Struct):

@@ -29,6 +29,7 @@ from diag.words.places import show_as
 from .events import Event, line_of
 from .follow import Follower
 from .hang_monitor import take_back
+from .keeping import keep_around
 from .notify import Notifier, addresses, command_of
 from .policy import WATCHING
 
@@ -89,15 +90,20 @@ def watch(run: RunLayout) -> None:
         log.say(f"no messages are sent: {error.message}")
     notifier = Notifier(urls, command_of(""), log.say)
 
+    packing = packing_from()
+
     def tell(event: Event) -> None:
         log.say(line_of(event))
         notifier.tell(event)
         if event.goes_on:
             take_back(run.newest())
 
+    def keep(event: Event, attempt: RunLayout) -> None:
+        keep_around(event, attempt, packing)
+
     try:
         with _where_all_ranks_are(run, log) as whole:
-            follower = Follower(whole, tell) if whole is not None else None
+            follower = Follower(whole, tell, keep) if whole is not None else None
             ends_s: float | None = None
             while follower is not None and follower.look().live:
                 if _running(run.newest().rank(0)) is not None:

@@ -21,11 +21,16 @@ from .events import Event, Events
 
 
 class Follower:
-    """``tell`` is called with each event."""
+    """``tell`` is called with each event; ``keep`` with each and the attempt that it is about."""
 
-    def __init__(self, run: RunLayout, tell: Callable[[Event], object]) -> None:
+    def __init__(
+        self,
+        run: RunLayout,
+        tell: Callable[[Event], object],
+        keep: Callable[[Event, RunLayout], object] = lambda _event, _attempt: None,
+    ) -> None:
         self._run = run
-        self._tell = tell
+        self._tell, self._keep = tell, keep
         self._events = Events(str(run.root))
         self._root = run.root
         self._size = 0  # of the first rank's summary, when the verdict was looked at
@@ -45,9 +50,11 @@ class Follower:
             self._next_whole_s = time.monotonic() + WATCHING.whole_look_s
             for event in (*self._events.look(state), *self._events.look_at_numbers(_numbers(newest), state)):
                 self._tell(event)
+                self._keep(event, newest)
         if state.live and not state.stuck and (verdict := self._verdict(newest)) is not None:
             for event in self._events.look_at(verdict, state):
                 self._tell(event)
+                self._keep(event, newest)
         return state
 
     def _moves(self, layout: RunLayout) -> bool:
@@ -98,8 +105,14 @@ def _numbers(layout: RunLayout) -> Mapping[int, Sequence[NumberRecord]]:
 class FollowThread:
     """A follower in the launcher, from ``start`` to ``stop``. ``is_mine``: of several nodes' launchers, one follows."""
 
-    def __init__(self, run: RunLayout, tell: Callable[[Event], object], is_mine: Callable[[], bool]) -> None:
-        self._follower = Follower(run, tell)
+    def __init__(
+        self,
+        run: RunLayout,
+        tell: Callable[[Event], object],
+        is_mine: Callable[[], bool],
+        keep: Callable[[Event, RunLayout], object],
+    ) -> None:
+        self._follower = Follower(run, tell, keep)
         self._is_mine = is_mine
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="diag-follow", daemon=True)

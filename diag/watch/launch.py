@@ -66,6 +66,7 @@ class Launch:
     hang_timeout_s: float = 0  # time without progress after which the training counts as hung; 0: never
     ends_hung: bool = True  # ends a hung training; otherwise the hang is only reported, and evidence gathered
     notifier: Notifier | None = None  # of people and programs that are told what happens
+    packing: Packing | None = None  # how the records of its nodes are carried away
     say: Callable[[str], None] = say  # prints the monitor's messages while the training runs
 
     @property
@@ -266,6 +267,7 @@ class Watch:
     ) -> None:
         from .follow import FollowThread
         from .hang_monitor import Limits, Monitor
+        from .keeping import keep_around
         from .traces import AutoTrace
 
         self._layout = layout
@@ -275,7 +277,12 @@ class Watch:
             limits = Limits.of(launch.hang_timeout_s, collective_timeout_s)
             self._monitor = Monitor(layout, limits, launch.say, expected=workers, ends=launch.ends_hung)
         self._traces = AutoTrace(layout, settings, launch.say, workers)
-        self._following = FollowThread(layout, self._tell, lambda: any(worker.rank == 0 for worker in workers()))
+        self._following = FollowThread(
+            layout,
+            self._tell,
+            lambda: any(worker.rank == 0 for worker in workers()),
+            lambda event, attempt: keep_around(event, attempt, launch.packing),
+        )
         self.ended_well = False
 
     def __enter__(self) -> Self:

@@ -64,6 +64,13 @@ class Watching(Topic, name="watching", fixed=True):
         30.0, "s", "chosen", "between two verdicts on the newest steps, each of which takes 0.1 s"
     )
     most_load = threshold(0.002, "fraction", "chosen", "of a core: the next verdict is later if one takes longer")
+    kept_before_verdict = threshold(
+        100,
+        "steps",
+        "chosen: twice those that are analysed",
+        "before the step at which the verdict changed, of which the detail is kept",
+    )
+    kept_requests = threshold(15, "requests", "chosen", "to keep steps, that stay next to a new one")
     quiet_s = threshold(60.0, "s", "chosen", "between two messages, at least")
     notify_s = threshold(30.0, "s", "chosen", "for a delivery, which then is ended")
     notify_file_bytes = threshold(64 << 10, "bytes")

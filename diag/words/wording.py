@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from diag.collectors.records import RESTART, STALLED, STUCK, VERDICT
 from diag.model.accounts import Attribution
 from diag.model.axes import axis_words
 from diag.model.breakdown import CollectiveStat, ExposedCall
@@ -56,6 +57,15 @@ def divided_into(run: Mapping[str, Any]) -> str:
     return counted(run["steps"], "window" if run["steps_from"] == Division.UNDIVIDED else "step")
 
 
+KEPT_NAMED = 3  # spans of steps, the newest ones
+WHY_KEPT = {
+    VERDICT: "the verdict changed",
+    STUCK: "stuck",
+    STALLED: "a step stalled",
+    RESTART: "after a restart",
+}
+
+
 def resolutions(left: Retained) -> str:
     """Which steps are known, and how well."""
     parts = [f"steps {left.first:,} to {left.last:,} are there in full"]
@@ -63,6 +73,12 @@ def resolutions(left: Retained) -> str:
         parts.append(f"the phases of each step since step {left.phases_from:,}")
     if left.sums_from is not None and left.sums_from < left.first:
         parts.append(f"sums since step {left.sums_from:,}")
+    if left.kept:
+        newest = left.kept[-KEPT_NAMED:]
+        around = "; ".join(f"{span.first:,} to {span.last:,} ({WHY_KEPT.get(span.why, span.why)})" for span in newest)
+        more = f", and of {counted(len(left.kept) - len(newest), 'earlier incident')}" if left.kept[KEPT_NAMED:] else ""
+        asked = f"`--steps {newest[-1].first}:{newest[-1].last}`"
+        parts.append(f"also in full, around incidents: steps {around}{more}; {asked} analyses them")
     return "; ".join(parts)
 
 

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from diag.collectors.layout import RankLayout, RunLayout, part_of, parts_of
-from diag.collectors.records import CollectiveLine, StepRecord, SumLine
+from diag.collectors.records import RESTART, STALLED, VERDICT, CollectiveLine, KeptLine, StepRecord, SumLine
+from diag.collectors.step_places import complete_from
 from diag.rundir.lines import RestartedError, Tail, last_steps, read_lines
 from diag.rundir.step_lines import CollectiveLines
 from diag.rundir.summaries import read_summaries
-from tests.long_run import LongRun
+from diag.watch.keeping import ask_to_keep
+from tests.long_run import LongRun, S
 
 CALLS = 4
 
@@ -126,3 +128,84 @@ def test_a_follower_says_that_the_files_are_others(tmp_path: Path) -> None:
     stream.write_text(line)
     with pytest.raises(RestartedError):
         tail.read()
+
+
+# -- incidents ---------------------------------------------------------------------------------------------------------
+
+
+def kept_of(files: RankLayout) -> list[KeptLine]:
+    return read_lines(files.kept, KeptLine)[0]
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_the_steps_around_a_stall_are_kept_in_full(on_device: bool, tmp_path: Path) -> None:
+    run = LongRun(tmp_path, byte_budget=6_000_000, calls=CALLS, on_device=on_device)
+    run.train(400)
+    run.train(1, longer_ns=30 * S)
+    run.train(2_000)
+    run.close()
+    files = RunLayout(tmp_path).rank(0)
+    assert (complete_from(files) or 0) > 500
+    (line,) = kept_of(files)
+    assert (line.first, line.last, line.why) == (380, 420, STALLED)
+    assert [record.step for record in line.steps] == list(range(380, 421))
+    assert {each.step: len(each.rows) for each in line.collectives} == dict.fromkeys(range(380, 421), CALLS)
+    assert [record.step for record in line.device_steps] == (list(range(380, 421)) if on_device else [])
+
+
+def test_the_steps_that_the_watcher_asks_for_are_kept_once(tmp_path: Path) -> None:
+    run = LongRun(tmp_path, byte_budget=4_000_000, calls=CALLS)
+    files = RunLayout(tmp_path).rank(0)
+    run.train(100)
+    for first in (70, 80, 2_050):
+        ask_to_keep(RunLayout(tmp_path), first, first + 30, VERDICT)
+        run.train(1_000)
+    run.close()
+    assert [(line.first, line.last, line.why) for line in kept_of(files)] == [
+        (70, 100, VERDICT),
+        (2_050, 2_080, VERDICT),
+    ]
+
+
+def test_the_first_steps_after_a_restart_are_kept(tmp_path: Path) -> None:
+    run = LongRun(tmp_path, byte_budget=200_000, calls=1)
+    run.train(10)
+    again = LongRun(RunLayout(tmp_path).restart(1).root, byte_budget=4_000_000, calls=1, first_step=5)
+    again.train(100)
+    assert not kept_of(RunLayout(tmp_path).rank(0))
+    (line,) = kept_of(RunLayout(tmp_path).restart(1).rank(0))
+    assert (line.first, line.last, line.why) == (5, 45, RESTART)
+
+
+def test_evaluations_checkpoints_and_slow_first_steps_are_no_incidents(tmp_path: Path) -> None:
+    run = LongRun(tmp_path, byte_budget=500_000, calls=1)
+    run.train(5, longer_ns=60 * S)
+    run.train(300)
+    run.train(1, saved_ns=60 * S)
+    run.train(300)
+    run.close()
+    assert not kept_of(RunLayout(tmp_path).rank(0))
+
+
+def test_what_incidents_take_stays_in_its_share_and_the_oldest_goes(tmp_path: Path) -> None:
+    run = LongRun(tmp_path, byte_budget=500_000, calls=CALLS)
+    for _ in range(12):
+        run.train(1_000)
+        run.train(1, longer_ns=30 * S)
+    run.train(100)
+    run.close()
+    files = RunLayout(tmp_path).rank(0)
+    assert sum(part.stat().st_size for part in parts_of(files.kept)) <= 500_000 * 7 // 98
+    lines = kept_of(files)
+    assert 2 <= len(lines) < 12
+    assert lines[-1].first < 12_011 < lines[-1].last
+    assert len(list(files.folder.iterdir())) < 40
+
+
+def test_repeated_stalls_do_not_displace_other_incidents(tmp_path: Path) -> None:
+    run = LongRun(tmp_path, byte_budget=1_500_000, calls=1)
+    for _ in range(30):
+        run.train(60)
+        run.train(1, longer_ns=30 * S)
+    run.train(100)
+    assert len(kept_of(RunLayout(tmp_path).rank(0))) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 import diag
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
-from diag.collectors.records import Heartbeat
+from diag.collectors.records import STALLED, Heartbeat
+from diag.model.retained import KeptSpan
 from diag.rundir.curves import curves_of, sums_before
 from diag.show.page import page_of
+from diag.summaries import open_by_size
 from tests.long_run import LongRun, S
 
 STEPS = 3_000
@@ -68,12 +71,67 @@ def test_the_curves_cover_the_whole_run(run: Path) -> None:
 
 @pytest.mark.slow
 def test_each_step_is_in_one_value_of_the_curves_whatever_is_left(tmp_path: Path) -> None:
-    run = LongRun(tmp_path, byte_budget=60_000, calls=0)
+    run = LongRun(tmp_path, byte_budget=66_000, calls=0)
     run.train(24_000)
     run.close()
     files = RunLayout(tmp_path).rank(0)
     lines = sums_before(files, 24_000)
-    assert {line.count for line in lines} >= {20_000, 1_000, 50}
+    counts = {line.count for line in lines}
+    assert counts > {1_000, 50}
+    assert max(counts) > 10_000
     assert (lines[0].first, lines[-1].last) == (0, 23_999)
     assert [line.columns["step"] for line in lines] == pytest.approx([line.count * 1e6 for line in lines])
     assert all(after.first == before.last + 1 for before, after in pairwise(lines))
+
+
+@pytest.fixture(scope="module")
+def stalled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rank 1 stalls at step 400, long before the steps that are left in full."""
+    folder = tmp_path_factory.mktemp("stalled") / "R"
+    for rank in range(3):
+        of_rank = LongRun(folder, byte_budget=6_000_000, calls=4, rank=rank, world=3)
+        of_rank.train(400)
+        of_rank.train(1, longer_ns=30 * S, waited_ns=0 if rank == 1 else 30 * S)
+        of_rank.train(1_500)
+        of_rank.close()
+        replace_file(RunLayout(folder).rank(rank).heartbeat, encode(Heartbeat(0, 10**15, 1_900, "done", done=True)))
+    return folder
+
+
+def test_the_answer_says_of_which_incidents_the_detail_is_kept(stalled: Path) -> None:
+    result = diag.open_run(stalled)
+    assert result.tables.retained.kept == (KeptSpan(380, 420, STALLED),)
+    note = next(note for note in result.coverage.notes if "byte budget" in note)
+    assert "steps 380 to 420 (a step stalled)" in note
+    assert "`--steps 380:420`" in note
+
+
+def test_steps_around_an_incident_are_analysed_in_full(stalled: Path) -> None:
+    result = open_by_size(stalled, steps="385:415")
+    assert {step.step for step in result.attribution.steps} == set(range(385, 416))
+    assert all(len(rank.rows) == 31 * 4 for rank in result.tables.ranks.values())
+    assert result.verdict == diag.open_run(stalled, steps="385:415").verdict
+
+
+def test_of_steps_between_incidents_what_is_left_is_analysed(stalled: Path) -> None:
+    assert not any(len(rank.rows) for rank in open_by_size(stalled, steps="300:330").tables.ranks.values())
+
+
+def test_a_rank_that_kept_nothing_is_said(stalled: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(stalled, tmp_path / "R")
+    RunLayout(folder).rank(2).kept.unlink()
+    result = open_by_size(folder, steps="385:415")
+    assert set(result.attribution.ranks) == {0, 1}
+    assert "rank 2: the full records of steps 385 to 415 are not kept" in {
+        gap.reason for gap in result.coverage.skipped
+    }
+
+
+def test_damaged_lines_of_kept_steps_are_gaps(stalled: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(stalled, tmp_path / "R")
+    for rank in range(3):
+        with RunLayout(folder).rank(rank).kept.open("ab") as file:
+            file.write(b'{"first": "x"}\n{"first":1,"last":9,"why":"stalled","steps":7}\n{"first"')
+    assert KeptSpan(380, 420, STALLED) in diag.open_run(folder).tables.retained.kept
+    reasons = [gap.reason for gap in open_by_size(folder, steps="385:415").coverage.skipped]
+    assert any("invalid collector records on 2 of 3 lines" in reason for reason in reasons)

@@ -281,7 +281,7 @@ def test_an_outage_within_the_budget_loses_nothing_and_a_longer_one_the_oldest_d
     """Steps of a second, a budget that holds some 1,300 of them in full, and outages of 10 and of 45 minutes."""
     chance = random.Random(0)
     store = Unreliable(chance)
-    training = LongRun(tmp_path / "node", 13_000_000, calls=1)
+    training = LongRun(tmp_path / "node", 20_500_000, calls=1)
     node = Node(training.folder, PACKING, store)
 
     def train(minutes: int) -> None:

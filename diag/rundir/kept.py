@@ -1,0 +1,96 @@
+"""The full detail of the steps around incidents, which a run keeps when its streams lose it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from diag.collectors.layout import MOST_NS, RankLayout, RunLayout, parts_of
+from diag.collectors.policy import RECORDED_FILES
+from diag.collectors.reading import open_regular
+from diag.collectors.records import KeptLine
+from diag.model import DAMAGED, Gap
+from diag.model.retained import KeptSpan
+from diag.words.formatting import rank_ranges
+
+from .columns import StepsBuilder
+from .lines import read_lines
+from .step_lines import RowsReader
+from .tables import Only, RankTables, Tables
+
+
+class _Head(Struct):
+    """The begin of a line, without the records in it."""
+
+    first: int
+    last: int
+    why: str
+
+
+def kept_spans(files: RankLayout) -> tuple[KeptSpan, ...]:
+    """What a rank has kept, in order of steps. What cannot be read is left out."""
+    decode = msgspec.json.Decoder(_Head).decode
+    found = []
+    for line in _lines(files.kept, files.run):
+        with suppress(*DAMAGED):
+            head = decode(line)
+            if 0 <= head.first <= head.last < MOST_NS:
+                found.append(KeptSpan(head.first, head.last, head.why))
+    return tuple(sorted(found, key=lambda span: span.first))
+
+
+def _lines(stream: Path, run: Path) -> Iterator[bytes]:
+    for part in parts_of(stream):
+        with suppress(OSError), open_regular(part, run) as file:
+            while line := file.readline(RECORDED_FILES.line_bytes):
+                if line.endswith(b"\n"):
+                    yield line
+
+
+def with_kept(tables: Tables, only: Only) -> Tables | None:
+    """The run with the full records of these steps, of the ranks that have kept all of them; None if too few have."""
+    layout = RunLayout(tables.root)
+    gaps = list(tables.gaps)
+    ranks: dict[int, RankTables] = {}
+    for rank, of_rank in tables.ranks.items():
+        kept = _of_rank(layout.rank(rank), of_rank, only, gaps)
+        if kept is not None:
+            ranks[rank] = kept
+    without = [rank for rank, of_rank in tables.ranks.items() if len(of_rank.steps) and rank not in ranks]
+    if len(ranks) <= len(without):
+        return None
+    if without:
+        text = f"{rank_ranges(without)}: the full records of steps {only.first:,} to {only.last:,} are not kept"
+        gaps.append(Gap(str(layout.ranks_folder), text))
+    return replace(tables, ranks=ranks, gaps=tuple(gaps), store=None)
+
+
+def _of_rank(files: RankLayout, of_rank: RankTables, only: Only, gaps: list[Gap]) -> RankTables | None:
+    lines, unreadable = read_lines(files.kept, KeptLine, files.run)
+    lines = sorted(
+        (one for one in lines if one.first <= only.last and one.last >= only.first), key=lambda one: one.first
+    )
+    steps, rows = StepsBuilder(), RowsReader()
+    for line in lines:
+        steps.add([record for record in line.steps if only.has(record.step)])
+        rows.take([each for each in line.collectives if only.has(each.step)])
+    built = steps.built().sorted_by("step")
+    if built.numbers != set(range(only.first, only.last + 1)):
+        return None
+    gaps += unreadable
+    read = rows.read(files.kept, ())
+    on_device = (each for line in lines for each in line.device_steps if only.has(each.step))
+    return replace(
+        of_rank,
+        steps=built,
+        rows=read.rows,
+        groups={**of_rank.groups, **read.groups},
+        traces=(),
+        device_steps=tuple(sorted(on_device, key=lambda record: record.step)),
+        unread=None,
+    )
