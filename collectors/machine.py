@@ -22,7 +22,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,22 @@ from .records import MachineRecord
 # -- one rank of a node ------------------------------------------------------------------------------------------------
 
 
+def _holds(lock: NodeLock) -> bool:
+    try:
+        return lock.hold()
+    except OSError:  # it cannot be made here: what the machine knows is not known then
+        return False
+
+
 class MachineSampler:
     """Writes what the machine knows now and then, if this rank is the node's that does. In a thread of its own: a
     driver that hangs must not delay heartbeats."""
 
-    def __init__(self, file: LineFile, lock: NodeLock, interval_s: float, nvml: bool, fence: Fence) -> None:
-        self._file, self._lock, self._interval_s = file, lock, interval_s
+    def __init__(
+        self, file: LineFile, lock: Callable[[], NodeLock], interval_s: float, nvml: bool, fence: Fence
+    ) -> None:
+        """``lock``: the node's, called when the run directory is there."""
+        self._file, self._lock_of_node, self._interval_s = file, lock, interval_s
         self._gpus = Gpus() if nvml else None
         self._before: dict[str, int] = {}
         self._written = 0
@@ -61,10 +71,11 @@ class MachineSampler:
             self._thread.join(RECORDING.patience_s)
 
     def _run(self) -> None:
+        lock = self._lock_of_node()
         try:
             while not self._fence.off:
                 stopping = self._stop.is_set()
-                if self._lock.hold():
+                if _holds(lock):
                     self._file.write(self._record())
                 if stopping:
                     return
@@ -72,7 +83,7 @@ class MachineSampler:
         finally:
             if self._gpus is not None:
                 self._gpus.close()
-            self._lock.release()
+            lock.release()
 
     def _record(self) -> MachineRecord:
         now_ns, values = time.monotonic_ns(), readings(gpus=self._gpus)

@@ -1,4 +1,5 @@
-"""A lock of a node for a run. Standard library only: a watcher holds one in an environment without torch."""
+"""A lock for what one process of a node does, and another one where it has died. Standard library only: watchers and
+packers hold one in an environment without torch."""
 
 from __future__ import annotations
 
@@ -13,40 +14,66 @@ from .files import append_to
 
 
 class NodeLock:
-    """Held by one process of a node, for one run. The system releases it when that process ends, however it ends."""
+    """Held by one process of a node. The system releases it when that process ends, however it ends."""
 
-    def __init__(self, run_dir: Path, node: str) -> None:
-        """``node``: equal on all processes of the node only."""
-        key = f"{os.path.realpath(run_dir)}\n{node}\n{os.getuid() if hasattr(os, 'getuid') else ''}"
-        shared = Path("/dev/shm")  # not on a disk that nodes share
-        folder = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
-        self.path = folder / f"diag-machine-{sha256(key.encode(errors='surrogateescape')).hexdigest()[:24]}.lock"
+    def __init__(self, path: Path) -> None:
+        """``path``: of a file that processes of other nodes do not see."""
+        self.path = path
         self._file: Any = None
 
+    @classmethod
+    def of_run(cls, run_dir: Path, node: str) -> NodeLock:
+        """For what a node does for a run that nodes may share. ``node``: equal on all processes of the node only.
+        Containers that share memory and no file system may have different runs at one path."""
+        place = os.path.realpath(run_dir)
+        with contextlib.suppress(OSError):
+            about = run_dir.stat()
+            place += f"\n{about.st_dev} {about.st_ino}"
+        key = f"{place}\n{node}\n{os.getuid() if hasattr(os, 'getuid') else ''}"
+        shared = Path("/dev/shm")  # not on a disk that nodes share
+        folder = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+        return cls(folder / f"diag-node-{sha256(key.encode(errors='surrogateescape')).hexdigest()[:24]}.lock")
+
     def hold(self) -> bool:
-        """Whether this process holds the lock, which it takes if nobody does."""
+        """Whether this process holds the lock, which it takes if nobody does. OSError where it cannot be made."""
+        if self._file is not None and not self._is(self._file):  # its file was removed: another process may hold one
+            self._file.close()
+            self._file = None
         if self._file is not None:
             return True
         try:
-            import fcntl  # Unix only
-
-            file = append_to(self.path)
-        except (ImportError, OSError):
+            import fcntl
+        except ImportError:  # Unix only
             return False
+        file = append_to(self.path)
         try:
             # Of this process alone: the workers that it forks do not inherit it, and may outlive it.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
+            if self._is(file):
                 self._file = file
-                return True
-        except OSError:
+        except (BlockingIOError, PermissionError):
             pass
-        file.close()
+        finally:
+            if self._file is not file:
+                file.close()
+        return self._file is file
+
+    def _is(self, file: Any) -> bool:
+        """Whether the file at the lock's path is this one."""
+        with contextlib.suppress(OSError):
+            return os.path.samestat(os.fstat(file.fileno()), self.path.stat())
         return False
+
+    def is_free(self) -> bool:
+        """Whether no process holds the lock. OSError as ``hold``."""
+        free = self.hold()
+        self.release()
+        return free
 
     def release(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):
-                self.path.unlink()
+                if self._is(file):
+                    self.path.unlink()
             file.close()

@@ -6,6 +6,7 @@ it; where another launcher starts the ranks, the first of them does, and any ran
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .keeping import Keeper, start
+from .node_lock import NodeLock
 from .reading import is_of_kind
 
 PACK_VARIABLE = "DIAG_PACK"  # see ``Packing``. Not on a command line, which other users can read
@@ -72,19 +74,22 @@ def make_private(folder: Path) -> None:
     folder.mkdir(exist_ok=True, mode=0o700)
 
 
-def lock(folder: Path) -> int | None:
-    """The descriptor of the lock of a node's packer; None while a packer holds it. OSError where it cannot be made."""
+def packer_lock(folder: Path) -> NodeLock:
+    """Held by the packer of a node's folder. OSError where its place cannot be made."""
     hidden = folder / HIDDEN
     hidden.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(hidden / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return NodeLock(hidden / "lock")
+
+
+def keep_from_cleaners(folder: Path) -> int | None:
+    """A descriptor that keeps programs which remove old files of temporary folders out of this one while it is open:
+    tmpfiles.d leaves out what somebody has locked. None where the system refuses."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        os.close(descriptor)
-        raise
+        return None
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return descriptor
 
 
@@ -93,10 +98,7 @@ def keeper_of(folder: Path, packing: Packing, say: Callable[[str], object]) -> K
     started: the training, and its recording on this node, go on without one."""
 
     def runs() -> bool:
-        descriptor = lock(folder)
-        if descriptor is not None:
-            os.close(descriptor)  # the packer takes it
-        return descriptor is None
+        return not packer_lock(folder).is_free()
 
     def begin() -> None:
         start(packing.python, packing.starter, MODULE, str(folder), variables={PACK_VARIABLE: packing.to_json()})

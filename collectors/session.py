@@ -211,8 +211,13 @@ class Collector(AbstractContextManager["Collector"]):
             fence,
             self._kept.poll,
         )
-        node = NodeLock(run_dir, f"{self._identity.host} {self._identity.boot_id}")
-        self._machine = MachineSampler(streams.machine, node, settings.machine_interval_s, settings.nvml, fence)
+        self._machine = MachineSampler(
+            streams.machine,
+            lambda: NodeLock.of_run(run_dir, f"{self._identity.host} {self._identity.boot_id}"),
+            settings.machine_interval_s,
+            settings.nvml,
+            fence,
+        )
         self._stacks = Stacks()
         self._standing = Standing()
         self.numbers = Numbers()

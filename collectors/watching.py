@@ -49,17 +49,14 @@ def watching_from(environ: Mapping[str, str] = os.environ) -> Watching | None:
 
 def watcher_lock(run: Path) -> NodeLock:
     """Held by the watcher of a run."""
-    return NodeLock(run, "watcher")
+    return NodeLock.of_run(run, "watcher")
 
 
 def keeper_of(watching: Watching, say: Callable[[Exception], object]) -> Keeper:
     run = Path(watching.run)
 
     def runs() -> bool:
-        lock = watcher_lock(run)
-        free = lock.hold()
-        lock.release()  # the watcher takes it
-        return not free
+        return not watcher_lock(run).is_free()
 
     def begin() -> None:
         packing = os.environ.get(PACK_VARIABLE)  # the job's other ranks are only there

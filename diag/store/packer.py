@@ -23,7 +23,15 @@ import msgspec
 from diag.collectors.files import replace_file
 from diag.collectors.layout import DERIVED, RankLayout, RunLayout
 from diag.collectors.living import number_runs, recorded_has_ended
-from diag.collectors.packing import ABOUT, HIDDEN, Packing, lock, own_folder, packing_from
+from diag.collectors.packing import (
+    ABOUT,
+    HIDDEN,
+    Packing,
+    keep_from_cleaners,
+    own_folder,
+    packer_lock,
+    packing_from,
+)
 from diag.collectors.reading import open_regular, read_object, read_regular, walk
 from diag.errors import DiagError
 from diag.store.policy import SEGMENTS, STORES
@@ -350,9 +358,10 @@ def main(arguments: list[str]) -> int:
     launcher = int(arguments[1]) if arguments[1:] else 0
     try:
         own_folder(folder)
-        descriptor = lock(folder)
-        if descriptor is None:
+        lock = packer_lock(folder)
+        if not lock.hold():
             return 0
+        keep_from_cleaners(folder)
         return keep_packing(Node(folder, packing), packing, stop, launcher)
     except OSError as error:
         _say(f"nothing is stored: {error.strerror or error}: {error.filename or folder}")

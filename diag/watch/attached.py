@@ -148,7 +148,10 @@ def main() -> None:
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123  (standard error may be the job's log)
     run = RunLayout(Path(sys.argv[1]))
     lock = watcher_lock(run.root)
-    if not lock.hold():  # another one watches
+    try:
+        if not lock.hold():  # another one watches
+            return
+    except OSError:  # rank 0 says why
         return
     try:
         watch(run)

@@ -147,7 +147,7 @@ def test_memory_of_all_processes_and_errors_of_links(monkeypatch: pytest.MonkeyP
 
 _HOLD = (
     "import sys, pathlib; from diag.collectors.node_lock import NodeLock; "
-    "lock = NodeLock(pathlib.Path(sys.argv[1]), 'n')"
+    "lock = NodeLock.of_run(pathlib.Path(sys.argv[1]), 'n')"
 )
 
 
@@ -156,7 +156,7 @@ def test_another_process_takes_over_from_one_that_was_killed(tmp_path: Path) -> 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "True\n"
-        lock, elsewhere = NodeLock(tmp_path, "n"), NodeLock(tmp_path, "another node")
+        lock, elsewhere = NodeLock.of_run(tmp_path, "n"), NodeLock.of_run(tmp_path, "another node")
         assert not lock.hold()
         assert elsewhere.hold()
         holder.kill()
@@ -167,11 +167,45 @@ def test_another_process_takes_over_from_one_that_was_killed(tmp_path: Path) -> 
         assert not one.path.exists()
 
 
+def test_a_lock_whose_file_was_removed_is_taken_again_by_one_process_only(tmp_path: Path) -> None:
+    """A clean-up of temporary folders removes it, and another process comes first."""
+    lock = NodeLock(tmp_path / "lock")
+    assert lock.hold()
+    lock.path.unlink()
+    made = _HOLD.replace("NodeLock.of_run(pathlib.Path(sys.argv[1]), 'n')", "NodeLock(pathlib.Path(sys.argv[1]))")
+    command = [sys.executable, "-c", f"{made}; print(lock.hold(), flush=True); sys.stdin.read()", str(lock.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "True\n"
+        assert not lock.hold()
+        other.kill()
+        other.wait()
+    assert lock.hold()
+    lock.release()
+    assert not lock.path.exists()
+
+
+def test_runs_at_one_path_in_containers_have_locks_of_their_own(tmp_path: Path) -> None:
+    """They may share memory, where the locks are, and have another folder each at this path."""
+    run = tmp_path / "run"
+    run.mkdir()
+    first = NodeLock.of_run(run, "n")
+    run.rename(tmp_path / "elsewhere")
+    run.mkdir()
+    assert NodeLock.of_run(run, "n").path != first.path
+    assert NodeLock.of_run(tmp_path / "elsewhere", "n").path != first.path
+
+
+def test_a_lock_that_cannot_be_made_is_no_lock_that_is_held(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        NodeLock(tmp_path / "no folder" / "lock").hold()
+
+
 def test_lines_have_what_changed_and_the_last_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = iter([{"a": 1, "b": 1}, {"a": 1, "b": 2}, {"a": 1, "c": 3}])
     path = RunLayout(tmp_path).rank(0).machine
     file = LineFile(path, Budget(1 << 20), Complaints(0))
-    sampler = MachineSampler(file, NodeLock(tmp_path, "n"), 60.0, nvml=False, fence=Fence())
+    sampler = MachineSampler(file, lambda: NodeLock.of_run(tmp_path, "n"), 60.0, nvml=False, fence=Fence())
     monkeypatch.setattr("diag.collectors.machine.readings", lambda gpus: next(values))
     written = [sampler._record() for _ in range(2)]
     sampler.start()

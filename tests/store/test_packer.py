@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +20,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from diag.api import local_path, open_run
 from diag.collectors.files import encode
 from diag.collectors.layout import RunLayout
-from diag.collectors.packing import HIDDEN, Packing, lock
+from diag.collectors.packing import HIDDEN, Packing, keep_from_cleaners, packer_lock
 from diag.collectors.records import Heartbeat
 from diag.errors import DiagError
 from diag.rundir.local import copies_folder
@@ -215,9 +219,28 @@ def test_nobody_writes_other_files_to_a_node_by_a_request(document: bytes, tmp_p
 
 
 def test_of_two_packers_one_runs(tmp_path: Path) -> None:
-    first = lock(tmp_path)
-    assert first is not None
-    assert lock(tmp_path) is None
+    script = (
+        "import sys, pathlib; from diag.collectors.packing import packer_lock; "
+        "lock = packer_lock(pathlib.Path(sys.argv[1])); print(lock.hold(), flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "True\n"
+        assert not packer_lock(tmp_path).is_free()
+        first.kill()
+    assert packer_lock(tmp_path).is_free()
+
+
+def test_a_packer_keeps_cleaners_of_temporary_folders_out(tmp_path: Path) -> None:
+    descriptor = keep_from_cleaners(tmp_path)
+    assert descriptor is not None
+    cleaner = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(cleaner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(descriptor)
+    fcntl.flock(cleaner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(cleaner)
 
 
 def test_numbers_of_names() -> None:

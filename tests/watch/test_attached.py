@@ -90,10 +90,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def is_free(run: Path) -> bool:
-    lock = watcher_lock(run)
-    free = lock.hold()
-    lock.release()
-    return free
+    return watcher_lock(run).is_free()
 
 
 @pytest.mark.slow
