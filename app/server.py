@@ -212,7 +212,7 @@ def routes() -> list[BaseRoute]:
 
 
 def _timeline_data(request: requests.Request) -> Response:  # not async: Starlette runs it in a thread of its own
-    from diag.app.timeline_data import answer
+    from diag.app.timeline_data.answers import answer
 
     return answer(request)
 

@@ -23,7 +23,9 @@ def page(name: str) -> Callable[[Path], None]:
 def timeline(folder: Path) -> None:
     """What the canvas of the timeline asks for while a user zooms in, chooses events and searches."""
     from diag.api import open_run
-    from diag.app.timeline_data import Source, event, find, ranks_tile, rows_tile
+    from diag.app.timeline_data.events import event, find
+    from diag.app.timeline_data.source import Source
+    from diag.app.timeline_data.tiles import ranks_tile, rows_tile
     from diag.tables.tiles import CELLS
     from diag.timeline import timeline_of
 

@@ -13,7 +13,7 @@ from diag.app.markup import label, plain
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.timeline_data import colour_of
+from diag.app.timeline_data.work import colour_of
 from diag.app.views.common import (
     beyond_summaries,
     card_px,

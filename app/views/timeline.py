@@ -23,8 +23,10 @@ from diag.app.markup import plain
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.timeline_data import StepToOpen, source_of, words, work_colours, work_words
-from diag.app.timeline_data import share as share_run
+from diag.app.timeline_data.perfetto import StepToOpen, step_to_open
+from diag.app.timeline_data.source import share as share_run
+from diag.app.timeline_data.source import source_of
+from diag.app.timeline_data.work import words, work_colours, work_words
 from diag.perfetto import UI
 from diag.tables.overlays import has_path
 from diag.tables.zoom import WORK, AllRanks, Category, Lane, by_name
@@ -326,7 +328,7 @@ _RECORDED = "it has its recorded phases and collectives only"
 def _to_open(view: RunView, look: Look) -> StepToOpen | None:
     """The step of the window for Perfetto."""
     source = source_of(share_run(view.result))
-    return source.step_to_open(look.rank, look.window.begin_ns, look.window.end_ns)
+    return step_to_open(source, look.rank, look.window.begin_ns, look.window.end_ns)
 
 
 def _perfetto_button(view: RunView, look: Look) -> dict[str, Any]:

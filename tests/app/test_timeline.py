@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 from diag.api import Result, open_run
 from diag.app.markup import plain
 from diag.app.theme import DARK, LIGHT, Theme, ink_on
-from diag.app.timeline_data import work_colours, work_words
+from diag.app.timeline_data.work import work_colours, work_words
 from diag.app.views.timeline import Window, open_command, title, window_between
 from diag.collectors.layout import RunLayout
 from diag.serve.server import SAMPLES

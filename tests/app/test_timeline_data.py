@@ -18,7 +18,8 @@ from starlette.testclient import TestClient
 
 from diag.api import Result, open_run
 from diag.app.server import routes
-from diag.app.timeline_data import share, source_of
+from diag.app.timeline_data.perfetto import step_to_open
+from diag.app.timeline_data.source import share, source_of
 from diag.serve.server import SAMPLES
 from diag.tables.tiles import CELLS, FULL
 from diag.tables.zoom import WORK
@@ -175,7 +176,7 @@ def test_the_step_to_open_is_one_of_the_window(result: Result) -> None:
     spans = {span.step: span for span in timeline_of(sample.result).steps}
 
     def opened(first: int, last: int) -> tuple[int, bool] | None:
-        found = sample.step_to_open(1, spans[first].begin_ns, spans[last].end_ns)
+        found = step_to_open(sample, 1, spans[first].begin_ns, spans[last].end_ns)
         return (found.step, found.profiled) if found is not None else None
 
     assert opened(12, 12) == (12, False)
@@ -183,11 +184,11 @@ def test_the_step_to_open_is_one_of_the_window(result: Result) -> None:
     assert opened(15, 15) == (15, True)
     assert opened(2, 20) == (15, True)
     middle = (spans[12].begin_ns + spans[12].end_ns) // 2
-    found = sample.step_to_open(1, middle, middle + 1000)
+    found = step_to_open(sample, 1, middle, middle + 1000)
     assert found is not None
     assert found.step == 12, "a window inside a step"
     end = timeline_of(result).end_ns
-    assert source_of(share(result)).step_to_open(0, end + 1, end + 2) is None
+    assert step_to_open(source_of(share(result)), 0, end + 1, end + 2) is None
 
 
 @pytest.mark.parametrize(

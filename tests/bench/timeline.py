@@ -34,10 +34,10 @@ from starlette.routing import Route
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from diag.account.intervals import Intervals
-from diag.app import timeline_data
 from diag.app.server import routes
 from diag.app.theme import LIGHT
-from diag.app.timeline_data import work_colours, work_words
+from diag.app.timeline_data.source import share
+from diag.app.timeline_data.work import work_colours, work_words
 from diag.app.views import timeline as page
 from diag.rundir.tables import RankTables
 from diag.tables.tiles import CELLS, Events, Row, lanes_of, rank_cells, read_row, rows_of, search
@@ -186,7 +186,7 @@ def serving(result: Any) -> Iterator[str]:
     here = Path(page.__file__).parent
     timeline = timeline_of(result)
     data = {
-        "source": timeline_data.share(result),
+        "source": share(result),
         "turn": 1,
         "window": [0, timeline.end_ns],
         "pinned": [0],

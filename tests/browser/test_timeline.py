@@ -14,7 +14,8 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from diag.api import Result, open_run
 from diag.app.theme import theme_of
-from diag.app.timeline_data import share, source_of, work_colours
+from diag.app.timeline_data.source import share, source_of
+from diag.app.timeline_data.work import work_colours
 from diag.collectors.layout import RunLayout
 from diag.timeline import timeline_of
 from tests.app.runs import write_run

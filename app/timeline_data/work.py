@@ -1,0 +1,42 @@
+"""Names and colours of the kinds of work in the timeline: parts of a step as on every page."""
+
+from __future__ import annotations
+
+from diag.app.theme import Theme
+from diag.model.breakdown import KernelKind
+from diag.show.parts import PART_OF, Part
+from diag.tables.zoom import WORK, Category
+
+_WORDS = {
+    KernelKind.GEMM: "matrix product",
+    KernelKind.FUSED: "fused compute and communication",
+    KernelKind.TRITON: "Triton kernel",
+    KernelKind.OTHER: "other compute",
+}
+
+
+def words(category: Category) -> str:
+    """The displayed name of a part of a step."""
+    return PART_OF[category].value if category in PART_OF else category.value
+
+
+def work_words(work: str) -> str:
+    """The displayed name of a kind of work, one of WORK."""
+    if work in set(Category):
+        return words(Category(work))
+    return _WORDS.get(KernelKind(work), work) if work in set(KernelKind) else work.replace("_", "-")
+
+
+def work_colours(theme: Theme) -> list[str]:
+    """The colour of each kind of work, by its code."""
+    return [colour_of(work, theme) for work in WORK]
+
+
+def colour_of(work: str, theme: Theme) -> str:
+    """The colour of a kind of work, one of WORK."""
+    if work in theme.work:
+        return theme.work[work]
+    if work in set(Category):
+        category = Category(work)
+        return theme.part[PART_OF[category]] if category in PART_OF else theme.host
+    return theme.part[Part.COMMUNICATION]
