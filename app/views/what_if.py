@@ -29,7 +29,7 @@ from diag.model.breakdown import KnobChange, Prospect
 from diag.model.steps import Knob, Risk
 from diag.show.page import STEP_TIME, numbers_of
 from diag.tune.history import Round, is_tuned, load
-from diag.words.formatting import duration, number, share, size
+from diag.words.formatting import counted, duration, number, share, size
 from diag.words.wording import sentence
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 AS_IT_IS = "as-it-is"
 _PARTS = (0, 25, 50, 75, 100)  # percent that is taken away
+_COMMUNICATION = (Part.TRANSFER, Part.WAITING, Part.COMMUNICATION)
 _SPEEDS = (0.25, 0.5, 1, 2, 4, 8)  # of the network, times
+_TIMES_RANKS = (0.5, 1, 2, 4, 8, 16, 32, 64)  # of those that were recorded
 _RISK = {
     Risk.MEMORY: "memory",
     Risk.NUMERICS: "numerical results",
@@ -67,12 +69,13 @@ def show(view: RunView, baseline: RunView | None = None, root: Path | None = Non
             "the step. The overview shows the findings and what to do."
         )
         return
-    _settings(view, offered, _tried(root) if root is not None else ())
+    _settings(view, offered, _tried(root) if root is not None else (), _measured(baseline))
 
 
 @st.fragment
-def _settings(view: RunView, offered: WhatIf, tried: Sequence[Round]) -> None:
-    """Draws the settings to choose and what they gain; a choice draws only this part of the page again."""
+def _settings(view: RunView, offered: WhatIf, tried: Sequence[Round], others: Sequence[Measured]) -> None:
+    """Draws the settings to choose and what they gain; a choice draws only this part of the page again. ``tried``: by
+    `diag tune`; ``others``: other runs."""
     chosen = _choose(view, offered.changes)
     with st.spinner("Replaying the steps with the chosen settings…", show_time=True):
         together = offered.predict([change.id for change in chosen])
@@ -89,7 +92,7 @@ def _settings(view: RunView, offered: WhatIf, tried: Sequence[Round]) -> None:
         Measured(f"measured: {done.change}", done.baseline_ns - done.gain_ns.likely)
         for done in tried
         if done.gain_ns is not None and done.advice in [change.id for change in chosen]
-    ]
+    ] + list(others)
     draw(
         steps([*rows, (name, together)], theme_of(st.context.theme.type), measured),
         "prospects",
@@ -101,6 +104,12 @@ def _settings(view: RunView, offered: WhatIf, tried: Sequence[Round]) -> None:
             st.markdown(plain(f"{change.change}, alone: not predicted, {prospect.refused}."))
     if not together.refused:
         _how(together)
+
+
+def _measured(baseline: RunView | None) -> list[Measured]:
+    """The measured step of the baseline, such as a later run with a change."""
+    step_ns = numbers_of(baseline.result).get(STEP_TIME) if baseline is not None else None
+    return [Measured(f"measured: {baseline.page.title}", step_ns)] if baseline is not None and step_ns else []
 
 
 def _tried(root: Path) -> tuple[Round, ...]:
@@ -117,13 +126,13 @@ def _tried(root: Path) -> tuple[Round, ...]:
 @st.fragment
 def _supposed(view: RunView, baseline: RunView | None) -> None:
     """Draws the sliders, and the step as it would be; a slider draws only this part of the page again."""
-    st.subheader("Without a fault, on another network", anchor="suppose")
+    st.subheader("Without a fault, on another network, with other ranks", anchor="suppose")
     usual = view.result.without_fault
     supposed = _sliders(view, usual)
     with st.spinner("Replaying the steps…", show_time=True):
         prospect = view.result.what_if.suppose(supposed)
     if supposed.nothing:
-        st.markdown("Nothing is changed: move a slider.")
+        st.caption("Nothing is changed: the step is as it was measured.")
         return
     if prospect.refused:
         st.warning(plain(f"Not predicted: {prospect.refused}."), icon=":material/block:")
@@ -134,13 +143,11 @@ def _supposed(view: RunView, baseline: RunView | None) -> None:
         plain(
             f"The step would take {duration(likely)}, {within_words(low, high)}: "
             f"{share(abs(prospect.gain_share))} {less} than {duration(prospect.step_ns)}."
+            + (_throughput_words(len(view.ranks), supposed.ranks, prospect) if supposed.ranks else "")
         )
     )
-    measured = []
-    if baseline is not None and (step_ns := numbers_of(baseline.result).get(STEP_TIME)) is not None:
-        measured.append(Measured(f"measured: {baseline.page.title}", step_ns))
     draw(
-        steps([(SUPPOSED, prospect)], theme_of(st.context.theme.type), measured),
+        steps([(SUPPOSED, prospect)], theme_of(st.context.theme.type), _measured(baseline)),
         "supposed",
         "Milliseconds a step as measured and as supposed",
     )
@@ -151,9 +158,20 @@ def _supposed(view: RunView, baseline: RunView | None) -> None:
     st.caption(plain(" ".join(f"{sentence(assumed)}." for assumed in prospect.assumptions)))
 
 
+def _throughput_words(now: int, ranks: int, prospect: Prospect) -> str:
+    """What more or fewer ranks do in all: each does the same work in a step."""
+    times = ranks / now * prospect.step_ns / max(1, prospect.new_step_ns[1])
+    return f" All {ranks:,} ranks together do {number(times)} times as much a second as {counted(now, 'rank')} now."
+
+
 def _sliders(view: RunView, usual: Supposition) -> Supposition:
-    """Draws a slider for each thing that the run has; ``usual``: what they are set to at first."""
-    within = view.run["path"]
+    """Draws a slider for each thing that the run has: of one rank in a row, of all ranks in the next. ``usual``: what
+    they are set to at first."""
+    within, several, waits = view.run["path"], len(view.ranks) > 1, Part.DATA in view.parts
+    communicates = several or any(part in view.parts for part in _COMMUNICATION)
+    if not (waits or communicates):
+        st.markdown("There is nothing to take away: one rank, which waits for no data.")
+        return usual
     parts = [str(part) for part in _PARTS]
 
     def part_of(label: str, param: str, at_first: float, help: str) -> float:
@@ -164,37 +182,52 @@ def _sliders(view: RunView, usual: Supposition) -> Supposition:
             )  # fmt: skip
         return int(chosen) / 100
 
-    rank, work, loading, data = None, 0.0, 0.0, 0.0
-    waits, several = Part.DATA in view.parts, len(view.ranks) > 1
-    columns = iter(st.columns(1 + waits + several * (2 + waits)))
+    supposed = usual
     if several:
+        columns = iter(st.columns(3 + waits))
         with next(columns):
-            ranks = [str(each) for each in view.ranks]
+            numbers = [str(each) for each in view.ranks]
             first = usual.rank if usual.rank in view.ranks else view.page.rank
-            rank = int(choose("Rank", ranks, param="of", default=str(first), within=within))
-        work = part_of(
-            "Works like the others", "work", usual.work,
-            "How much of what the rank works longer than the median of the others is taken away.",
+            rank = int(choose("Rank", numbers, param="of", default=str(first), within=within))
+        beyond = "is taken away that the rank {what} than the median of the others."
+        supposed = replace(
+            supposed,
+            rank=rank,
+            work=part_of(
+                "Works like the others", "work", usual.work, f"How much {beyond.format(what='works longer')}"
+            ),
+            link=part_of(
+                "Link like the others", "link", usual.link,
+                f"How much {beyond.format(what='gets the results of collectives later')}",
+            ),
+            loading=part_of(
+                "Loads like the others", "loading", usual.loading,
+                f"How much {beyond.format(what='waits longer for data')}",
+            ) if waits else 0.0,
         )  # fmt: skip
-    if several and waits:
-        loading = part_of(
-            "Loads like the others", "loading", usual.loading,
-            "How much of what the rank waits longer for data than the median of the others is taken away.",
-        )  # fmt: skip
+    columns = iter(st.columns(waits + communicates + several))
     if waits:
-        data = part_of(
-            "No rank waits for data", "data", usual.data, "How much of every rank's waiting for data is taken away."
-        )  # fmt: skip
-    with next(columns):
+        help = "How much of every rank's waiting for data is taken away."
+        supposed = replace(supposed, data=part_of("No rank waits for data", "data", usual.data, help))
+    if communicates:
         speeds = [f"{speed:g}" for speed in _SPEEDS]
-        network = float(
-            choose(
+        with next(columns):
+            chosen = choose(
                 "Network", speeds, param="network", default="1", within=within, slider=True,
                 format_func=lambda times: "as it is" if times == "1" else f"{times}x as fast",
                 help="How fast every byte moves; latencies stay as they are.",
-            )
-        )  # fmt: skip
-    return replace(usual, rank=rank, work=work, loading=loading, data=data, network=network)
+            )  # fmt: skip
+        supposed = replace(supposed, network=float(chosen))
+    if several:
+        now = len(view.ranks)
+        numbers = [str(number) for number in (round(now * times) for times in _TIMES_RANKS) if number > 1]
+        with next(columns):
+            chosen = choose(
+                "Ranks", numbers, param="ranks", default=str(now), within=within, slider=True,
+                help="How many there are, each with as much work as one rank has now.",
+            )  # fmt: skip
+        supposed = replace(supposed, ranks=int(chosen) if int(chosen) != now else 0)
+    return supposed
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ its assumptions, or the reason why it cannot be applied. Here: work of the ranks
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from statistics import fmean
+from math import log2
+from statistics import fmean, median
 
 import numpy as np
 import numpy.typing as npt
@@ -246,6 +247,59 @@ def more_bandwidth(factor: float) -> Mutation:
             with_collectives(program, faster),
             ("latencies and slower links of single ranks stay as they are", *costs.borrowed(program.collectives())),
         )
+
+    return mutate
+
+
+def faster_link(rank: int, part: float = 1.0) -> Mutation:
+    """Removes the time, or a part of it, by which this rank gets its results later than the median of the others."""
+
+    def mutate(program: Program, _costs: Costs, _level: Level) -> Mutated | Refusal:
+        if rank not in program.ranks or len(program.ranks) < 2:
+            return Refusal("there is no other rank to compare with")
+
+        def change(collective: Collective) -> Collective:
+            tails = collective.tail_ns
+            if rank not in tails or len(tails) < 2:
+                return collective
+            beyond = tails[rank] - median(ns for other, ns in tails.items() if other != rank)
+            return replace(collective, tail_ns={**tails, rank: tails[rank] - round(part * max(0, beyond))})
+
+        left = "as soon as the others' median" if part == 1 else f"{part:.0%} nearer to the others' median"
+        return Mutated(with_collectives(program, change), (f"the rank gets its results {left}",), certain=True)
+
+    return mutate
+
+
+def on_ranks(number: int) -> Mutation:
+    """The collectives of all ranks are among ``number`` ranks, each of which does the work of one rank now."""
+
+    def mutate(program: Program, costs: Costs, level: Level) -> Mutated | Refusal:
+        now = len(program.ranks)
+        of_all = [c for c in program.collectives() if len(c.ranks) == now]
+        if now < 2 or number < 2:
+            return Refusal("what collectives cost is known of two and more ranks only")
+        if not of_all:
+            return Refusal("no collective is among all ranks: which groups would grow is not known")
+        # A tree has as many stages as the logarithm of its ranks, a ring as many as ranks.
+        tree, ring = log2(number) / log2(now), (number - 1) / (now - 1)
+        stages = sorted((tree, (tree * ring) ** 0.5, ring))[level]
+
+        def change(collective: Collective) -> Collective:
+            if len(collective.ranks) != now:
+                return collective
+            before, after = (bus_factor(collective.op, n, program.gloo) or 1.0 for n in (now, number))
+            curve = costs.curve(collective)
+            latency = min(collective.transfer_ns, round(curve.latency()[level])) if curve is not None else 0
+            moving = (collective.transfer_ns - latency) * after / before
+            return _lasting(collective, round(latency * stages + moving))
+
+        assumed = (
+            f"each of {number} ranks does the work that one of {now} does now, on links as fast as those measured",
+            "the latency of a collective grows with the logarithm of the ranks at best, in proportion at worst",
+            "no rank is slower than those that were recorded",
+        )
+        return Mutated(with_collectives(program, change), (*assumed, *costs.borrowed(of_all)))
 
     return mutate
 

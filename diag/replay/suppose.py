@@ -9,19 +9,31 @@ from msgspec import Struct
 
 from diag.model.steps import Bottleneck, Kind, Severity, Verdict
 
-from .mutations import Mutation, in_turn, more_bandwidth, without_data_wait, without_straggler
+from .mutations import (
+    Mutation,
+    faster_link,
+    in_turn,
+    more_bandwidth,
+    on_ranks,
+    without_data_wait,
+    without_straggler,
+)
 
 
 class Supposition(Struct, frozen=True):
     """``rank``: one whose time beyond the median of the others shrinks: its work by the part ``work``, its waiting for
-    data by the part ``loading`` (0: as it is, 1: like the others). ``data``: the part by which the waiting for data of
-    all ranks shrinks. ``network``: how many times as fast every byte moves."""
+    data by the part ``loading``, how much later it gets the results of collectives by the part ``link`` (0: as it is,
+    1: like the others). ``data``: the part by which the waiting for data of all ranks shrinks. ``network``: how many
+    times as fast every byte moves. ``ranks``: how many there are, each with the work of one rank now; 0: as many as
+    now."""
 
     rank: int | None = None
     work: float = 0.0
     loading: float = 0.0
     data: float = 0.0
     network: float = 1.0
+    link: float = 0.0
+    ranks: int = 0
 
     @property
     def nothing(self) -> bool:
@@ -36,8 +48,12 @@ class Supposition(Struct, frozen=True):
             found.append(without_straggler((self.rank,), (Kind.DATA,), self.loading))
         if self.data:
             found.append(without_data_wait(self.data))
+        if self.rank is not None and self.link:
+            found.append(faster_link(self.rank, self.link))
         if self.network != 1.0:
             found.append(more_bandwidth(self.network))
+        if self.ranks:
+            found.append(on_ranks(self.ranks))
         return found
 
     @property
@@ -46,12 +62,14 @@ class Supposition(Struct, frozen=True):
 
 
 def without_fault(verdict: Verdict) -> Supposition:
-    """What a verdict is about, taken away: its rank or loader is like the others, or no rank waits for data. Nothing of
-    a healthy run, or where the cause is none of these."""
+    """What a verdict is about, taken away: its rank, loader or link is like the others, or no rank waits for data.
+    Nothing of a healthy run, or where the cause is none of these."""
     rank = verdict.culprit_ranks[0] if len(verdict.culprit_ranks) == 1 else None
     if verdict.severity == Severity.HEALTHY:
         return Supposition()
     if verdict.bottleneck == Bottleneck.DATA:
         return Supposition(rank, loading=1.0) if rank is not None else Supposition(data=1.0)
+    if rank is not None and verdict.bottleneck == Bottleneck.COMMUNICATION:
+        return Supposition(rank, link=1.0)
     of_rank = rank is not None and verdict.bottleneck in (Bottleneck.COMPUTE, Bottleneck.HOST)
     return Supposition(rank, work=1.0) if of_rank else Supposition()

@@ -110,12 +110,12 @@ def test_one_slow_loader_is_taken_away_at_first(slow_loader: Path, monkeypatch: 
 def test_sliders_are_in_the_address(slow_loader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test = shown("what-if", slow_loader, monkeypatch, loading="0", network="2")
     assert {slider.key: slider.value for slider in test.select_slider} == {
-        "work": "0", "loading": "0", "data": "0", "network": "2",
+        "work": "0", "link": "0", "loading": "0", "data": "0", "network": "2", "ranks": "2",
     }  # fmt: skip
     faster = open_run(slow_loader).what_if.suppose(Supposition(1, network=2))
     assert would_take(faster) in text(test)
     test.select_slider(key="network").set_value("1").run()
-    assert "Nothing is changed: move a slider." in text(test)
+    assert "Nothing is changed: the step is as it was measured." in text(test)
     assert test.query_params["network"] in ("1", ["1"])
 
 

@@ -10,15 +10,17 @@ from diag.model.steps import Detail, Kind
 from diag.replay.costs import Level
 from diag.replay.mutations import (
     Mutation,
+    faster_link,
     hybrid_shard,
     in_turn,
     more_bandwidth,
     more_workers,
+    on_ranks,
     reduce_in,
     without_straggler,
 )
 from diag.replay.predict import gain
-from diag.replay.program import Mutated, Role, over_lines, replay
+from diag.replay.program import Mutated, Role, over_lines, replay, with_collectives
 from diag.replay.sharding_mutations import keep_gathered, merge_units, prefetch, split_root, sync_last_micro_batch
 from tests.copies import replace
 from tests.replay.fsdp import MS, Fsdp, simulate
@@ -56,6 +58,11 @@ CASES: dict[str, tuple[Fsdp, Mutation, Fsdp]] = {
         replace(SLOW_WIRE, prefetch=2),
         more_bandwidth(2),
         replace(SLOW_WIRE, prefetch=2, ns_per_byte=3.0),
+    ),
+    "twice the ranks": (
+        SLOW_WIRE,
+        on_ranks(4),  # half of a tensor came from another rank, now three quarters do
+        replace(SLOW_WIRE, ranks=4, ns_per_byte=1.5 * SLOW_WIRE.ns_per_byte, latency_ns=round(6**0.5 * 3 * MS)),
     ),
     "prefetch 1": (SLOW_WIRE, prefetch(1), replace(SLOW_WIRE, prefetch=1)),
     "prefetch 2": (SLOW_WIRE, prefetch(2), replace(SLOW_WIRE, prefetch=2)),
@@ -143,6 +150,21 @@ def test_a_hybrid_shard_meets_fewer_and_adds_all_reduces() -> None:
     replay(changed.program)
 
 
+def test_a_link_like_the_others_is_the_run_without_late_results() -> None:
+    base = base_of(simulate(Fsdp(ranks=4)))
+    late = with_collectives(
+        base.program,
+        lambda one: replace(one, tail_ns={rank: ns + 5 * MS * (rank == 1) for rank, ns in one.tail_ns.items()}),
+    )
+    means = {}
+    for part in (0.0, 0.5, 1.0):
+        changed = faster_link(1, part)(late, base.costs, Level.LIKELY)
+        assert isinstance(changed, Mutated)
+        means[part] = replay(changed.program).mean_ns
+    assert means[1.0] == pytest.approx(replay(base.program).mean_ns, rel=0.01)
+    assert means[0.0] - means[1.0] == pytest.approx(2 * (means[0.5] - means[1.0]), rel=0.05)
+
+
 def test_a_model_is_split_where_no_backward_is_known() -> None:
     """All that lies between the gather and the reduction is forward."""
     base = base_of(simulate(Fsdp(units=ROOT)))
@@ -174,6 +196,7 @@ REFUSALS: dict[str, tuple[Fsdp, Mutation, str]] = {
     "fewer workers": (Fsdp(), more_workers(2, 1), "not more"),
     "all ranks slow": (Fsdp(), without_straggler([0, 1]), "no other rank"),
     "no such type": (Fsdp(), reduce_in("fp7"), "not known"),
+    "one rank": (Fsdp(), on_ranks(1), "two and more ranks"),
     "shards that do not fit": (Fsdp(ranks=4), hybrid_shard(3), "cannot be divided"),
 }
 
