@@ -33,7 +33,7 @@ from diag.app.theme import Theme, ink_on
 from diag.diagnoses.compare import RankDifference
 from diag.model.steps import Bottleneck
 from diag.show.memory import curve_sentence, snapshots_sentence
-from diag.words.formatting import counted, listing, number, share
+from diag.words.formatting import counted, listing, number, share, size
 from diag.words.wording import class_name
 
 
@@ -164,18 +164,17 @@ def of_memory(view: RunView, rank: int) -> tuple[str, tuple[Drawing, ...]]:
             return text, (Drawing("memory-curve", partial(memory_figure, highest, None), alt),)
         return "Not recorded: `diag run` records it, and torch.profiler with `profile_memory=True`.", ()
     sentences = [] if memory.on_device else ["Resident memory of the training processes: the run is on a CPU."]
-    text = " ".join([*sentences, *filter(None, [snapshots_sentence(view.result.tables.snapshots)])])
+    alike = alike_peaks(memory)
+    text = " ".join([*sentences, *filter(None, [alike, snapshots_sentence(view.result.tables.snapshots)])])
+    by_step = Drawing(
+        "memory-steps", lambda theme: memory_history(view, memory, rank, theme), f"Peak memory of rank {rank} by step"
+    )
+    if alike:
+        return text, (by_step,)
     if len(view.ranks) > DASHBOARD.most_rank_bars:
         field = partial(memory_field, view, memory)
         return text, (Drawing("memory-field", field, "Peak memory of each rank in each step"),)
-    return text, (
-        Drawing("memory-peaks", partial(memory_peaks, view, memory), "Peak memory of each rank"),
-        Drawing(
-            "memory-steps",
-            lambda theme: memory_history(view, memory, rank, theme),
-            f"Peak memory of rank {rank} by step",
-        ),
-    )
+    return text, (Drawing("memory-peaks", partial(memory_peaks, view, memory), "Peak memory of each rank"), by_step)
 
 
 # -- ranks -------------------------------------------------------------------------------------------------------------
@@ -484,6 +483,19 @@ def field_of(view: RunView, part: Part, culprits: Sequence[int], hover: str, the
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
+def alike_peaks(memory: Memory) -> str:
+    """A sentence in the place of bars of equal length; "" where the peaks of ranks differ, or are compared with a
+    capacity."""
+    peaks = _largest(memory.peaks)
+    peaks = peaks[~np.isnan(peaks)]
+    if memory.capacity is not None or len(peaks) < 2:
+        return ""
+    low, high = float(peaks.min()), float(peaks.max())
+    if high - low > DASHBOARD.equal_ranks_share * high:
+        return ""
+    return f"The peaks of all ranks are within {share(DASHBOARD.equal_ranks_share)}: {size(low)} to {size(high)}."
+
+
 def memory_peaks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
     """The largest peak of every rank, in GB."""
     names = rank_names(view.ranks)
@@ -551,13 +563,14 @@ def memory_history(view: RunView, memory: Memory, rank: int, theme: Theme) -> go
 def memory_field(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
     """The peak by rank and step as a heat map, for many ranks."""
     blocks = blocks_of(len(view.steps), field_columns(len(view.ranks)))
+    held = highest(memory.peaks, blocks) / GB
     figure = go.Figure(
         heatmap(
-            highest(memory.peaks, blocks) / GB,
+            held,
             step_names(view.steps, blocks),
             rank_names(view.ranks),
             theme,
-            zmax=memory.capacity / GB if memory.capacity is not None else None,
+            zmax=memory.capacity / GB if memory.capacity is not None else float(np.nanmax(held)),
             colorbar=colour_bar("GB"),
             hovertemplate="%{y}, step %{x}<br>%{z:,.3f} GB<extra></extra>",
         )

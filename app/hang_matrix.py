@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from diag.app.picture import colours_of
+from diag.app.picture import colours_of, grid_of_states
 from diag.app.policy import DASHBOARD
 from diag.app.theme import Theme, ink_on
 from diag.hang.api import At, GroupPlaces, Place
@@ -16,6 +16,7 @@ Data = dict[str, Any]  # as JSON
 _Member = tuple[int, int]  # (0, rank), or (1, the member's number) where the rank is not known
 _Cells = tuple[Place | None, ...]  # by group
 _EXPECTED = (At.HERE, At.UNKNOWN)
+_WORST = (At.NEVER_BEGAN, At.BEHIND, At.UNFINISHED, At.INITIALISING, At.ENDED, At.UNKNOWN, At.HERE)
 
 
 def matrix_of(groups: Sequence[GroupPlaces], culprits: Sequence[int], theme: Theme) -> Data:
@@ -38,6 +39,20 @@ def matrix_of(groups: Sequence[GroupPlaces], culprits: Sequence[int], theme: The
         "more": f"{counted(left_out, 'rank')} more in other places, not drawn." if left_out else "",
         "colours": colours_of(theme),
     }
+
+
+def picture_of_places(groups: Sequence[GroupPlaces], culprits: Sequence[int], theme: Theme) -> Data | None:
+    """A grid of many ranks, each in the colour of the worst place that it has in a group; None for few ranks."""
+    worst: dict[int, Place] = {}
+    for place in (place for group in groups for place in group.members):
+        before = worst.get(place.rank) if place.rank is not None else place
+        if place.rank is not None and (before is None or _WORST.index(place.at) < _WORST.index(before.at)):
+            worst[place.rank] = place
+    if len(worst) <= DASHBOARD.most_bars_of_ranks:
+        return None
+    states = {rank: (place.at.value, place.last and f"last call: {place.last}") for rank, place in worst.items()}
+    shades = {at.value: shade for at, shade in colours(theme).items()}
+    return grid_of_states(states, {}, shades, [rank for rank in culprits if rank in states], theme)
 
 
 def colours(theme: Theme) -> dict[At, str]:

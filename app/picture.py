@@ -3,7 +3,8 @@ a grid of hosts by local ranks. Data for ``views/picture.js``; nothing here draw
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from diag.app.figures import MS
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, ink_on
+from diag.diagnoses.costs import Cost
 from diag.model.steps import Advice, Risk
 from diag.show.page import STEP_TIME, Change, numbers_of
-from diag.words.formatting import counted, duration, listing, number, visible, visible_lines
+from diag.words.formatting import counted, duration, listing, number, share, visible, visible_lines
 
 Data = dict[str, Any]  # as JSON
 BEYOND_MEDIAN = "ms a step more than the others' median, without waiting"
@@ -70,49 +72,134 @@ def _about(rank: int, view: RunView, ms: Mapping[Part, float]) -> str:
 
 
 def _on(result: Result, rank: int) -> str:
+    return _at(_host(result, rank))
+
+
+def _host(result: Result, rank: int) -> str:
     tables = result.tables.ranks.get(rank)
-    return f" on {visible(tables.host)}" if tables is not None and tables.host else ""
+    return (tables.host if tables is not None else None) or ""
+
+
+def _at(host: str | None) -> str:
+    return f" on {visible(host)}" if host else ""
 
 
 def _grid(view: RunView, theme: Theme) -> Data:
-    more_ms, unit = beyond_others(view.result)
-    hosts: dict[str, list[int]] = {}
-    for rank in sorted(more_ms):
-        tables = view.result.tables.ranks.get(rank)
-        hosts.setdefault(visible((tables.host if tables is not None else None) or ""), []).append(rank)
-    if len(hosts) == 1:  # nothing to group by: rows of equal length
-        width = DASHBOARD.ranks_in_a_row
-        ranks = next(iter(hosts.values()))
-        hosts = {f"ranks {ranks[at]} to {ranks[min(at + width, len(ranks)) - 1]}": ranks[at : at + width]
-                 for at in range(0, len(ranks), width)}  # fmt: skip
+    return grid_of_ms(view, *beyond_others(view.result), view.culprits, theme)
+
+
+def grid_of_ms(view: RunView, ms: Mapping[int, float], unit: str, at_fault: Collection[int], theme: Theme) -> Data:
+    """A grid of hosts by ranks, the darker the more milliseconds. What costs nothing is pale: the darkest colour is at
+    least a tenth of the step. ``unit``: what is counted, in words."""
+    host_of = {rank: _host(view.result, rank) for rank in ms}
+    hosts = rows_of_hosts(ms, host_of)
     step_ms = mean_step_ns(view) / MS
-    # What costs nothing is pale: the darkest colour is at least a tenth of the step.
-    top = max(DASHBOARD.full_scale_share * step_ms, *more_ms.values())
-    worst = max(more_ms, key=lambda rank: more_ms[rank])
+    top = max(DASHBOARD.full_scale_share * step_ms, *ms.values())
+    worst = max(ms, key=lambda rank: ms[rank])
     return {
         "kind": "grid",
-        "title": counted(len(more_ms), "rank"),
-        "rest": f" of {counted(len(hosts), 'host')}: {unit}",
-        "rows": [
-            {
-                "host": host or "host not known",
-                "fault": any(rank in view.culprits for rank in ranks),
-                "cells": [
-                    [rank, round(max(0.0, more_ms[rank]) / top, 4), int(rank in view.culprits)] for rank in ranks
-                ],
-                "about": [
-                    f"rank {rank}, {host}{', at fault' if rank in view.culprits else ''}\n"
-                    f"{number(more_ms[rank])} {unit}"
-                    for rank in ranks
-                ],
-            }
-            for host, ranks in hosts.items()
-        ],
+        "title": counted(len(ms), "rank"),
+        "rest": f"{_of_hosts(host_of)}: {unit}",
+        "rows": _grid_rows(hosts, {rank: round(each, 3) for rank, each in ms.items()}, at_fault),
         "shown": list(view.ranks),
         "scale": [list(stop) for stop in theme.heat],
+        "top": top,
+        "unit": unit,
         "ends": ["0 ms", f"{number(top)} ms"],
-        "most": f"Most: rank {worst}{_on(view.result, worst)}, {number(more_ms[worst])} ms",
+        "most": f"Most: rank {worst}{_on(view.result, worst)}, {number(ms[worst])} ms"
+        if ms[worst] > DASHBOARD.equal_ranks_share * step_ms
+        else f"No rank: all within {share(DASHBOARD.equal_ranks_share)} of the step",
+        "alt": f"{counted(len(ms), 'rank')}: {unit}",
+        "predicted": None,
+        "colours": colours_of(theme),
     }
+
+
+def _grid_rows(
+    hosts: Mapping[str, Sequence[int]], values: Mapping[int, float], at_fault: Collection[int]
+) -> list[Data]:
+    """Rank and value of each cell, and 1 if the rank is at fault: no texts, as there may be ten thousands."""
+    return [
+        {
+            "host": host,
+            "fault": any(rank in at_fault for rank in ranks),
+            "cells": [[rank, values[rank], 1] if rank in at_fault else [rank, values[rank]] for rank in ranks],
+        }
+        for host, ranks in hosts.items()
+    ]
+
+
+def rows_of_hosts(ranks: Iterable[int], host_of: Mapping[int, str]) -> dict[str, list[int]]:
+    """The rows of a grid of ranks: the ranks of each host, by its name; of one host, rows of equal length."""
+    hosts: dict[str, list[int]] = {}
+    for rank in sorted(ranks):
+        hosts.setdefault(visible(host_of.get(rank, "")) or "host not known", []).append(rank)
+    if len(hosts) > 1:
+        return hosts
+    width, every = DASHBOARD.ranks_in_a_row, next(iter(hosts.values()), [])
+    return {
+        f"ranks {every[at]} to {every[min(at + width, len(every)) - 1]}": every[at : at + width]
+        for at in range(0, len(every), width)
+    }
+
+
+def _of_hosts(host_of: Mapping[int, str]) -> str:
+    known = {host for host in host_of.values() if host}
+    return f" of {counted(len(known), 'host')}" if known else ""
+
+
+def grid_of_states(
+    states: Mapping[int, tuple[str, str]],
+    host_of: Mapping[int, str],
+    shades: Mapping[str, str],
+    at_fault: Collection[int],
+    theme: Theme,
+) -> Data:
+    """A grid of ranks, each in the colour of its state. ``states``: by rank, the state, a key of ``shades``, and what
+    more is known of the rank."""
+    places = sorted(set(states.values()), key=lambda place: (list(shades).index(place[0]), place[1]))
+    code = {place: at for at, place in enumerate(places)}
+    hosts, of_state = rows_of_hosts(states, host_of), Counter(state for state, _ in states.values())
+    names = [name for name in shades if name in of_state]
+    amounts = ", ".join(f"{of_state[name]:,} {name}" for name in names)
+    fault = f"; at fault: {listing(sorted(at_fault))}" if at_fault else ""
+    return {
+        "kind": "grid",
+        "title": counted(len(states), "rank"),
+        "rest": _of_hosts(host_of),
+        "rows": _grid_rows(hosts, {rank: code[place] for rank, place in states.items()}, at_fault),
+        "shown": [],
+        "states": [[f"{name}: {of_state[name]:,}", shades[name]] for name in names],
+        "places": [[names.index(state), "\n".join(filter(None, (state, visible(more))))] for state, more in places],
+        "alt": f"{counted(len(states), 'rank')}: {amounts}{fault}",
+        "predicted": None,
+        "colours": colours_of(theme),
+    }
+
+
+def waits_for_loaders(result: Result) -> tuple[dict[int, float], str]:
+    """By rank, milliseconds a step that it waits for its loader, and what that is in words. Summaries hold how long the
+    others wait for each loader."""
+    if not result.from_summaries:
+        return {
+            row.rank: row.wait_mean_ns / MS for row in result.loading.rows
+        }, "ms a step that it waits for its loader"
+    waited = _blamed(result, lambda cost: cost is Cost.DATA)
+    return waited, "ms a step that the others wait for its loader"
+
+
+def waited_for(result: Result) -> tuple[dict[int, float], str]:
+    """By rank, milliseconds a step that the others wait for it, and that in words."""
+    waits = result.ranks.select("rank", "caused_wait_ns").iter_rows()
+    return {rank: (ns or 0) / MS for rank, ns in waits}, WAITED_FOR
+
+
+def _blamed(result: Result, counts: Callable[[Cost], bool]) -> dict[int, float]:
+    waited = dict.fromkeys(result.attribution.ranks, 0.0)
+    for cost, by_rank in result.examination.shares.blame_ns.items():
+        for rank, series in by_rank.items() if counts(cost) else ():
+            waited[rank] = waited.get(rank, 0.0) + float(series.mean()) / MS
+    return waited
 
 
 def beyond_others(result: Result) -> tuple[dict[int, float], str]:
@@ -120,28 +207,24 @@ def beyond_others(result: Result) -> tuple[dict[int, float], str]:
     how long the others wait for each rank."""
     if not result.from_summaries:
         return {each.rank: each.total_ns / MS for each in result.differences}, BEYOND_MEDIAN
-    shares = result.examination.shares
-    waited = dict.fromkeys(result.attribution.ranks, 0.0)
-    for by_rank in shares.blame_ns.values():
-        for rank, series in by_rank.items():
-            waited[rank] = waited.get(rank, 0.0) + float(series.mean()) / MS
-    return waited, WAITED_FOR
+    return _blamed(result, lambda _: True), WAITED_FOR
 
 
 def _predicted(view: RunView, first: Advice | None) -> Data | None:
-    """The step with the first advice, or without the fault if nothing is advised: low, likely, high."""
+    """The step without the fault, or, where none can be taken away, with the first advice: low, likely, high."""
     step_ns = numbers_of(view.result).get(STEP_TIME)
     if step_ns is None:
         return None
-    if first is not None:
+    supposed = view.result.without_fault
+    prospect = view.result.what_if.suppose(supposed) if not supposed.nothing else None
+    if prospect is not None and not prospect.refused:
+        low, likely, high = map(float, prospect.new_step_ns)
+        label, what = "without the fault", "without the fault (What if)"
+    elif first is not None:
         low, likely, high = (max(0.0, step_ns - ns) for ns in reversed(first.predicted_gain_ns))
         label, what = "after advice 1", f"with the first advice: {visible(first.change)}"
     else:
-        supposed = view.result.without_fault
-        if supposed.nothing or (prospect := view.result.what_if.suppose(supposed)).refused:
-            return None
-        low, likely, high = map(float, prospect.new_step_ns)
-        label, what = "without the fault", "without the fault (What if)"
+        return None
     return {
         "ms": [low / MS, likely / MS, high / MS],
         "text": f"{number(likely / MS)} ms",

@@ -40,7 +40,7 @@ from diag.model.steps import (
 from diag.rundir.asked import StepsAsked, steps_asked
 from diag.rundir.durations import with_ranks
 from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector
-from diag.rundir.job_ranks import of_its_job
+from diag.rundir.job_ranks import job_ranks, of_its_job
 from diag.rundir.kept import with_kept
 from diag.rundir.lines import interval_s, read_manifest
 from diag.rundir.local import local_path as local_path
@@ -846,3 +846,13 @@ def list_runs(folder: Path | str) -> list[Path]:
     if (layout := RunLayout(folder)).is_run():
         return [folder, *(restart.root for restart in layout.restarts())]
     return [Path(job.paths[0]) for job in find_jobs([folder]).jobs] or [folder]
+
+
+def hosts_of(run: Path) -> dict[int, str]:
+    """The host of each rank of a run directory, as far as rank.json was read; nothing where the ranks cannot be
+    listed."""
+    try:
+        identities = job_ranks(RunLayout(run)).identities
+    except (OSError, DiagError):  # opening the run reports it
+        return {}
+    return {rank: identity.host for rank, identity in identities.items() if identity is not None}

@@ -10,10 +10,11 @@ import streamlit as st
 from diag.app.address import choose, href
 from diag.app.figures import MS, finish, rows_height
 from diag.app.markup import label, plain
+from diag.app.picture import waited_for
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, pale_on, theme_of
-from diag.app.views.common import beyond_summaries, draw, head, nothing, show_rows, show_table
+from diag.app.views.common import beyond_summaries, draw, head, nothing, show_grid, show_rows, show_table
 from diag.model.breakdown import CollectiveStat, CollectiveTable, CostCurve, ExposedCall
 from diag.show.breakdowns import collective_table, longest_calls
 from diag.show.ranks import EXCHANGES_TITLE, exchange_table
@@ -37,10 +38,10 @@ def show(view: RunView) -> None:
         )
         return
     theme = theme_of(st.context.theme.type)
-    _bandwidth(view, table, theme)
     _waits(view, table, theme)
     _rows(view, table, theme)
     _longest(view, table)
+    _bandwidth(view, table, theme)
     _exchanges(table)
     for note in view.result.breakdowns.notes:
         if "collective" in note:
@@ -83,6 +84,8 @@ def _waits(view: RunView, table: CollectiveTable, theme: Theme) -> None:
     st.subheader("Waiting and transfer", anchor="waiting")
     if view.slow_links:
         st.info(plain(slow_link_text(view.slow_links)), icon=":material/lan:")
+    if view.waiting_known:
+        show_grid(view, "collectives-grid", *waited_for(view.result), view.culprits)
     rows = sorted(table.rows, key=lambda row: -row.duration_mean_ns * row.count)[: DASHBOARD.most_collective_bars]
     draw(
         waits(rows, theme, view.slow_links),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,10 @@ import streamlit as st
 from diag.app.address import show_link
 from diag.app.figures import blocks_of, field_columns, make_cells_clickable
 from diag.app.markup import plain, prose
+from diag.app.picture import grid_of_ms
+from diag.app.policy import DASHBOARD
 from diag.app.run_view import RunView
+from diag.app.theme import theme_of
 from diag.errors import DiagError
 from diag.model.query import Query
 from diag.show.page import Metric
@@ -111,6 +114,20 @@ def show_field(view: RunView, figure: go.Figure, key: str, alt: str) -> None:
         show_on_timeline(*cell)
     elif clickable:
         st.caption("Click a cell to choose its rank and step.")
+
+
+def show_grid(view: RunView, key: str, ms: Mapping[int, float], unit: str, at_fault: Collection[int] = ()) -> None:
+    """Draws a grid of hosts by ranks if there are more ranks than bars have room for. A click chooses a rank on every
+    page."""
+    if len(ms) <= DASHBOARD.most_bars_of_ranks:
+        return
+
+    def choose() -> None:
+        if (rank := st.session_state[key].rank) in view.ranks:
+            st.session_state["rank"] = str(rank)
+
+    data = grid_of_ms(view, ms, unit, at_fault, theme_of(st.context.theme.type))
+    component("picture")(key=key, data=data, on_rank_change=choose)
 
 
 def show_on_timeline(rank: int, step: int, name: str = "") -> None:

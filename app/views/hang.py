@@ -13,11 +13,13 @@ from typing import Any
 
 import streamlit as st
 
-from diag.api import split_job, state_of, where_words
+from diag.api import split_job, state_of
 from diag.app.address import choose, choose_path, show_link
-from diag.app.hang_matrix import matrix_of
+from diag.app.hang_matrix import matrix_of, picture_of_places
 from diag.app.markup import plain, prose
 from diag.app.policy import DASHBOARD
+from diag.app.standing import InOnePlace, Standing, standing_picture
+from diag.app.standing import places_of as places_of_ranks
 from diag.app.theme import theme_of
 from diag.app.views.common import bullets, component, show_code, show_error, show_table
 from diag.ended.model import Source
@@ -34,7 +36,7 @@ from diag.hang.api import (
 from diag.hang.model import Triage
 from diag.hang.ras.live import NOT_COUNTED, Seen, Watch, recorded, recorded_ns
 from diag.show.triage import stack_tree
-from diag.words.formatting import counted, listing, share, visible
+from diag.words.formatting import counted, listing, rank_ranges, share, visible
 from diag.words.table import Column, table_of
 
 _RUN, _PATH, _UPLOAD = "run", "path", "upload"
@@ -90,26 +92,30 @@ def _standing_now(run: Path) -> None:
     st.error(plain(state.headline), icon=":material/pause:")
     if not state.by_rank:
         return
-    behind = {rank.rank for rank in state.behind}
-    ranks = sorted(state.by_rank, key=lambda rank: (rank.rank not in behind, rank.rank))
-    shown = ranks[: DASHBOARD.most_table_ranks]
+    if len(state.by_rank) > DASHBOARD.most_bars_of_ranks:
+        component("picture")(key="standing", data=standing_picture(state, theme_of(st.context.theme.type)))
+    places = places_of_ranks(state)
+    shown = places[: DASHBOARD.most_table_ranks]
     show_table(
         table_of(
             "standing",
             "Where each rank is",
             {
-                Column("rank", weight=0): [
-                    f"at fault ▸ rank {rank.rank}" if rank.rank in behind else f"rank {rank.rank}" for rank in shown
-                ],
-                Column("where", label="where it is"): [where_words(rank) for rank in shown],
-                Column("waits_for", label="waits for"): [
-                    listing(rank.waits_for) if rank.waits_for else None for rank in shown
+                Column("ranks", weight=0): [_named(place) for place in shown],
+                Column("where", label="where they are"): [place.where for place in shown],
+                Column("waits_for", label="wait for"): [
+                    rank_ranges(sorted(place.waits_for)) if place.waits_for else None for place in shown
                 ],
             },
-            left_out=len(ranks) - len(shown),
-            noun="rank",
         )
     )
+    if rest := sum(len(place.ranks) for place in places[len(shown) :]):
+        st.caption(plain(f"{counted(rest, 'rank')} more in other places, not listed."))
+
+
+def _named(place: InOnePlace) -> str:
+    ranks = rank_ranges(place.ranks) + (f" ({len(place.ranks):,})" if len(place.ranks) > 1 else "")
+    return f"at fault ▸ {ranks}" if place.standing is Standing.AT_FAULT else ranks
 
 
 def investigated(path: Path) -> Investigation:
@@ -126,6 +132,8 @@ def show_answer(path: Path) -> bool:
     st.subheader("Hang triage", anchor=False)
     _answer(triage)
     show_link("hang", "Evidence and what was ruled out", icon="search")
+    if groups := _groups(triage):
+        _matrix(triage, groups)
     return triage.triage.fault_class != "undetermined"
 
 
@@ -208,18 +216,33 @@ def _answer(investigation: Investigation) -> None:
             st.markdown("\n".join(f"- {prose(step)}" for step in triage.next_steps))
 
 
+def _groups(investigation: Investigation) -> tuple[GroupPlaces, ...]:
+    return places_of(investigation.logs, investigation.dumps, _culprits(investigation))
+
+
+def _culprits(investigation: Investigation) -> list[int]:
+    return [culprit.rank for culprit in investigation.triage.culprits if culprit.rank is not None]
+
+
 def _places(investigation: Investigation) -> None:
-    culprits = [culprit.rank for culprit in investigation.triage.culprits if culprit.rank is not None]
-    groups = places_of(investigation.logs, investigation.dumps, culprits)
+    groups = _groups(investigation)
     if not groups and investigation.triage.fault_class == "healthy":
         return
     st.subheader("Ranks in each group", anchor="places")
     if not groups:
         st.info(NO_GROUPS_OF_NCCL if investigation.may_use_nccl else NO_GROUPS, icon=":material/info:")
         return
+    _matrix(investigation, groups)
+
+
+def _matrix(investigation: Investigation, groups: Sequence[GroupPlaces]) -> None:
+    """Draws where the ranks are in each group: many as a grid too."""
+    culprits, theme = _culprits(investigation), theme_of(st.context.theme.type)
     shown, left_out = drawn_groups(groups, culprits)
+    if (picture := picture_of_places(groups, culprits, theme)) is not None:
+        component("picture")(key="places", data=picture)
     st.markdown(plain(" ".join(("Ranks by groups, with the number of each rank's last call.", *left_out))))
-    component("matrix")(key="matrix", data=matrix_of(shown, culprits, theme_of(st.context.theme.type)))
+    component("matrix")(key="matrix", data=matrix_of(shown, culprits, theme))
 
 
 def drawn_groups(groups: Sequence[GroupPlaces], culprits: Sequence[int]) -> tuple[list[GroupPlaces], tuple[str, ...]]:

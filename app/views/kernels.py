@@ -16,25 +16,20 @@ from diag.app.theme import Theme, theme_of
 from diag.app.timeline_data.work import colour_of
 from diag.app.views.common import (
     beyond_summaries,
-    card_px,
+    bullets,
     draw,
     head,
     nothing,
+    show_metrics,
     show_on_timeline,
     show_rows,
     without_steps,
 )
-from diag.model.breakdown import (
-    Efficiency,
-    KernelStat,
-    KernelTable,
-    Measure,
-    ModuleTable,
-    PathStat,
-    PathTable,
-)
+from diag.model.breakdown import Efficiency, KernelStat, KernelTable, ModuleTable, PathStat, PathTable
+from diag.model.steps import HOST_DETAILS, QUEUED_DETAILS, Detail, Kind
 from diag.show.breakdowns import kernel_table, module_table, utilisation
-from diag.tables.zoom import BACKWARD, FORWARD
+from diag.show.page import Metric
+from diag.tables.zoom import BACKWARD, DETAILS, FORWARD
 from diag.timeline import timeline_of
 from diag.words.formatting import counted, duration, number, share, short_name
 from diag.words.wording import per_whole
@@ -54,17 +49,21 @@ def show(view: RunView) -> None:
             "`diag run` records a window of three steps; `--trace-active` asks for more.",
         )
     else:
-        _efficiency(breakdowns.efficiency)
+        known, unknown = _measures(breakdowns.efficiency)
+        if known:
+            _efficiency(known)
         _kernels(view, breakdowns.kernels, theme)
         _modules(view, breakdowns.modules, theme)
     _path(breakdowns.path, theme)
+    if breakdowns.kernels.rows and unknown:  # below what is known
+        st.markdown("**Not known**\n" + bullets(tuple(unknown)))
     for note in breakdowns.notes if breakdowns.modules else ():  # without modules, a message says so
         if "module" in note:
             st.caption(plain(f"{note[:1].upper()}{note[1:]}."))
 
 
-def _efficiency(efficiency: Efficiency) -> None:
-    st.subheader("Efficiency", anchor="efficiency")
+def _measures(efficiency: Efficiency) -> tuple[list[Metric], list[str]]:
+    """The measures that are known, and sentences about the others, one for each reason."""
     measures = (
         (
             "MFU",
@@ -79,22 +78,21 @@ def _efficiency(efficiency: Efficiency) -> None:
         ),
         ("Contention", efficiency.contention_share, "How much longer kernels take while communication runs."),
     )
-    known = [(name, m.value, f"{meaning} {m.basis}") for name, m, meaning in measures if m.value is not None]
-    row = st.container(horizontal=True)
-    for name, value, meaning in known:
-        text = utilisation(value)
-        row.metric(name, text, border=True, width=card_px(name, text), help=plain(meaning))
-    for reason, names in _unknown(measures).items():
-        st.caption(plain(f"{' and '.join(names)} not known: {reason}."))
-
-
-def _unknown(measures: tuple[tuple[str, Measure, str], ...]) -> dict[str, list[str]]:
-    """The names of the unknown measures, by reason."""
+    known = [
+        Metric(name, utilisation(measure.value), help=f"{meaning} {measure.basis}")
+        for name, measure, meaning in measures
+        if measure.value is not None
+    ]
     names: dict[str, list[str]] = {}
     for name, measure, _ in measures:
         if measure.value is None:
             names.setdefault(measure.reason or "no reason recorded", []).append(name)
-    return names
+    return known, [f"{' and '.join(unknown)}: {reason}." for reason, unknown in names.items()]
+
+
+def _efficiency(known: Sequence[Metric]) -> None:
+    st.subheader("Efficiency", anchor="efficiency")
+    show_metrics(*known)
 
 
 def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
@@ -184,12 +182,13 @@ def _path(table: PathTable, theme: Theme) -> None:
 
 
 _PART_OF = {
-    "compute": Part.COMPUTE,
-    "comm": Part.TRANSFER,
-    "copy": Part.COPY,
-    "data": Part.DATA,
-    "checkpoint": Part.CHECKPOINT,
+    Kind.COMPUTE: Part.COMPUTE,
+    Kind.COMM: Part.TRANSFER,
+    Kind.COPY: Part.COPY,
+    Kind.DATA: Part.DATA,
+    Kind.CHECKPOINT: Part.CHECKPOINT,
 }
+_NAMES = {Kind.COMM: "communication", Kind.DATA: "data wait"}
 
 
 def kernels(table: KernelTable, theme: Theme) -> go.Figure:
@@ -294,9 +293,27 @@ def _kernel_name(row: KernelStat) -> str:
     return label(short_name(row.name).removeprefix("aten::"), DASHBOARD.kernel_name_chars)
 
 
+def _kind(row: PathStat) -> tuple[Kind, Detail]:
+    kind, _, detail = row.category.upper().partition("/")
+    return Kind[kind], Detail[detail] if detail else Detail.NONE
+
+
 def _part(row: PathStat) -> Part:
-    return _PART_OF.get(row.category.partition("/")[0], Part.IDLE)
+    """Idle time has the colours of the overview: the host's is not that of work which waits in a stream."""
+    kind, detail = _kind(row)
+    if kind == Kind.IDLE and detail in HOST_DETAILS:
+        return Part.HOST
+    if kind == Kind.IDLE and detail in QUEUED_DETAILS:
+        return Part.QUEUED
+    return _PART_OF.get(kind, Part.IDLE)
 
 
 def _path_name(row: PathStat) -> str:
-    return f"rank {row.rank}, {row.category}{f', {row.module}' if row.module else ''}"
+    """``rank 1, backward, blocks.0``, ``rank 0, idle: not launched``."""
+    kind, detail = _kind(row)
+    name, more = _NAMES.get(kind, kind.name.lower()), DETAILS[detail]
+    if kind == Kind.COMPUTE and more:
+        name = more
+    elif more:
+        name += f" {more}" if kind == Kind.COPY else f": {more}"
+    return ", ".join(filter(None, (f"rank {row.rank}", name, row.module)))

@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable, Sequence
 import plotly.graph_objects as go
 import streamlit as st
 
-from diag.app.drawings import every_rank, field_of
+from diag.app.drawings import every_rank, field_of, mean_step_ns
 from diag.app.figures import MS, finish, rank_names, rows_height
 from diag.app.markup import plain
+from diag.app.picture import waits_for_loaders
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
@@ -18,6 +19,7 @@ from diag.app.views.common import (
     head,
     nothing,
     show_field,
+    show_grid,
     show_metrics,
     show_rows,
     without_steps,
@@ -91,9 +93,10 @@ def _loader(view: RunView, table: LoadingTable) -> None:
 
 
 def _waits(view: RunView, table: LoadingTable, culprits: tuple[int, ...], theme: Theme) -> None:
-    if len(table.rows) <= DASHBOARD.most_rank_bars:
+    show_grid(view, "loader-grid", *waits_for_loaders(view.result), culprits)
+    if len(view.result.attribution.ranks) <= DASHBOARD.most_bars_of_ranks:
         draw(
-            ranks(table, culprits, theme),
+            ranks(table, culprits, mean_step_ns(view), theme),
             "loader-ranks",
             "Milliseconds a step that each rank waits for its loader, and that the others wait because of it",
         )
@@ -137,8 +140,9 @@ def _rows(view: RunView, table: LoadingTable) -> None:
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-def ranks(table: LoadingTable, culprits: Collection[int], theme: Theme) -> go.Figure:
-    """Milliseconds per step that each rank waits for its loader, and that the other ranks wait because of it."""
+def ranks(table: LoadingTable, culprits: Collection[int], step_ns: float, theme: Theme) -> go.Figure:
+    """Milliseconds per step that each rank waits for its loader, and that the other ranks wait because of it. The axis
+    covers at least a tenth of the step."""
     return _pairs(
         rank_names([row.rank for row in table.rows], tuple(culprits), theme.ink),
         (
@@ -148,6 +152,7 @@ def ranks(table: LoadingTable, culprits: Collection[int], theme: Theme) -> go.Fi
         "{} %{{x:,.2f}} ms a step",
         theme,
         least=190,
+        least_ms=DASHBOARD.full_scale_share * step_ns / MS,
     )
 
 
@@ -180,8 +185,12 @@ def _pairs(
     hover: str,
     theme: Theme,
     least: int,
+    least_ms: float = 0.0,
 ) -> go.Figure:
-    """Grouped bars, a group per rank. ``series``: name, nanoseconds by rank, colour."""
+    """Grouped bars, a group per rank. ``series``: name, nanoseconds by rank, colour; ``least_ms``: where the axis ends
+    at the earliest."""
+    series = list(series)
+    longest_ms = max((ns / MS for _, values, _ in series for ns in values if ns is not None), default=0.0)
     figure = go.Figure()
     for name, values, colour in series:
         figure.add_bar(
@@ -198,6 +207,6 @@ def _pairs(
         rows_height(len(names), least=least, each=42),
         barmode="group",
         bargap=0.35,
-        xaxis={"title": {"text": "milliseconds a step"}, "rangemode": "tozero"},
+        xaxis={"title": {"text": "milliseconds a step"}, "range": [0, 1.04 * max(least_ms, longest_ms)]},
         yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32},
     )

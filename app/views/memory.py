@@ -45,12 +45,13 @@ def show(view: RunView) -> None:
     )
     theme = theme_of(st.context.theme.type)
     if not table.rows:
-        nothing(
-            "Memory was not recorded.",
-            "`diag run` records it in every step, torch.profiler with `profile_memory=True`.",
-        )
         show_curves(view, theme)
         _snapshots(view, theme)
+        seen = view.result.memory_curves or view.result.tables.snapshots
+        nothing(
+            "The peak of each step was not recorded." if seen else "Memory was not recorded.",
+            "`diag run` records it in every step, torch.profiler with `profile_memory=True`.",
+        )
         _states(table, None)
         return
     _numbers(view.page.metrics[-1], table)
@@ -121,7 +122,9 @@ def _findings(view: RunView) -> None:
 
 def _peaks(view: RunView, memory: Memory, theme: Theme) -> None:
     st.subheader("Peaks", anchor="peaks")
-    if len(view.ranks) > DASHBOARD.most_rank_bars:
+    if alike := drawings.alike_peaks(memory):
+        st.markdown(plain(alike))
+    elif len(view.ranks) > DASHBOARD.most_rank_bars:
         draw(drawings.memory_field(view, memory, theme), "memory-field", "Peak memory of each rank in each step")
     else:
         draw(drawings.memory_peaks(view, memory, theme), "memory-peaks", "Peak memory of each rank")
@@ -173,6 +176,9 @@ def _states(table: MemoryTable, theme: Theme | None) -> None:
         row.metric(name, size(value), border=True, width=card_px(name, size(value)))
     st.caption(plain(f"By formula, not measured: {estimate.basis}."))
     if theme is None or len(table.rows) > DASHBOARD.most_rank_bars:
+        return
+    if states.total < DASHBOARD.equal_ranks_share * max((row.allocated for row in table.rows), default=0):
+        st.caption(f"That is less than {share(DASHBOARD.equal_ranks_share)} of the peak.")
         return
     draw(against_states(table, theme), "states", "Peak of each rank: the model's states by formula, and the rest")
     rest = (

@@ -16,6 +16,7 @@ from diag.app.picture import advice_rows, colours_of, picture_of
 from diag.app.policy import DASHBOARD
 from diag.app.ready import READY
 from diag.app.run_view import RunView
+from diag.app.standing import standing_picture
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
 from diag.app.views import live
 from diag.app.views.common import (
@@ -45,6 +46,7 @@ from diag.words.formatting import share
 _MEAN = "mean"
 _PICTURE = "picture"
 _VERDICT_AND_PICTURE = (5, 6)  # widths
+_FIRST_THE_STANDSTILL = "The standstill first. Who is at fault, its stack and what to do:"
 _DETAILS = "Commands, code and assumptions"
 _RISK_COLOUR: dict[Risk, Literal["gray", "orange", "red"]] = {
     Risk.SAFE: "gray",
@@ -87,8 +89,11 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     advised = advice_of(view.result)
     if beside[1] is not None:
         with beside[1]:
-            _picture(view, theme)
-    _to_do(view, advised, theme)
+            _picture(view, state, theme)
+    if state.stuck:  # what the steps before would gain is not what to do now
+        st.markdown(f"**{words.TO_DO}** {prose(_FIRST_THE_STANDSTILL)} [Hang triage]({href('hang')})")
+    else:
+        _to_do(view, advised, theme)
     _copies(page, advised, theme)
     if state.live:
         live.show_curves(state)
@@ -107,8 +112,12 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     _coverage(page)
 
 
-def _picture(view: RunView, theme: Theme) -> None:
-    """Draws the ranks beside the verdict. A click on one shows its steps below."""
+def _picture(view: RunView, state: RunState, theme: Theme) -> None:
+    """Draws the ranks beside the verdict. A click on one shows its steps below. Of many ranks that are stuck: where
+    each one is."""
+    if state.stuck and len(state.by_rank) > DASHBOARD.most_bars_of_ranks:
+        component("picture")(key="standing", data=standing_picture(state, theme))
+        return
     data = picture_of(view, theme, next(iter(view.result.advice), None))
 
     def chosen() -> None:

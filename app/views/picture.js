@@ -3,7 +3,9 @@
 
 const TALL = 300, LEAST_ROW = 9, MOST_ROW = 40; // pixels
 const LABELLED_PART = 34; // a narrower segment has no number
-const LEAST_CELL = 3, NAMED_CELL = 11, MOST_CELL = 22, HOST_PX = 96, BLOCK_GAP = 6, MOST_BLOCKS = 32;
+const LEAST_CELL = 2, NAMED_CELL = 11, MOST_CELL = 22, HOST_PX = 96, BLOCK_GAP = 6, LEAST_GAP = 2;
+const EDGE = 8; // pixels around, for the mark of a cell at the border
+const RINGED_CELL = 7; // a smaller cell at fault has a ring around it
 
 export default function ({ data, parentElement, setTriggerValue }) {
   const root = make("section", "picture");
@@ -125,39 +127,55 @@ function colourAt(scale, share) {
   return `rgb(${mixed.join(",")})`;
 }
 
-function grid(root, data, choose) {
-  const canvas = root.appendChild(make("canvas"));
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", data.alt);
-  const key = root.appendChild(make("div", "legend"));
-  const ramp = key.appendChild(make("i", "ramp"));
+/** The scale of colours from nothing to the most. */
+function scaleOf(data) {
+  const key = make("div", "legend"), ramp = key.appendChild(make("i", "ramp"));
   ramp.style.background = `linear-gradient(90deg, ${data.scale.map(([at, colour]) => `${colour} ${100 * at}%`).join(", ")})`;
   ramp.before(data.ends[0], " ");
   ramp.after(" ", data.ends[1]);
   key.append(make("b", "most", data.most));
+  return key;
+}
+
+function grid(root, data, choose) {
+  const canvas = root.appendChild(make("canvas"));
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", data.alt);
+  const shade = data.states ? at => data.states[data.places[at][0]][1]
+    : ms => colourAt(data.scale, Math.max(0, ms) / data.top);
+  const about = ({ y, cell: [rank, value, fault] }) => {
+    const what = data.states ? data.places[value][1] : `${shown(value)} ${data.unit}`;
+    return `rank ${rank}, ${data.rows[y].host}${fault ? ", at fault" : ""}\n${what}`;
+  };
+  if (data.states) root.append(legendOf(data.states));
+  else root.append(scaleOf(data));
+  if (!data.shown.length) canvas.style.cursor = "default"; // nothing to choose
   if (data.predicted) root.append(make("p", "caption", data.predicted.about));
   const box = tip(root);
   const columns = Math.max(...data.rows.map(row => row.cells.length));
-  const cells = data.rows.flatMap((row, y) => row.cells.map((cell, x) => ({ x, y, cell, about: row.about[x] })));
+  const cells = data.rows.flatMap((row, y) => row.cells.map((cell, x) => ({ x, y, cell })));
   let at = Math.max(0, cells.findIndex(each => each.cell[2])), placed = null, focused = false;
 
   const layout = width => {
-    // Hosts stand one below the other, in as many blocks side by side as make the cells largest. Names need one block.
-    const fits = [];
-    for (let blocks = 1; blocks <= Math.min(data.rows.length, MOST_BLOCKS); blocks++) {
-      const names = blocks === 1 ? HOST_PX : 0, rows = Math.ceil(data.rows.length / blocks);
-      const across = Math.floor((Math.floor(width / blocks) - names - BLOCK_GAP) / columns);
-      const size = Math.max(LEAST_CELL, Math.min(MOST_CELL, across, Math.floor(TALL / rows)));
-      fits.push({ rows, names, size, block: names + BLOCK_GAP + columns * size });
+    // Hosts stand one below the other, with their names if the cells are large enough; else in blocks side by side.
+    const hosts = data.rows.length, room = width - 2 * EDGE;
+    const named = Math.min(MOST_CELL, Math.floor((room - HOST_PX) / columns), Math.floor(TALL / hosts));
+    if (named >= NAMED_CELL) return { rows: hosts, names: HOST_PX, size: named, block: room };
+    const wide = size => columns * size + (size > 4 ? BLOCK_GAP : LEAST_GAP);
+    for (let size = MOST_CELL; size >= LEAST_CELL; size--) {
+      const rows = Math.max(1, Math.floor(TALL / size)), blocks = Math.ceil(hosts / rows);
+      if (blocks * wide(size) <= room) return { rows: Math.ceil(hosts / blocks), names: 0, size, block: wide(size) };
     }
-    return fits[0].size >= NAMED_CELL ? fits[0] : fits.reduce((best, each) => (each.size > best.size ? each : best));
+    const blocks = Math.max(1, Math.floor(room / wide(LEAST_CELL)));
+    return { rows: Math.ceil(hosts / blocks), names: 0, size: LEAST_CELL, block: wide(LEAST_CELL) };
   };
   const corner = ({ x, y }) => [
-    Math.floor(y / placed.rows) * placed.block + placed.names + x * placed.size, (y % placed.rows) * placed.size,
+    Math.floor(y / placed.rows) * placed.block + placed.names + x * placed.size + EDGE,
+    (y % placed.rows) * placed.size + EDGE,
   ];
   const draw = width => {
     placed = layout(width);
-    const ratio = window.devicePixelRatio || 1, tall = placed.rows * placed.size + 4;
+    const ratio = window.devicePixelRatio || 1, tall = placed.rows * placed.size + 2 * EDGE;
     canvas.width = width * ratio;
     canvas.height = tall * ratio;
     canvas.style.height = `${tall}px`;
@@ -169,19 +187,24 @@ function grid(root, data, choose) {
       if (placed.names && placed.size >= 9) {
         c.font = `${row.fault ? "600 " : ""}${Math.min(11, placed.size)}px ui-sans-serif, system-ui, sans-serif`;
         c.fillStyle = row.fault ? data.colours.ink : data.colours.soft;
-        c.fillText(row.host, 0, y * placed.size + placed.size / 2, placed.names - 6);
+        c.fillText(row.host, 0, y * placed.size + placed.size / 2 + EDGE, placed.names - 6);
       }
     });
     for (const each of cells) {
       const [left, top] = corner(each);
-      c.fillStyle = colourAt(data.scale, each.cell[1]);
+      c.fillStyle = shade(each.cell[1]);
       c.fillRect(left, top, placed.size - gap, placed.size - gap);
     }
     c.strokeStyle = data.colours.ink;
     for (const each of cells.filter(each => each.cell[2])) {
       const [left, top] = corner(each);
       c.lineWidth = 2;
-      c.strokeRect(left - 1, top - 1, placed.size + 1, placed.size + 1);
+      if (placed.size >= RINGED_CELL) c.strokeRect(left - 1, top - 1, placed.size + 1, placed.size + 1);
+      else {
+        c.beginPath();
+        c.arc(left + placed.size / 2, top + placed.size / 2, 6, 0, 2 * Math.PI);
+        c.stroke();
+      }
     }
     if (focused) {
       const [left, top] = corner(cells[at]);
@@ -201,7 +224,7 @@ function grid(root, data, choose) {
   const chosen = each => { if (data.shown.includes(each.cell[0])) choose(each.cell[0]); };
   canvas.addEventListener("mousemove", event => {
     const each = placed && under(event);
-    if (each) box.show(each.about, ...within(root, event)); else box.hide();
+    if (each) box.show(about(each), ...within(root, event)); else box.hide();
   });
   canvas.addEventListener("mouseleave", box.hide);
   canvas.addEventListener("click", event => { const each = under(event); if (each) chosen(each); });
@@ -211,7 +234,7 @@ function grid(root, data, choose) {
     focused = true;
     draw(root.clientWidth);
     const [left, top] = corner(cells[at]);
-    box.show(cells[at].about, left, canvas.offsetTop + top + placed.size);
+    box.show(about(cells[at]), left, canvas.offsetTop + top + placed.size);
   }, next => chosen(cells[next]));
   return draw;
 }

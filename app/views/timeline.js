@@ -15,6 +15,7 @@ const LABEL_PX = 172; // "operators, other threads"
 const SIDE_BY_SIDE_PX = 900; // on a narrower canvas, pinned ranks are drawn one below the other
 const PAGE_OF_RANKS = 64;
 const COUNTER_PX = 30; // a counter below the lanes
+const DISTINCT_ARROWS = 40; // of more launches, each is the paler
 const OVERLAY_MS = 250; // path, launches and counters are asked for this long after the last movement
 const SPARSE = 0.08; // of the window: lanes of a trace that fill less are drawn as their first row
 const COUNTING_MS = 400; // between two queries for the progress of a search of all ranks
@@ -1008,7 +1009,8 @@ class Timeline {
     context.beginPath();
     context.rect(section.x, section.y + TITLE_PX + AXIS_PX, section.width, section.height);
     context.clip();
-    for (const [arrows, alpha, wide, colour] of [[launches, 0.5, 2.5, theme.ground], [launches, 0.7, 1, theme.ink], [chosen, 1, 4, theme.ground], [chosen, 1, 2, theme.ink]]) {
+    const many = Math.max(0.2, Math.min(1, DISTINCT_ARROWS / (launches.length || 1))); // else they hide the events
+    for (const [arrows, alpha, wide, colour] of [[launches, 0.5 * many, 2.5, theme.ground], [launches, 0.7 * many, 1, theme.ink], [chosen, 1, 4, theme.ground], [chosen, 1, 2, theme.ink]]) {
       context.globalAlpha = alpha;
       context.strokeStyle = colour;
       context.lineWidth = wide;

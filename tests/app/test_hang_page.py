@@ -11,10 +11,13 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from diag.api import state_of
-from diag.app.hang_matrix import colours, matrix_of
+from diag.app.hang_matrix import colours, matrix_of, picture_of_places
 from diag.app.markup import plain
+from diag.app.standing import Standing, standing_picture
+from diag.app.standing import places_of as places_of_ranks
 from diag.app.theme import DARK, LIGHT, Theme
 from diag.app.views.hang import drawn_groups
+from diag.collectors.layout import RunLayout
 from diag.hang.api import At, GroupPlaces, Place, investigate, places_of
 from diag.hang.ras import live
 from diag.words.formatting import spaced
@@ -26,7 +29,7 @@ from tests.hang.ras.reports import text as ras_text
 from tests.hang.ras.server import listening, silent, speaks
 from tests.hang.rundir.test_well import manifest, run_of
 from tests.patience import PATIENCE_S
-from tests.rundir.test_standstill import NOW, training
+from tests.rundir.test_standstill import NOW, training, waits_in
 
 ROOT = Path(__file__).parents[1] / "hang" / "captured"
 
@@ -192,6 +195,43 @@ def test_a_run_that_is_stuck_says_where_each_rank_is(tmp_path: Path, monkeypatch
     rows = test.table[0].value.astype(str).to_numpy().tolist()
     assert [spaced(plain_of(row[0])) for row in rows] == ["at fault ▸ rank 1", "rank 0"]
     assert "is silent for 42 s" in spaced(plain_of(rows[0][1]))
+
+
+def many_stuck(run: Path, ranks: int, culprit: int) -> None:
+    """All but one wait in a collective."""
+    training(run, {rank: (1, 40, "backward") if rank != culprit else (42, 0, "forward") for rank in range(ranks)})
+    for rank in set(range(ranks)) - {culprit}:
+        waits_in(RunLayout(run).rank(rank), 7, last_op="all_reduce")
+
+
+def test_many_ranks_in_one_place_are_one_row(tmp_path: Path) -> None:
+    many_stuck(tmp_path / "run", 40, 17)
+    state = state_of(tmp_path / "run", NOW)
+    at_fault, waiting = places_of_ranks(state)
+    assert (at_fault.ranks, at_fault.standing) == ((17,), Standing.AT_FAULT)
+    assert (len(waiting.ranks), waiting.where) == (39, "waits in all_reduce #7")
+    assert "is silent for 42 s" in spaced(at_fault.where)
+    grid = standing_picture(state, LIGHT)
+    cells = [cell for row in grid["rows"] for cell in row["cells"]]
+    assert [cell[0] for cell in cells if len(cell) > 2] == [17]
+    assert [name for name, _ in grid["states"]] == ["at fault: 1", "waits in a collective: 39"]
+    assert len(grid["rows"]) == 40  # hosts
+
+
+def test_ranks_that_came_there_at_other_times_are_one_row(tmp_path: Path) -> None:
+    training(tmp_path / "run", {rank: (1, 40 - rank, "backward") for rank in range(3)})
+    (place,) = places_of_ranks(state_of(tmp_path / "run", NOW))
+    assert place.ranks == (0, 1, 2)
+
+
+def test_the_places_of_many_ranks_are_a_grid() -> None:
+    world = group("world", *[At.HERE if rank != 14 else At.BEHIND for rank in range(48)])
+    grid = picture_of_places([world, group("pair", At.HERE, At.HERE, first=14)], [14], LIGHT)
+    assert grid is not None
+    assert [row["host"] for row in grid["rows"]] == ["ranks 0 to 15", "ranks 16 to 31", "ranks 32 to 47"]
+    rank, state, fault = grid["rows"][0]["cells"][14]
+    assert (rank, grid["states"][grid["places"][state][0]][0], fault) == (14, "behind the others: 1", 1)
+    assert picture_of_places([group("few", At.HERE, At.BEHIND)], [1], LIGHT) is None
 
 
 def plain_of(cell: str) -> str:

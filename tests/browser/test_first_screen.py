@@ -36,13 +36,13 @@ def rank(page: Page, number: int) -> Locator:
 def test_it_holds_the_answer_and_the_picture(browser: Browser, served: Served) -> None:
     run = "fsdp2-straggler-rank0"
     with visit(browser, height=LAPTOP, width=1440) as found:
-        found.open(served.at(f"?run={run}"), until="after advice 1")
+        found.open(served.at(f"?run={run}"), until="without the fault")
         page = found.page
         seen = [
             page.get_by_test_id("stMain").get_by_text("finished").first,
             page.get_by_text(open_run(SAMPLES / run).verdict.headline).first,
             rank(page, 0).get_by_text("at fault ▸ rank 0"),
-            page.get_by_text("after advice 1"),
+            page.get_by_text("without the fault"),
             page.get_by_test_id("stMetric").last,
             page.get_by_role("listitem").filter(has_text=advice_of(open_run(SAMPLES / run)).changes[0].title).first,
         ]

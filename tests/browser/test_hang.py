@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -49,4 +50,17 @@ def test_a_run_that_gets_stuck_says_so_on_the_open_page(browser: Browser, tmp_pa
         beats(run, {0: 600, 1: 0}, {0: 0, 1: 600})
         expect(found.page.get_by_text("at fault ▸ rank 1").first).to_be_visible()
         expect(found.page.get_by_text("is silent for").first).to_be_visible()
+        assert found.complaints == []
+
+
+def test_of_many_ranks_that_are_stuck_the_first_screen_shows_where_each_is(browser: Browser, tmp_path: Path) -> None:
+    run, ranks = tmp_path / "run", 34
+    training(run, {rank: (1, 0.1, "forward" if rank == 5 else "backward") for rank in range(ranks)})
+    beats(run, dict.fromkeys(range(ranks), 900) | {5: 0}, dict.fromkeys(range(ranks), -300) | {5: 600})
+    with dashboard(run) as served, visit(browser) as found:
+        found.open(served.at(), until="The standstill first")
+        fault = re.compile(r"34\s+ranks: 1 at fault, 33 in no collective; at fault: rank\s5")
+        expect(found.page.get_by_role("img", name=fault)).to_be_visible()
+        found.open(served.at("hang"), until="at fault ▸ rank 5")
+        expect(found.page.get_by_text("ranks 0-4, 6-33 (33)")).to_be_visible()
         assert found.complaints == []
