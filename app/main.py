@@ -12,8 +12,9 @@ from pathlib import Path
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
-from diag.api import RunState, snapshots_alone, split_job, state_of
+from diag.api import RunState, snapshots_alone, split_job
 from diag.app.address import RUN, charge, choose, choose_baseline, is_open, name_of, offer, opened, runs_of
+from diag.app.looks import state_of
 from diag.app.markup import plain
 from diag.app.pages import COMPARE, OVERVIEW, Page, Visit, contents_of, pages_for
 from diag.app.ready import READY

@@ -16,6 +16,10 @@ class Dashboard(Topic, name="dashboard", fixed=True):
         "CPU time that may be saved up. So a page is soon drawn again after it was opened, and later "
         "every half minute",
     )
+    looks_share = threshold(
+        0.1, "fraction", "chosen: of the time, that looks at the state of a run of many ranks may take"
+    )
+    quick_look_s = threshold(0.1, "s", "chosen: a look that is shorter is always taken; of 300 ranks")
     longest_saved_cpu_s = threshold(2.0, "s")
     least_between_analyses_s = threshold(3.0, "s", "chosen", "from one analysis to the next")
     most_runs_open = threshold(8, "runs")

@@ -13,9 +13,10 @@ from typing import Any
 
 import streamlit as st
 
-from diag.api import split_job, state_of
+from diag.api import split_job
 from diag.app.address import choose, choose_path, show_link
 from diag.app.hang_matrix import matrix_of, picture_of_places
+from diag.app.looks import state_of
 from diag.app.markup import plain, prose
 from diag.app.policy import DASHBOARD
 from diag.app.standing import InOnePlace, Standing, standing_picture

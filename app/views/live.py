@@ -13,9 +13,10 @@ from typing import Literal
 
 import streamlit as st
 
-from diag.api import RunState, Standstill, State, split_job, state_of
+from diag.api import RunState, Standstill, State, split_job
 from diag.app.address import Version, age_s, analysed, choose, is_refused, renew, show_link, version_of
 from diag.app.curves import LOSS, curve_figure, known, throughput
+from diag.app.looks import state_of
 from diag.app.markup import plain, prose
 from diag.app.policy import DASHBOARD
 from diag.app.theme import theme_of

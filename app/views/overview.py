@@ -7,10 +7,11 @@ from typing import Literal
 
 import streamlit as st
 
-from diag.api import RunState, state_of
+from diag.api import RunState
 from diag.app import drawings
 from diag.app.address import choose, href
 from diag.app.drawings import Drawing, compared
+from diag.app.looks import state_of
 from diag.app.markup import plain, prose
 from diag.app.picture import advice_rows, colours_of, picture_of
 from diag.app.policy import DASHBOARD

@@ -14,7 +14,7 @@ import streamlit as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.api import Jobs, Result, RunState, State, compare_runs, state_of
+from diag.api import Jobs, Result, RunState, State, compare_runs
 from diag.app.address import (
     Version,
     analyse,
@@ -39,6 +39,7 @@ from diag.app.curves import (
     known,
     throughput,
 )
+from diag.app.looks import state_of
 from diag.app.markup import plain, prose
 from diag.app.policy import DASHBOARD
 from diag.app.theme import theme_of

@@ -97,7 +97,7 @@ def test_a_phone_shows_all_of_it_one_below_the_other(browser: Browser, served: S
 
 def test_a_rank_is_chosen_by_keyboard(browser: Browser, served: Served) -> None:
     with visit(browser, height=LAPTOP, width=1440) as found:
-        found.open(served.at("?run=fsdp2-straggler-rank0"), until="after advice 1")
+        found.open(served.at("?run=fsdp2-straggler-rank0"), until="without the fault")
         found.page.get_by_role("listbox").first.focus()
         expect(rank(found.page, 0)).to_have_attribute("aria-selected", "true")
         found.page.keyboard.press("ArrowDown")
@@ -107,7 +107,7 @@ def test_a_rank_is_chosen_by_keyboard(browser: Browser, served: Served) -> None:
 
 def test_figures_below_the_window_are_drawn_when_one_scrolls_to_them(browser: Browser, served: Served) -> None:
     with visit(browser, height=LAPTOP, width=1440) as found:
-        found.open(served.at("?run=fsdp2-straggler-rank0"), until="after advice 1")
+        found.open(served.at("?run=fsdp2-straggler-rank0"), until="without the fault")
         figures = found.page.locator(".js-plotly-plot")
         before = figures.count()
         heading = found.page.get_by_role("heading", name="Memory")

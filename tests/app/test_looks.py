@@ -1,0 +1,34 @@
+"""The state of a run of many ranks is not read anew for every part of a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag import api
+from diag.app import looks
+from tests.app.runs import write_run
+
+
+@pytest.mark.parametrize(("took_s", "looked"), [(0.01, 3), (2.0, 1)])
+def test_a_long_look_holds_for_a_while(
+    took_s: float, looked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, now, seen = write_run(tmp_path / "run"), [0.0], []
+
+    def look(path: Path) -> api.RunState:
+        now[0] += took_s
+        seen.append(path)
+        return found
+
+    found = api.state_of(run)
+    monkeypatch.setattr(api, "state_of", look)
+    monkeypatch.setattr("diag.app.looks.time.monotonic", lambda: now[0])
+    for _ in range(3):
+        assert looks.state_of(run) is found
+        now[0] += 5
+    assert len(seen) == looked
+    now[0] += 20
+    looks.state_of(run)
+    assert len(seen) == looked + 1
