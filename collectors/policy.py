@@ -121,6 +121,7 @@ class Recording(Topic, name="recording", fixed=True):
         2, "steps", "chosen", "a collective that is under way when its step ends is reported up to so many steps later"
     )
     steps_of_sums = threshold(50, "steps")
+    starting_steps = threshold(5, "steps", "chosen", "of a process, which take longer: none of them is its longest")
     patience_s = threshold(5.0, "s")
     kept_around = threshold(20, "steps", "chosen", "before and after an incident, of which the full detail is kept")
     kept_apart = threshold(

@@ -254,6 +254,10 @@ class SumLine:
     loss: float = 0.0  # the sum of the known ones,
     losses: int = 0  # and how many these are
     memory: int = 0  # the highest peak in bytes: reserved on a device, else the process's; 0: not known
+    # The longest step with the time before it, without evaluations, profiler windows and the process's first steps: its
+    # number, the end of the step before, its begin, its end, how long of it was a checkpoint, and how long it waited in
+    # collectives; ns
+    longest: list[int] = field(default_factory=list)
 
 
 class DeviceCall(NamedTuple):

@@ -30,6 +30,7 @@ from .kept import KeptSteps
 from .policy import RECORDING
 from .records import (
     BEGIN,
+    CHECKPOINT,
     DEVICE,
     EVALUATION,
     LAG,
@@ -77,6 +78,7 @@ class _Line:
     memory: MemoryRecord | None = None
     end_ns: int = 0  # of the last step
     longest_ns: int = 0  # step
+    longest: list[int] = field(default_factory=list)  # as of SumLine
     loss: float = 0.0  # the sum of those that are known
     losses: int = 0
     seen: WaitsSeen | None = None  # of the steps with a record of the device
@@ -112,7 +114,9 @@ class StepSummary:
         self._written = steps > 0
         self._length = steps or self._sums.least or RECORDING.steps_of_sums
         self._line = _Line()
-        self._begun_ns = 0  # when the step before began
+        self._begun_ns = 0  # when the step before began,
+        self._ended_ns = 0  # and ended
+        self._condensed = 0  # number of steps so far
         self._records: list[StepRecord] = []  # steps whose waits may not be known yet
         self._waits: list[tuple[int, int, bool]] = []  # start, end, whether for a collective
         self._rows: list[CollectiveRow] = []  # calls on the device of these steps
@@ -164,13 +168,24 @@ class StepSummary:
         self._waits = [wait for wait in self._waits if wait[1] > end]
         line.waits += len(waits)
         values = {BEGIN: record.begin_ns - self._begun_ns, STEP: record.end_ns - record.begin_ns}
-        line.put(values | phase_times(record, waits) | self._of_device(record, line), 1000, self._length)
+        times = phase_times(record, waits)
+        line.put(values | times | self._of_device(record, line), 1000, self._length)
         if type(record.tokens) is int:  # a training may set any type: reading a tensor would wait for its device
             line.put({TOKENS: record.tokens}, 1, self._length)
         if record.window:
             line.marked.setdefault(record.window, []).append(record.step)
-        if any(row.phase == EVALUATION for row in record.phases):
+        evaluates = any(row.phase == EVALUATION for row in record.phases)
+        if evaluates:
             line.marked.setdefault(EVALUATION, []).append(record.step)
+        ended, self._ended_ns = self._ended_ns or begin, end
+        self._condensed += 1
+        usual = not evaluates and not record.window and self._condensed > RECORDING.starting_steps
+        if usual and end - ended > own_time(line.longest):
+            saved = times.get(CHECKPOINT, 0) + times.get(CHECKPOINT + STILL, 0)
+            waited = sum(ns for name, ns in times.items() if name.endswith(STILL)) - times.get(CHECKPOINT + STILL, 0)
+            longest = [record.step, min(ended, begin), begin, end, saved, waited]
+            if own_time(longest) > own_time(line.longest):
+                line.longest = longest
         if record.memory is not None:
             line.memory = highest(line.memory, record.memory)
         if isinstance(record.loss, float) and math.isfinite(record.loss):
@@ -237,6 +252,7 @@ def _sum_of(line: _Line) -> SumLine:
         end_ns=line.end_ns,
         columns={name: sum(column) for name, column in line.columns.items() if name != BEGIN},
         longest_us=line.longest_ns // 1000,
+        longest=line.longest,
         loss=line.loss,
         losses=line.losses,
         memory=most_used(line.memory),
@@ -279,10 +295,16 @@ def added(left: SumLine, right: SumLine) -> SumLine:
         end_ns=right.end_ns,
         columns={name: left.columns.get(name, 0) + right.columns.get(name, 0) for name in names},
         longest_us=max(left.longest_us, right.longest_us),
+        longest=max(left.longest, right.longest, key=own_time),
         loss=left.loss + right.loss,
         losses=left.losses + right.losses,
         memory=max(left.memory, right.memory),
     )
+
+
+def own_time(longest: Sequence[int]) -> int:
+    """Of ``SumLine.longest``: the nanoseconds from the end of the step before to its end, without its checkpoint."""
+    return longest[3] - longest[1] - longest[4] if longest else 0
 
 
 def most_used(memory: MemoryRecord | None) -> int:

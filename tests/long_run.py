@@ -57,11 +57,14 @@ class LongRun:
             backend = "nccl" if on_device else "gloo"
             update_manifest(layout, run_id="long", world_size=world, backend=backend, strategy="fsdp2", device=device)
 
-    def train(self, steps: int, longer_ns: int = 0, waited_ns: int = 0, saved_ns: int = 0) -> None:
+    def train(
+        self, steps: int, longer_ns: int = 0, waited_ns: int = 0, saved_ns: int = 0, last: str = "checkpoint"
+    ) -> None:
         """``longer_ns``: each step takes longer by so much, in its forward; ``waited_ns`` of it the rank waits for
-        others, in the last collective of its backward. ``saved_ns``: and then it saves a checkpoint."""
+        others, in the last collective of its backward. ``saved_ns``: and then it saves a checkpoint, or is in the phase
+        ``last``."""
         for _ in range(steps):
-            self._one(longer_ns, waited_ns, saved_ns)
+            self._one(longer_ns, waited_ns, saved_ns, last)
 
     def close(self) -> None:
         self._lines.close(TimerRecords([], {}, 0))
@@ -76,7 +79,7 @@ class LongRun:
         """Time that passes between two steps."""
         self._end_ns += ns
 
-    def _one(self, longer_ns: int, waited_ns: int, saved_ns: int) -> None:
+    def _one(self, longer_ns: int, waited_ns: int, saved_ns: int, last: str) -> None:
         varied = self._varied
         step, took_ns = self._step, self._step_ns + varied(1 + self._step_ns // 50)
         self._step += 1
@@ -89,7 +92,7 @@ class LongRun:
             phases.append(PhaseRow(name, at, until))
             at = until
         if saved_ns:
-            phases.append(PhaseRow("checkpoint", self._end_ns - saved_ns, self._end_ns))
+            phases.append(PhaseRow(last, self._end_ns - saved_ns, self._end_ns))
         work_ns = took_ns * 9 // 10 // max(1, self._calls)
         calls: list[RecordedCall] = []
         on_device: list[DeviceCall] = []

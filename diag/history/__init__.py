@@ -14,20 +14,21 @@ import numpy as np
 from msgspec.structs import replace
 
 from diag.account.policy import STEPS
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import CHECKPOINT, DATA, H2D, PHASES, REST, STEP, STILL
 from diag.diagnoses.shares import Shares
 from diag.model.accounts import Attribution
 from diag.model.history import Change, History, Stretch
 from diag.rundir.columns import Floats
-from diag.rundir.series import Series, on_its_clock
+from diag.rundir.policy import RUN_READING
+from diag.rundir.series import Longest, Series, longest_of, on_its_clock
 from diag.rundir.states import Judged, State
 from diag.rundir.tables import RankTables, Tables
 
 from .blame import Sides, blame_of
 from .changes import change_points, level
 from .losses import Job as JobOf
-from .losses import goodput_of, is_stuck, slow_stretches, spent, stalls, standstill
+from .losses import behind_in, goodput_of, is_stuck, slow_stretches, spent, stalls, standstill
 from .policy import HISTORY
 from .steps import Kept, kept_steps
 
@@ -75,9 +76,23 @@ def _with_losses(history: History, kept: Kept, tables: Tables, shares: Shares, j
     begin_ns = first_ns if only is not None and only.first > only.begin else min(begins)
     end_ns = max([last_ns, *ends]) if only is None else last_ns
     stuck = is_stuck(judged) and only is None
-    of = spent(known)
+    layout = RunLayout(tables.root)
+    longest = _longest_of_rows(known, layout.rank(kept.rank))
+    of = spent(known, longest)
     job = JobOf(history.ranks, {rank: each.host for rank, each in tables.ranks.items() if each.host}, kept.to_unix_ns)
-    incidents = [*slow_stretches(history.changes, known, job), *stalls(known, of, shares, job)]
+    kept_by: dict[int, Mapping[int, Longest]] = {}  # each rank's longest steps, which are read when they are asked for
+
+    def behind(step: int, lost_ns: float) -> tuple[int, ...]:
+        if len(tables.ranks) > RUN_READING.many_ranks:
+            return ()
+        if not kept_by:
+            kept_by.update({rank: longest_of(layout.rank(rank)) for rank in tables.ranks})
+        return behind_in(step, lost_ns, kept_by)
+
+    incidents = [
+        *slow_stretches(history.changes, known, job),
+        *stalls(known, of, shares, job, longest, behind),
+    ]
     if stuck and (stood := standstill(judged, int(known.last[-1]), last_ns, end_ns, job)) is not None:
         incidents.append(stood)
     saving = known.parts.get(CHECKPOINT, np.zeros(len(known)))
@@ -92,6 +107,19 @@ def _with_losses(history: History, kept: Kept, tables: Tables, shares: Shares, j
         saved=max(saved, default=None),
         ended=judged.state.value if judged is not None and judged.state in _ENDS else "",
     )
+
+
+def _longest_of_rows(known: Series, files: RankLayout) -> dict[int, Longest]:
+    """By row of the series, the longest step of a sum; only where it was recorded."""
+    if (known.steps == 1).all():
+        return {}
+    found: dict[int, Longest] = {}
+    for step, its in longest_of(files).items():
+        row = int(np.searchsorted(known.last, step))
+        of_sum = row < len(known) and known.steps[row] > 1 and known.first[row] <= step
+        if of_sum and (row not in found or its.own_ns > found[row].own_ns):
+            found[row] = its
+    return found
 
 
 def _started_ns(tables: Tables, of_rank: RankTables, to_unix_ns: int) -> int | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from diag.diagnoses.shares import Shares
 from diag.model.history import Change, Goodput, Incident
 from diag.rundir.columns import Bools, Floats, Ints
 from diag.rundir.policy import SILENCE
-from diag.rundir.series import Series
+from diag.rundir.series import Longest, Series
 from diag.rundir.state_words import behind_ranks
 from diag.rundir.states import Judged, State
 
@@ -38,27 +39,34 @@ class Spent(Struct, frozen=True, eq=False):
     warm: Bools
 
 
-def spent(series: Series) -> Spent:
+def spent(series: Series, longest: Mapping[int, Longest] = MappingProxyType({})) -> Spent:
     """A step of more than five seconds and five usual steps is a stall, as it is for the state of a live run; of a sum
-    the longest step is known. In the first steps, it is the start of the training."""
+    the longest step is known, and where it was recorded, with the time before it and without evaluations (``longest``,
+    by the row). In the first steps, it is the start of the training."""
     count = len(series)
     whole = series.step_ns * series.steps
     saving = np.nan_to_num(series.parts.get(CHECKPOINT, np.zeros(count)))
     usual = _usual(series.step_ns - saving, series.steps)
     checkpoint = np.minimum(saving * series.steps, whole)
-    longest = np.where(series.steps == 1, whole - checkpoint, np.maximum(0.0, series.longest_ns - checkpoint))
-    excess = np.clip(longest - usual, 0.0, whole - checkpoint)
+    one = np.where(series.steps == 1, whole - checkpoint, np.maximum(0.0, series.longest_ns - checkpoint))
+    inside = np.maximum(0.0, (series.end_ns - series.begin_ns) - whole)  # between the steps of a sum
+    gap = np.zeros(count)  # of it, before the longest step
+    warm = series.first < int(series.first[0]) + STEPS.warm_up_steps
+    for row, its in longest.items():
+        one[row], gap[row] = its.own_ns, min(its.gap_ns, inside[row])
+        warm[row] = False  # it is none of the first steps
+    long = one >= _stall_ns(usual)
+    gap = np.where(long, gap, 0.0)
+    excess = np.clip(one - gap - usual, 0.0, whole - checkpoint)
     evaluation = np.where(series.evaluating, excess, 0.0)
-    long = longest >= _stall_ns(usual)
     stall = np.where(long & ~series.evaluating & ~series.profiled, excess, 0.0)
     profiler = np.where(series.profiled & ~series.evaluating & long, excess, 0.0)
-    inside = np.maximum(0.0, (series.end_ns - series.begin_ns) - whole)  # between the steps of a sum
     over = np.minimum(0.0, (series.end_ns - series.begin_ns) - whole)  # of steps that overlap, by rounding
     gaps = np.concatenate(([0], np.maximum(0, series.begin_ns[1:] - series.end_ns[:-1]))).astype(np.float64)
     training = whole - checkpoint - evaluation - stall - profiler + over
     return Spent(
-        training, checkpoint, evaluation, stall, inside + profiler, gaps, gaps >= _stall_ns(usual),
-        series.first < int(series.first[0]) + STEPS.warm_up_steps,
+        training, checkpoint, evaluation, stall + gap, inside - gap + profiler, gaps, gaps >= _stall_ns(usual),
+        warm,
     )  # fmt: skip
 
 
@@ -134,26 +142,51 @@ def slow_stretches(changes: Sequence[Change], series: Series, job: Job) -> Itera
         )  # fmt: skip
 
 
-def stalls(series: Series, of: Spent, shares: Shares, job: Job) -> Iterator[Incident]:
-    """Single steps, and pauses before a step, that took far longer than others."""
+def stalls(
+    series: Series,
+    of: Spent,
+    shares: Shares,
+    job: Job,
+    longest: Mapping[int, Longest] = MappingProxyType({}),
+    behind: Callable[[int, float], tuple[int, ...]] = lambda *_: (),
+) -> Iterator[Incident]:
+    """Single steps, and pauses before a step, that took far longer than others. ``longest``: as of ``spent``;
+    ``behind``: the ranks that the others waited for in a step that cost so much."""
     places = {number: place for place, number in enumerate(shares.numbers)}
     for at in np.flatnonzero((of.stall_ns > 0) & ~of.warm).tolist():
         lost = float(of.stall_ns[at])
+        its = longest.get(at)
         place = places.get(int(series.first[at])) if series.steps[at] == 1 else None
         waited: dict[int, float] = defaultdict(float)
         for by_rank in shares.blame_ns.values() if place is not None else ():
             for rank, ns in by_rank.items():
                 waited[rank] += float(ns[place])
         worst = max(waited, key=lambda rank: waited[rank], default=-1)
-        ranks = (worst,) if waited[worst] >= HISTORY.cause_share * lost else ()
+        first, last = int(series.first[at]), int(series.last[at])
+        begin, end = int(series.begin_ns[at]), int(series.end_ns[at])
+        if its is not None:
+            first, last, begin, end = its.step, its.step, its.begin_ns, its.end_ns
+        ranks: tuple[int, ...] = (worst,) if waited[worst] >= HISTORY.cause_share * lost else ()
+        if not ranks and first == last:
+            ranks = behind(first, lost)
+        where = "between steps" if its is not None and not ranks and its.gap_ns >= HISTORY.cause_share * lost else ""
         yield Incident(
-            STALLED, int(series.first[at]), int(series.last[at]), int(series.begin_ns[at]) + job.to_unix_ns,
-            int(series.end_ns[at]) + job.to_unix_ns, round(lost), job.hours(lost), "", ranks, job.hosts_of(ranks),
+            STALLED, first, last, begin + job.to_unix_ns, end + job.to_unix_ns, round(lost), job.hours(lost), where,
+            ranks, job.hosts_of(ranks),
         )  # fmt: skip
     for at in np.flatnonzero(of.stalled_gaps).tolist():
         lost, end = float(of.gaps_ns[at]), int(series.begin_ns[at]) + job.to_unix_ns
         number = int(series.first[at])
         yield Incident(STALLED, number, number, end - round(lost), end, round(lost), job.hours(lost), "between steps")
+
+
+def behind_in(step: int, lost_ns: float, of_ranks: Mapping[int, Mapping[int, Longest]]) -> tuple[int, ...]:
+    """The ranks that the others waited for in a step that stands still, by what each rank kept of it (``of_ranks``: by
+    rank, then by number of the step): those that waited less than half of the loss while another one waited more."""
+    known = {rank: steps[step].waited_ns for rank, steps in of_ranks.items() if step in steps}
+    if len(known) < len(of_ranks) or max(known.values(), default=0) < HISTORY.cause_share * lost_ns:
+        return ()
+    return tuple(rank for rank, waited in known.items() if waited < HISTORY.cause_share * lost_ns)
 
 
 def is_stuck(judged: Judged | None) -> bool:

@@ -57,6 +57,7 @@ class StepsSum(Struct):
     loss: float = 0.0
     losses: _Whole = 0
     memory: _Whole = 0
+    longest: Annotated[list[_Whole], msgspec.Meta(max_length=6)] = []
 
 
 class Curves(Struct, frozen=True, eq=False):

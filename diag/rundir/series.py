@@ -76,6 +76,38 @@ def each_step(files: RankLayout, identity: RankRecord | None, steps: Steps) -> S
     return both.take(np.argsort(both.first, kind="stable"))
 
 
+class Longest(Struct, frozen=True):
+    """The longest step of a sum, with the time before it and without evaluations: ``begin_ns``: the end of the step
+    before it; ``gap_ns``: from there to its own begin; ``checkpoint_ns``, ``waited_ns``: of the step, in checkpoints
+    and in collectives."""
+
+    step: int
+    begin_ns: int
+    gap_ns: int
+    end_ns: int
+    checkpoint_ns: int
+    waited_ns: int
+
+    @property
+    def own_ns(self) -> int:
+        """Without its checkpoint."""
+        return self.end_ns - self.begin_ns - self.checkpoint_ns
+
+
+def longest_of(files: RankLayout) -> dict[int, Longest]:
+    """By number, of the sums over each number of steps; of one that is in several, the same."""
+    found: dict[int, Longest] = {}
+    for stream in files.sums.values():
+        for line in read_lines(stream, StepsSum, files.run)[0]:
+            if len(line.longest) != len(Longest.__struct_fields__):
+                continue
+            step, before_ns, begin_ns, end_ns, checkpoint_ns, waited_ns = line.longest
+            one = Longest(step, before_ns, begin_ns - before_ns, end_ns, checkpoint_ns, waited_ns)
+            if line.first <= step <= line.last and one.gap_ns >= 0 and one.own_ns > 0 and begin_ns <= end_ns:
+                found[step] = one
+    return found
+
+
 def sums_over(files: RankLayout, size: int) -> Series:
     """The sums over this many steps."""
     return of_sums(read_lines(files.sums[size], StepsSum, files.run)[0])

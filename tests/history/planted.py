@@ -46,6 +46,12 @@ class Training:
             of_rank.train(1, saved_ns=ms * MS)
         return self
 
+    def evaluate(self, ms: int) -> Training:
+        """A step with an evaluation."""
+        for of_rank in self._ranks:
+            of_rank.train(1, saved_ns=ms * MS, last="evaluation")
+        return self
+
     def stall(self, ms: int, rank: int) -> Training:
         """A step in which one rank computes longer."""
         for number, of_rank in enumerate(self._ranks):

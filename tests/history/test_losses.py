@@ -122,6 +122,27 @@ def test_a_step_that_stands_still_is_one_too(tmp_path: Path) -> None:
     assert "stalled for 20.0 s, the others waited for rank 1" in diag_command("history", tmp_path / "R").stdout
 
 
+def test_a_standstill_of_which_only_sums_are_left_has_its_time_and_its_rank(tmp_path: Path) -> None:
+    """Two minutes in one step, and a minute between two; evaluations and checkpoints in the sums are no incidents."""
+    run = Training(tmp_path / "R", byte_budget=150_000)
+    run.train(130).evaluate(90_000).train(60).stall(120_000, rank=2).train(300).save(60_000)
+    stood_ns = run.train(200).end_ns
+    run.pause(60_000).train(1400).close()
+    history = open_run(tmp_path / "R").history
+    assert history.stretches[0].steps > 1
+    stalled, paused = history.incidents
+    assert (stalled.kind, stalled.first, stalled.last, stalled.ranks) == ("stalled", 191, 191, (2,))
+    assert stalled.lost_ns == pytest.approx(120 * S, rel=0.01)
+    assert stalled.begin_unix_ns is not None
+    assert stalled.begin_unix_ns - BEGIN_NS == pytest.approx(190 * 203e6 + 90.2 * S, rel=0.01)
+    assert (paused.first, paused.ranks, paused.cause) == (693, (), "between steps")
+    assert paused.lost_ns == pytest.approx(60 * S, rel=0.01)
+    assert paused.begin_unix_ns == stood_ns
+    assert history.goodput is not None
+    assert history.goodput.stalls == pytest.approx(stalled.lost_ns + paused.lost_ns, abs=10)
+    assert sum(history.goodput.parts.values()) == history.goodput.wall_ns
+
+
 def test_a_healthy_run_has_no_incident(tmp_path: Path) -> None:
     Training(tmp_path / "R").train(100).save(3_000).train(100).close(exit_code=0)
     life = open_history(tmp_path / "R")
