@@ -44,10 +44,14 @@ class Follower:
         newest = self._run.newest()
         if newest.root != self._root:  # the launcher has restarted the training
             self._root, self._events, self._size, self._state = newest.root, Events(str(self._run.root)), 0, None
-        state = self._state
-        if not self._moves(newest) or state is None or not state.live or state.stuck:
+        state, moved = self._state, self._moved(newest)
+        # While the first rank goes on, the training is not stuck; while it is stuck and stands, nothing is new.
+        waits = state is not None and state.live and moved != state.stuck and time.monotonic() < self._next_whole_s
+        if state is None or not waits:
+            began_s = time.process_time()
             state = self._state = state_of(newest.root, with_answer=False)
-            self._next_whole_s = time.monotonic() + WATCHING.whole_look_s
+            took_s = (time.process_time() - began_s) / WATCHING.most_look_load if state.stuck else WATCHING.whole_look_s
+            self._next_whole_s = time.monotonic() + min(took_s, WATCHING.whole_look_s)
             for event in (*self._events.look(state), *self._events.look_at_numbers(_numbers(newest), state)):
                 self._tell(event)
                 self._keep(event, newest)
@@ -57,15 +61,15 @@ class Follower:
                 self._keep(event, newest)
         return state
 
-    def _moves(self, layout: RunLayout) -> bool:
-        """Whether the first rank has gone on since the last look, and no whole look is due: then the training is not
-        stuck. Reads one heartbeat, where a whole look takes as long as a hundred."""
+    def _moved(self, layout: RunLayout) -> bool:
+        """Whether the first rank has gone on since the last look. Reads one heartbeat, where a whole look takes as long
+        as a hundred."""
         first = next(iter(layout.ranks().values()), None)
         heartbeat = read_heartbeat(first)[0] if first is not None else None
         if heartbeat is None:
             return False
         before, self._reached = self._reached, beat_of(heartbeat).reached
-        return before != self._reached and time.monotonic() < self._next_whole_s
+        return before != self._reached
 
     def _verdict(self, layout: RunLayout) -> Verdict | None:
         """The verdict on the newest steps; None if none is due or known."""

@@ -58,6 +58,12 @@ class Watching(Topic, name="watching", fixed=True):
     whole_look_s = threshold(
         10.0, "s", "chosen", "between two looks at all ranks of a run whose first rank goes on; 10 ms or more each"
     )
+    most_look_load = threshold(
+        0.004,
+        "fraction",
+        "chosen",
+        "of a core, for looks at all ranks of a run that is stuck, which read each heartbeat",
+    )
     niceness = threshold(10, "niceness", "chosen", "of the watcher of an attached training, which shares its cores")
     afterwards_s = threshold(60.0, "s", "chosen", "that a watcher stays after the process that has started it")
     verdict_every_s = threshold(
