@@ -53,13 +53,13 @@ _DEVICES = (
             "nvlink-error": LogPattern(
                 ("NVLink error", "nvlink error", "hardware stack error"),
                 r"(?i:Cuda failure|CUDA error)[^\n]*(?i:NVLink error|uncorrectable NVLink|hardware stack error)",
-                "CUDA 11+; CUDA error text",
+                "CUDA 11+; driver_types.h, cudaErrorNvlinkUncorrectable and cudaErrorHardwareStackError",
                 "CUDA reports an error of the hardware.",
             ),
             "rocm-exception": LogPattern(
                 ("HW Exception by GPU",),
                 r"HW Exception by GPU (?P<bus_id>\S+)(?:.*?reason ?: ?(?P<reason>[^\n]*[^\n.]))?",
-                "ROCm 5+; ROCr (HSA runtime)",
+                "ROCm 5+; ROCr, core/runtime/runtime.cpp",
                 "ROCm reports an exception of GPU {bus_id}[: {reason}].",
             ),
             "amdgpu-timeout": LogPattern(
@@ -157,7 +157,7 @@ _DEVICES = (
                 ("Memory access fault by GPU", "HSA_STATUS_ERROR"),
                 r"Memory access fault by GPU (?P<bus_id>\S+)(?:.*Reason: "
                 r"(?P<reason>[^.]+))?|(?P<error>HSA_STATUS_ERROR_\w+)",
-                "ROCm; ROCr (HSA runtime)",
+                "ROCm; ROCr, core/runtime/runtime.cpp",
                 "ROCm reports[ a memory access fault of GPU {bus_id}][: {reason}][ {error}].",
             ),
             "cuda-not-there": LogPattern(
@@ -403,7 +403,7 @@ _INFINIBAND = (
                 ("ailed to modify QP", "ailed to modify RC QP"),
                 r"[Ff]ailed to modify (?:RC )?QP(?: \w+)? to (?:RTR|RTS)(?: state)?(?::? ?(?P<error>Connection timed "
                 r"out|Network is unreachable|No route to host|Invalid argument))?",
-                "rdma-core's examples, and transports written after them (Mooncake); ibverbs' ibv_modify_qp",
+                "rdma-core, libibverbs/examples/rc_pingpong.c, and Mooncake, rdma_endpoint.cpp",
                 "A queue pair could not be connected to its peer[: {error}].",
                 support=SUGGESTS,
             ),

@@ -119,7 +119,7 @@ ENDS: dict[str, LogPattern] = {
     "pod-exited": confirms(
         (" exited with code ",),
         r"\bPod: [\w-]+\.(?P<host>[\w.-]+) exited with code (?P<exitcode>\d+)",
-        "Kubeflow's training operator 1.0+; pkg/controller.v1/pytorch",
+        "Kubeflow's training operator 1.0+; pkg/controller.v1/common/pod.go",
         "The operator saw the container of pod {host} end with exit code {exitcode}.",
         SUGGESTS,
     ),

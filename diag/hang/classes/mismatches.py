@@ -88,7 +88,7 @@ _CALLS = (
                 ("MPI_ERR_TRUNCATE", "Message truncated, error stack", "Message truncated; "),
                 r"MPI_ERR_TRUNCATE: message truncated|Fatal error in (?P<call>\w+): Message truncated|Message "
                 r"truncated; (?P<remote>\d+) bytes received but buffer size is (?P<local>\d+)",
-                "Open MPI 1.3+, MPICH 3+; ompi/mpi/errhandler, src/mpid/ch4",
+                "Open MPI 1.3+, MPICH 3+; ompi/errhandler/errcode.c, src/mpi/errhan/errnames.txt",
                 "MPI received a longer message than the call asked for[ ({remote} bytes, {local} were expected)].",
                 support=NAMES_AN_EFFECT,
             ),
@@ -337,7 +337,7 @@ _CALLS = (
             "pod-not-scheduled": confirms(
                 ("FailedScheduling",),
                 r"\bFailedScheduling\b.{0,200}?(?P<free>\d+)/(?P<nodes>\d+) nodes are available",
-                "Kubernetes 1.8+; pkg/scheduler",
+                "Kubernetes 1.8+; pkg/scheduler/scheduler.go, pkg/scheduler/framework/types.go",
                 "Kubernetes finds no node for a pod of the job: {free} of {nodes} nodes can take it.",
             ),
             "store-barrier": confirms(

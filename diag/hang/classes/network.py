@@ -380,13 +380,13 @@ CLASSES = (
             "ssh-connect": LogPattern(
                 ("ssh: connect to host",),
                 r"ssh: connect to host (?P<store>\S{1,255}) port (?P<port>\d+): (?P<error>[^\r\n]{1,80})",
-                "any; OpenSSH",
+                "any; OpenSSH, sshconnect.c, ssh.c",
                 "ssh cannot connect to {store}, port {port}: {error}.",
             ),
             "ssh-name": LogPattern(
                 ("ssh: Could not resolve hostname",),
                 r"ssh: Could not resolve hostname (?P<store>[^\s:]{1,255})",
-                "any; OpenSSH",
+                "any; OpenSSH, sshconnect.c, ssh.c",
                 "ssh does not know the name {store}.",
             ),
             "gloo-full-mesh": LogPattern(
@@ -412,14 +412,14 @@ CLASSES = (
             "ofi-old-warning": LogPattern(
                 ("WARN: Function: ",),
                 r"WARN: Function: \w+ Line: \d+: NET/OFI (?P<message>.*?" + _ERRNO + r".*)",
-                "aws-ofi-nccl 1.0; aws-ofi-nccl",
+                "aws-ofi-nccl 1.0; tests/test-common.h",
                 "The network plugin reports: {message}",
                 support=SUGGESTS,
             ),
             "kernel-ib": LogPattern(
                 ("infiniband ",),
                 r"\binfiniband (?P<hca>\w+): (?P<message>Failed .+)",
-                "any kernel; kernel log",
+                "Linux 5.2+; drivers/infiniband/hw/efa/efa_com.c",
                 "The kernel reports for adapter {hca}: {message}",
                 support=SUGGESTS,
             ),
@@ -442,7 +442,7 @@ CLASSES = (
                 r"libfabric:\d+:[^\n]{0,200}?<warn> (?P<message>err: \d+, message: [\w ]{1,200}?(?= My EFA|\s*$|,)"
                 r"|.{0,200}output empty list)"
                 r"(?:.{0,300}?My host id: (?P<host>\S+))?(?:.{0,300}?Peer host id: (?P<other>\S+))?",
-                "aws-ofi-nccl; libfabric, prov/efa",
+                "aws-ofi-nccl; libfabric, src/log.c",
                 "libfabric reports: {message}[ between {host} and {other}].",
                 support=NAMES_AN_EFFECT,
             ),

@@ -43,7 +43,7 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
         f"diag-{name}": LogPattern(
             ("diag: the training ended early",),
             rf"^diag: the training ended early: rank (?P<rank>\d+): killed by {name.upper()}\b",
-            "all; diag run",
+            "all; diag/cli/run.py",
             says,
         ),
         f"launcher-{name}": LogPattern(
@@ -71,7 +71,7 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
             rf"(?P<local_rank>\d+) )?terminated with signal {name.upper()}|interrupted by signal {number}\b|KILLED BY "
             rf"SIGNAL: {number} |EXIT STRING: [\w ]+ \(signal {number}\)|exited with signal {number}\b|(?:Process "
             rf"(?P<pid>\d+) )?exits with return code = -{number}\b",
-            "any; subprocess, deepspeed, accelerate, torch.multiprocessing, MPICH, Kubernetes",
+            "any; Lib/subprocess.py, deepspeed/launcher/launch.py, torch/multiprocessing/spawn.py, MPICH, Kubernetes",
             says,
             support=NAMES_AN_EFFECT,
             unless=("forcefully exiting",),
@@ -88,7 +88,7 @@ def _shell(number: int) -> LogPattern:
         rf"^(?:\S+: line \d+: *)?(?P<pid>\d+ +)?{words}\s*"
         r"(?:$|\(core dumped\)|[\w./]*(?:python|torchrun|deepspeed|accelerate))"
         rf"|^zsh: {words.lower()}\b|^fish: Job .{{0,400}} terminated by signal {name} \(",
-        "any shell; bash, sh, zsh, fish, Jupyter",
+        "any shell; glibc sysdeps/generic/siglist.h, zsh Src/jobs.c, fish src/proc.cpp",
         f"The shell saw the process end: {words}.",
         support=SUGGESTS if number == 9 else NAMES_AN_EFFECT,
     )
@@ -185,7 +185,7 @@ CLASSES = (
             "kernel-oom": LogPattern(
                 ("Out of memory: Killed process", "Out of memory: Kill process", "Memory cgroup out of memory: Killed"),
                 r"[Oo]ut of memory: Kill(?:ed)? process (?P<pid>\d+)(?: \((?P<name>[^)]*)\))?",
-                "any kernel; kernel log",
+                "any kernel; mm/oom_kill.c",
                 "The kernel's out-of-memory killer ended process {pid}.",
             ),
         },
@@ -252,7 +252,7 @@ CLASSES = (
                 r"(?:^|\*\*\* |': )(?P<error>double free or corruption(?: \([^)\n]*\))?|(?:free|malloc|realloc|"
                 r"munmap_chunk|malloc_consolidate|tcache_thread_shutdown)\(\): [\w ]+(?:\(\w+\))?|"
                 r"corrupted (?:size vs\. prev_size|double-linked list)|(?:stack smashing|buffer overflow) detected)",
-                "any; glibc",
+                "any; glibc, malloc/malloc.c, debug/fortify_fail.c",
                 "The C library aborted the process because its memory is corrupted: {error}.",
                 support=NAMES_AN_EFFECT,
             ),
@@ -346,7 +346,7 @@ CLASSES = (
             "no-module": confirms(
                 ("No module named",),
                 r"\bpython[\d.]*: (?P<message>No module named \S+)",
-                "any Python; runpy",
+                "any Python; Lib/runpy.py",
                 "The interpreter found no module to run.",
                 SUGGESTS,
             ),

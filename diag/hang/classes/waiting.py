@@ -110,7 +110,7 @@ CLASSES = (
                 ("other ranks that didn't finish loading",),
                 r"rank (?P<done>\d+) could finish the model loading, but there are other ranks that didn't finish "
                 r"loading",
-                "SGLang; sglang/srt/model_executor",
+                "SGLang; sglang/srt/model_executor/model_runner.py",
                 "Rank {done} has loaded its part of the model, and others have not.",
                 support=SUGGESTS,
             ),
@@ -381,7 +381,7 @@ CLASSES = (
             "notebook-died": confirms(
                 ("kernel appears to have died", "Kernel crashed while executing", "DeadKernelError"),
                 r"kernel appears to have died|Kernel crashed while executing|DeadKernelError",
-                "Jupyter, nbclient, VS Code",
+                "Jupyter; nbclient/exceptions.py, notebook/static/notebook/js/notificationarea.js",
                 "The notebook's process died, and which signal ended it is not printed.",
                 SUGGESTS,
             ),
@@ -389,21 +389,21 @@ CLASSES = (
                 ("Back-off restarting failed container", "CrashLoopBackOff"),
                 r"[Bb]ack-?[Oo]ff (?:\w+ )?restarting failed container[ =]?(?:[\w.-]+)?(?: in pod (?P<pod>[\w.-]+)|"
                 r"[ =]+pod=(?P<named>[\w.-]+))?|CrashLoopBackOff",
-                "Kubernetes; pkg/kubelet/kuberuntime",
+                "Kubernetes; pkg/kubelet/kuberuntime/kuberuntime_manager.go",
                 "A container[ of pod {pod}][ of pod {named}] fails each time that it is started.",
                 SUGGESTS,
             ),
             "gaudi-failed": confirms(
                 ("synStatus",),
                 r"\bsynStatus[ =]*(?P<status>\d+) ?\[(?P<error>[^\]\n]{1,80})\]\.? ?(?P<what>[\w ]{0,60})",
-                "Gaudi; habana_frameworks, the SynapseAI runtime",
+                "Gaudi; the SynapseAI runtime, synapse_common_types.h",
                 "The runtime of Gaudi reports {error} (synStatus {status}): {what}.",
                 SUGGESTS,
             ),
             "oneccl-error": confirms(
                 ("|CCL_ERROR|",),
                 r"\|CCL_ERROR\| (?P<code>[\w./]+:\d+) (?P<error>[^\n]{1,160})",
-                "oneCCL 2021+; src/common/log",
+                "oneCCL 2021+; src/common/log/log.hpp",
                 "oneCCL reports at {code}: {error}.",
                 SUGGESTS,
             ),

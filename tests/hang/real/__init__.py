@@ -12,7 +12,8 @@ A case is a table ``[[case]]`` of a TOML file in this folder:
 - ``log``: one or several tables with ``name`` and ``text``.
 
 ``known_wrong.tsv`` lists the cases whose answer is wrong today, with what is missing. ``python -m tests.hang.real``
-prints the score, with ``--rules`` also what each rule and each pattern rests on.
+prints the score and, for each blind set, its first run beside today; with ``--rules`` also what each rule and each
+pattern rests on. ``figures`` keeps the first runs and what supports each rule.
 """
 
 from __future__ import annotations
@@ -51,18 +52,26 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Judged:
-    case: Case
-    answer: Triage
+class Verdict:
+    """An answer held against the truth of a case, whoever gave it."""
+
     right_class: bool
     right_culprit: bool | None  # None: the text does not decide
     accused: tuple[Culprit, ...]  # innocent ones that were named
-    unsaid: tuple[str, ...]  # of ``names``
     called_healthy: bool
 
     @property
     def right(self) -> bool:
         return self.right_class and self.right_culprit is not False and not self.accused and not self.called_healthy
+
+
+@dataclass(frozen=True)
+class Judged(Verdict):
+    """What ``diag triage`` says of a case."""
+
+    case: Case
+    answer: Triage
+    unsaid: tuple[str, ...]  # of ``names``
 
 
 def cases_of(folder: Path = HERE) -> Iterator[Case]:
@@ -92,28 +101,47 @@ def known_wrong(folder: Path = HERE) -> dict[str, str]:
     return reasons
 
 
-def judge(case: Case, folder: Path) -> Judged:
-    """Writes the case's logs below ``folder``, which is empty, and holds the answer against the truth."""
+def write_logs(case: Case, folder: Path) -> None:
+    """Writes the case's logs below a folder that is empty."""
     for name, text in case.logs:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.removeprefix("\n"))
+
+
+def judge(case: Case, folder: Path) -> Judged:
+    """Writes the case's logs below ``folder``, which is empty, and holds the answer against the truth."""
+    write_logs(case, folder)
     answer = triage([str(folder)])
-    named = [culprit for culprit in answer.culprits if _names_somebody(culprit)]
-    right_class = answer.fault_class in (case.fault_class, *case.also)
+    shown = [evidence.text for evidence in answer.evidence]
+    said = " ".join((answer.headline, culprit_words(answer.culprits), *answer.next_steps, *shown))
+    unsaid = tuple(name for name in case.names if name not in said)
+    verdict = held_against(case, (answer.fault_class,), answer.culprits)
+    return Judged(
+        verdict.right_class,
+        verdict.right_culprit,
+        verdict.accused,
+        verdict.called_healthy,
+        case=case,
+        answer=answer,
+        unsaid=unsaid,
+    )
+
+
+def held_against(case: Case, classes: Sequence[str], culprits: Sequence[Culprit]) -> Verdict:
+    """An answer of one class, or of one word that stands for several, against the truth."""
+    accepted = (case.fault_class, *case.also)
+    named = [culprit for culprit in culprits if _names_somebody(culprit)]
     right = None
-    open_answer = answer.fault_class == "undetermined" and "undetermined" in case.also
+    open_answer = "undetermined" in classes and "undetermined" in case.also
     if case.decidable and case.fault_class not in NOBODY and not open_answer:
         right = any(_fits(one, culprit) for one in case.culprits for culprit in named)
     accused = [culprit for culprit in named if any(_fits(one, culprit) for one in case.innocent)]
     if case.decidable:
         ranks = {one["rank"] for one in case.culprits if "rank" in one}
         accused += [c for c in named if ranks and c.rank is not None and c.rank not in ranks and c not in accused]
-    shown = [evidence.text for evidence in answer.evidence]
-    said = " ".join((answer.headline, culprit_words(answer.culprits), *answer.next_steps, *shown))
-    unsaid = tuple(name for name in case.names if name not in said)
-    healthy = answer.fault_class == "healthy" and "healthy" not in (case.fault_class, *case.also)
-    return Judged(case, answer, right_class, right, tuple(accused), unsaid, healthy)
+    healthy = tuple(classes) == ("healthy",) and "healthy" not in accepted
+    return Verdict(any(name in accepted for name in classes), right, tuple(accused), healthy)
 
 
 def _names_somebody(culprit: Culprit) -> bool:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from diag.hang.classes import PATTERNS
 from tests.hang.real import HERE, Judged, cases_of, judge, known_wrong, score
-from tests.hang.real.support import lost_without, shown_by
+from tests.hang.real.first_runs import first_runs, total
+from tests.hang.real.support import Support, independent, lost_without, names_its_source, recorded
 
 parser = argparse.ArgumentParser(prog="python -m tests.hang.real")
 parser.add_argument("ids", nargs="*", help="only these cases, with the whole answer")
@@ -19,11 +20,12 @@ parser.add_argument("--rules", action="store_true", help="what each rule and eac
 arguments = parser.parse_args()
 
 judged: list[Judged] = []
+support = Support()
 known = known_wrong()
 for case in cases_of(arguments.folder):
     if arguments.ids and case.id not in arguments.ids:
         continue
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, recorded(support, case):
         judged.append(judge(case, Path(folder)))
 for one in judged:
     if arguments.quiet or (one.right and not one.unsaid and not arguments.ids):
@@ -57,16 +59,35 @@ for one in judged:
         bins[min(9, int(one.answer.confidence * 10))].append(one.right)
 for at in sorted(bins):
     print(f"confidence {at / 10:.1f} to {(at + 1) / 10:.1f}: {sum(bins[at])} of {len(bins[at])} right")
+if arguments.folder == HERE and not arguments.ids:
+    print("\nblind set: class, culprit right, innocent accused, called healthy: at the first run; then today, seen")
+    runs = first_runs()
+    for run in (*runs, total(runs)):
+        now = score([one for one in judged if run.holds(one.case)])
+        first = (run.right_class, run.culprit)
+        words = [f"{right} of {of}" for right, of in first] + [str(run.accused), str(run.called_healthy)]
+        words += [f"{now[what][0]} of {now[what][1]}" for what in ("class", "culprit")]
+        words += [str(now[what][0]) for what in ("innocent accused", "called healthy and is not")]
+        print(f"{run.name:8} {', '.join(words[:4]):34} {', '.join(words[4:])}")
 if arguments.rules:
-    cases = list(cases_of(arguments.folder))
-    for rule, ids in sorted(lost_without(cases).items(), key=lambda item: -len(item[1])):
-        print(
-            f"without the rule {rule}: {len(ids)} lost{': ' if ids else ''}{', '.join(ids[:8])}{' …' * (len(ids) > 8)}"
-        )
-    shown = shown_by(cases)
-    printed_by = {name: pattern.printed_by for _, name, pattern in PATTERNS}
+    cases = [one.case for one in judged]
+    lost = lost_without(cases)
+    print("\nrule: cases whose class it has a clue of; cases that are wrong without it")
+    for rule, ids in sorted(lost.items(), key=lambda item: -len(item[1])):
+        named = f": {', '.join(ids[:8])}{' …' * (len(ids) > 8)}" if ids else ""
+        print(f"{rule:20} {len(support.rules[rule]):4} {len(ids):4}{named}")
+    by_id = {case.id: case for case in cases}
+    patterns = {name: pattern for _, name, pattern in PATTERNS}
+    sources = sum(names_its_source(pattern) for pattern in patterns.values())
+    print(f"\n{len(patterns)} patterns; {sources} name the file that prints the line")
     for most in (0, 1):
-        names = [name for name, ids in shown.items() if len(ids) == most]
-        print(f"patterns that {most} case{'s' * (most != 1)} show{'s' * (most == 1)}: {len(names)} of {len(shown)}")
+        names = [name for name, ids in support.patterns.items() if len(ids) == most]
+        print(f"patterns that {most} case{'s' * (most != 1)} show{'s' * (most == 1)}: {len(names)}")
         for name in names:
-            print(f"  {name}: {printed_by[name] or 'no source is named'}")
+            print(f"  {name}: {patterns[name].printed_by or 'no source is named'}")
+    weak = [
+        name
+        for name, ids in support.patterns.items()
+        if not names_its_source(patterns[name]) and independent([by_id[one] for one in ids]) < 2
+    ]
+    print(f"patterns with neither a source nor two independent cases: {', '.join(weak) or 'none'}")

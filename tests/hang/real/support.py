@@ -1,20 +1,23 @@
-"""How much the real failures support each rule and each pattern: what is lost without a rule, and who shows a pattern.
+"""How much the real failures support each rule and each pattern: whose answer a rule gives, what is lost without it,
+and who shows a pattern.
 
 A rule that no case needs is proven by generated logs alone; a pattern that one case shows was perhaps learned from it.
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from diag.ended.model import Clue
 from diag.hang import reason, text
 from diag.hang.classes import PATTERNS
+from diag.hang.classes.base import LogPattern
 from diag.hang.job import JobLogs
 from diag.hang.text import read_logs
 from tests.hang.real import Case, judge
@@ -42,22 +45,51 @@ def lost_without(cases: Sequence[Case]) -> dict[str, list[str]]:
     return lost
 
 
-def shown_by(cases: Sequence[Case]) -> dict[str, list[str]]:
-    """By pattern, the ids of the cases with a line that it matches."""
-    shown: dict[str, list[str]] = {name: [] for _, name, _ in PATTERNS}
-    seen: dict[str, set[str]] = defaultdict(set)
+@dataclass
+class Support:
+    """What one pass over the cases shows: ids of cases by name."""
+
+    patterns: dict[str, list[str]] = field(default_factory=lambda: {name: [] for _, name, _ in PATTERNS})
+    rules: dict[str, list[str]] = field(default_factory=lambda: {name_of(rule): [] for rule in reason.RULES})
+
+
+@contextmanager
+def recorded(support: Support, case: Case) -> Iterator[None]:
+    """While the case is judged: which patterns match a line of it. The clues of each rule are kept until the end, when
+    a rule that has a clue of an accepted class supports the case."""
+    clues: dict[str, list[Clue]] = {}
+
+    def noted(rule: Rule) -> Rule:
+        def run(job: JobLogs) -> list[Clue]:
+            found = rule(job)
+            clues.setdefault(name_of(rule), []).extend(found)
+            return found
+
+        return run
 
     def hits(job: JobLogs) -> list[Clue]:
-        seen["of this case"] |= {hit.name for hit in job.hits}
+        for name in {hit.name for hit in job.hits}:
+            support.patterns[name].append(case.id)
         return []
 
-    for case in cases:
-        seen.clear()
-        with tempfile.TemporaryDirectory() as folder, _rules((hits,)):
-            judge(case, Path(folder))
-        for name in seen["of this case"]:
-            shown[name].append(case.id)
-    return shown
+    with _rules((hits, *map(noted, reason.RULES))):
+        yield
+    for name, found in clues.items():
+        if any(clue.fault_class in (case.fault_class, *case.also) for clue in found):
+            support.rules[name].append(case.id)
+
+
+SOURCE = re.compile(r"\b[\w.-]+\.(?:py|cc|cpp|hpp|c|cu|h|go|rs|js|txt)\b|\berror code [A-Z]+\d+\b")
+
+
+def names_its_source(pattern: LogPattern) -> bool:
+    """Whether it says which file of the program prints the line, or which error code its documentation lists."""
+    return SOURCE.search(pattern.printed_by) is not None
+
+
+def independent(cases: Sequence[Case]) -> int:
+    """How many repositories, or sites of another kind, the cases are from."""
+    return len({"/".join(case.thread.split("/")[:5]) for case in cases})
 
 
 @contextmanager

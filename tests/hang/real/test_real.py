@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.hang.real import Judged, cases_of, judge, known_wrong, score
+from diag.hang import reason
+from diag.hang.classes import PATTERNS
+from tests.hang.real import HERE, Judged, cases_of, judge, known_wrong, score
+from tests.hang.real.first_runs import first_runs, is_blind
+from tests.hang.real.support import Support, independent, lost_without, name_of, names_its_source, recorded
 
 pytestmark = pytest.mark.slow
 CASES = list(cases_of())
 
 
+SUPPORT = Support()  # filled while the cases are judged
+
+
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> list[Judged]:
     folder = tmp_path_factory.mktemp("real")
-    return [judge(case, folder / case.id) for case in CASES]
+    found = []
+    for case in CASES:
+        with recorded(SUPPORT, case):
+            found.append(judge(case, folder / case.id))
+    return found
 
 
 def test_there_are_enough_of_them() -> None:
@@ -83,3 +95,55 @@ def test_what_is_said_is_a_sentence(judged: list[Judged]) -> None:
 
 def test_a_folder_without_cases_has_none(tmp_path: Path) -> None:
     assert list(cases_of(tmp_path)) == []
+
+
+def test_each_blind_set_has_the_figures_of_its_first_run() -> None:
+    """A set whose first run nobody wrote down proves nothing later."""
+    runs = first_runs()
+    for run in runs:
+        of_set = [case for case in CASES if run.holds(case)]
+        assert len(of_set) == run.threads, run.name
+        assert run.right_class[1] == run.threads, run.name
+    assert all(any(run.holds(case) for run in runs) for case in CASES if is_blind(case))
+
+
+def test_no_blind_set_falls_below_its_first_run(judged: list[Judged]) -> None:
+    for run in first_runs():
+        now = score([one for one in judged if run.holds(one.case)])
+        assert now["class"][0] >= run.right_class[0], run.name
+        assert now["culprit"][0] >= run.culprit[0], run.name
+        assert now["innocent accused"][0] <= run.accused, run.name
+        assert now["called healthy and is not"][0] <= run.called_healthy, run.name
+
+
+def test_a_pattern_names_its_source_or_two_independent_cases(judged: list[Judged]) -> None:
+    """A wording that one thread shows and no source confirms may be that thread's alone."""
+    by_id = {one.case.id: one.case for one in judged}
+    weak = [
+        name
+        for _, name, pattern in PATTERNS
+        if not names_its_source(pattern) and independent([by_id[case] for case in SUPPORT.patterns[name]]) < 2
+    ]
+    assert weak == []
+
+
+def _floors() -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = tomllib.loads((HERE / "figures" / "support.toml").read_text())
+    return found
+
+
+def test_each_rule_has_the_cases_that_it_had(judged: list[Judged]) -> None:
+    assert judged
+    supports, none = _floors()["supports"], _floors()["none"]
+    assert {name_of(rule) for rule in reason.RULES} == set(supports) | set(none)
+    assert {name: len(SUPPORT.rules[name]) for name in none} == dict.fromkeys(none, 0)
+    for rule, least in supports.items():
+        assert 0 < least <= len(SUPPORT.rules[rule]), rule
+
+
+@pytest.mark.matrix
+def test_each_rule_is_needed_by_as_many_cases_as_before() -> None:
+    """Leave one rule out: a rule that fewer cases need has been copied somewhere, or is on its way to needing none."""
+    lost = lost_without(CASES)
+    for rule, least in _floors()["needed"].items():
+        assert len(lost[rule]) >= least, (rule, lost[rule])
