@@ -46,6 +46,8 @@ _LATE = ("pandas", "pyarrow", "PIL.Image", "diag.replay.advice")  # imported whe
 # While modules are imported a request waits this long for the GIL, not the usual 5 ms: the page has 150 files.
 _SWITCH_S, _USUAL_SWITCH_S = 0.0005, sys.getswitchinterval()
 
+_ANALYSIS_FIRST_S = 3.0  # the verdict of a run of a few ranks is there by then
+
 # Streamlit runs a full garbage collection after each run of a page. Python's own in between would take a sixth of the
 # time of an analysis.
 _OBJECTS_UNTIL_GC = 1_000_000
@@ -251,12 +253,14 @@ def _views() -> list[str]:
 
 def _warm_up(root: Path) -> None:
     """Analyses the first run, then imports what its figures and tables need. Runs while the browser loads Streamlit's
-    page, which takes as long."""
+    page, which takes as long. Pages that need no analysis, as that of a hang, do not wait for one that takes long."""
     try:
         import_module("diag.app.views.overview")
         from diag.app.address import prepare
 
-        prepare(root)
+        analysis = threading.Thread(target=prepare, args=(root,), daemon=True)
+        analysis.start()
+        analysis.join(_ANALYSIS_FIRST_S)
         for name in (*_LATE, *_views()):
             import_module(name)
         gc.freeze()  # the modules: Streamlit runs a full collection after each run of a page and of a fragment
