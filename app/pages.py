@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from diag.api import Jobs, holds_runs, is_run, snapshots_alone
+from diag.app.looks import state_of
 from diag.app.run_view import RunView
+from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
 from diag.summaries import summaries_suffice
 from diag.tune.history import is_tuned, load
@@ -30,15 +33,30 @@ def contents_of(root: Path, runs: Sequence[Path], jobs: Jobs) -> Contents:
     """``runs``, ``jobs``: as `runs_of` lists them. Looks into other files only where there is no run."""
     if list(runs) == [root] and is_run(root) and summaries_suffice(root):
         return Contents.SUMMARIES
-    if list(runs) != [root] or holds_runs(root, jobs):
+    if (list(runs) != [root] or holds_runs(root, jobs)) and not _recorded_no_step(root, runs):
         return Contents.RUNS
     if snapshots_alone([root]):
         return Contents.SNAPSHOTS
     try:
         _view("hang").investigated(root)
     except DiagError:
-        return Contents.NOTHING
+        return Contents.RUNS if is_run(root) else Contents.NOTHING
     return Contents.LOGS
+
+
+def _recorded_no_step(root: Path, runs: Sequence[Path]) -> bool:
+    """Whether the path is one run that ended and recorded nothing to analyse: no page but the triage has an answer."""
+    if list(runs) != [root] or not is_run(root):
+        return False
+    try:
+        ranks = RunLayout(root).ranks().values()
+    except OSError:  # opening the run reports it
+        return False
+    for files in ranks:
+        recorded = (files.steps, files.summary, files.durations, files.inspector)
+        if any(map(os.path.lexists, recorded)) or files.traces() or files.memory_snapshots():
+            return False
+    return bool(ranks) and not state_of(root).live
 
 
 @dataclass(frozen=True)

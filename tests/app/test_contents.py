@@ -96,6 +96,8 @@ def test_a_run_without_a_step_shows_the_triage_of_its_logs(tmp_path: Path, monke
         files.steps.unlink()
         files.collectives.unlink()
     RunLayout(run).rank(1).log.write_text("Traceback (most recent call last):\n  ...\nRuntimeError: no such layer\n")
+    runs, jobs = runs_of(run)
+    assert [shown.title for shown in pages_for(run, runs, contents_of(run, runs, jobs))] == ["Hang triage"]
     said = text(page(run, monkeypatch))
     assert "no such layer" in said
     assert "What to do" in said
