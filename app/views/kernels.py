@@ -26,7 +26,7 @@ from diag.app.views.common import (
     without_steps,
 )
 from diag.model.breakdown import Efficiency, KernelStat, KernelTable, ModuleTable, PathStat, PathTable
-from diag.model.steps import HOST_DETAILS, QUEUED_DETAILS, Detail, Kind
+from diag.model.steps import HOST_DETAILS, Detail, Kind
 from diag.show.breakdowns import kernel_table, module_table, utilisation
 from diag.show.page import Metric
 from diag.tables.zoom import BACKWARD, DETAILS, FORWARD
@@ -303,7 +303,7 @@ def _part(row: PathStat) -> Part:
     kind, detail = _kind(row)
     if kind == Kind.IDLE and detail in HOST_DETAILS:
         return Part.HOST
-    if kind == Kind.IDLE and detail in QUEUED_DETAILS:
+    if kind == Kind.IDLE and detail == Detail.DEPENDENCY:
         return Part.QUEUED
     return _PART_OF.get(kind, Part.IDLE)
 

@@ -39,7 +39,7 @@ _STATES = {
 # Of README and guides: picture, address, scheme, height. The path is shown on the page, so it is a relative one.
 _README: tuple[tuple[str, str, Scheme, int], ...] = (
     ("overview", "", "light", 900),
-    ("timeline", "timeline", "dark", 1230),
+    ("timeline", "timeline?step=15", "dark", 900),
     ("what-if", "what-if", "light", 900),
 )
 # The same of a folder with a run that hung.
