@@ -16,6 +16,7 @@ from diag.rundir.state_words import behind_ranks
 from diag.rundir.states import State
 from diag.watch.policy import WATCHING
 from diag.words.formatting import NBSP, elapsed
+from diag.words.places import shown
 
 ENDED, _GOES_ON = "ended", "stuck-over"
 
@@ -126,11 +127,11 @@ class Events:
         return [self._event("verdict", level, text, state, seen[1])]
 
     def _event(self, kind: str, level: Level, text: str, state: RunState, ranks: tuple[int, ...]) -> Event:
-        return Event(kind, level, text.replace(NBSP, " "), self._run, state.last_step, ranks, state.as_of_ns)
+        return Event(kind, level, text.replace(NBSP, " "), shown(self._run), state.last_step, ranks, state.as_of_ns)
 
 
 def _with_command(text: str, state: RunState, command: str = "analyze") -> str:
-    return f"{text} diag {command} {state.path}"
+    return f"{text} diag {command} {shown(str(state.path))}"
 
 
 def line_of(event: Event) -> str:

@@ -11,6 +11,7 @@ from diag.model.steps import Bottleneck, Severity, Verdict
 from diag.rundir.runs import RunState
 from diag.rundir.states import RankState, Standstill, State
 from diag.watch.events import Event, Events, line_of
+from diag.words import places
 
 S = 10**9
 TRAINS = RunState(Path("/runs/r"), State.TRAINING, 0, 2, 2, "ddp", 62, S, None, as_of_ns=1000 * S)
@@ -65,6 +66,14 @@ def test_a_verdict_must_hold_in_two_looks() -> None:
     assert events.look_at(other, TRAINS)[0].text.startswith("The verdict has changed: Rank 0")
     assert events.look_at(HEALTHY, TRAINS) == []
     assert kinds(events.look_at(HEALTHY, TRAINS)) == ["verdict-over"]
+
+
+def test_of_a_local_copy_the_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who gets the message is on another machine."""
+    monkeypatch.setattr(places, "_SHOWN", {"/runs/r": "s3://bucket/r"})
+    (event,) = Events("/runs/r").look(STUCK)
+    assert event.text.endswith(" diag analyze s3://bucket/r")
+    assert event.run == "s3://bucket/r"
 
 
 def test_an_unsure_verdict_is_not_told() -> None:
