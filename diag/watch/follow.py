@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import NumberRecord
 from diag.errors import DiagError
 from diag.model.steps import Verdict
@@ -37,6 +37,7 @@ class Follower:
         self._next_s = 0.0  # when the next verdict is due, on the monotonic clock
         self._state: RunState | None = None  # of the last whole look
         self._next_whole_s = 0.0  # when the next one is due at the latest
+        self._first: RankLayout | None = None
         self._reached: tuple[object, ...] = ()  # what the first rank had done by then
 
     def look(self) -> RunState:
@@ -50,8 +51,9 @@ class Follower:
         if state is None or not waits:
             began_s = time.process_time()
             state = self._state = state_of(newest.root, with_answer=False)
-            took_s = (time.process_time() - began_s) / WATCHING.most_look_load if state.stuck else WATCHING.whole_look_s
-            self._next_whole_s = time.monotonic() + min(took_s, WATCHING.whole_look_s)
+            took_s = time.process_time() - began_s
+            pause_s = min(took_s / WATCHING.most_look_load, WATCHING.quiet_s) if state.stuck else WATCHING.whole_look_s
+            self._next_whole_s = time.monotonic() + pause_s
             for event in (*self._events.look(state), *self._events.look_at_numbers(_numbers(newest), state)):
                 self._tell(event)
                 self._keep(event, newest)
@@ -64,12 +66,18 @@ class Follower:
     def _moved(self, layout: RunLayout) -> bool:
         """Whether the first rank has gone on since the last look. Reads one heartbeat, where a whole look takes as long
         as a hundred."""
-        first = next(iter(layout.ranks().values()), None)
+        first = self._first_rank(layout)
         heartbeat = read_heartbeat(first)[0] if first is not None else None
         if heartbeat is None:
             return False
         before, self._reached = self._reached, beat_of(heartbeat).reached
         return before != self._reached
+
+    def _first_rank(self, layout: RunLayout) -> RankLayout | None:
+        """It is kept: to list a thousand ranks takes as long as to look at them."""
+        if self._first is None or self._first.run != layout.root:
+            self._first = next(iter(layout.ranks().values()), None)
+        return self._first
 
     def _verdict(self, layout: RunLayout) -> Verdict | None:
         """The verdict on the newest steps; None if none is due or known."""
@@ -91,7 +99,7 @@ class Follower:
 
     def _grown(self, layout: RunLayout) -> bool:
         try:
-            first = next(iter(layout.ranks().values()), None)
+            first = self._first_rank(layout)
             size = first.summary.stat().st_size if first is not None else 0
         except OSError:
             return False
