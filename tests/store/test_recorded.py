@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,11 +18,12 @@ from diag import processes
 from diag.api import open_run
 from diag.collectors.layout import RunLayout
 from diag.collectors.packing import Packing, keeper_of
+from diag.errors import DiagError
 from diag.rundir.local import copies_folder, local_path
 from diag.rundir.runs import state_of
 from diag.rundir.states import State
 from diag.watch.packing import packed
-from tests.command import diag_process
+from tests.command import diag, diag_process
 from tests.patience import PATIENCE_S
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ddp.py"
@@ -91,6 +95,67 @@ def test_a_rank_starts_the_packer_and_another_one_when_it_is_killed(tmp_path: Pa
         training.wait()
         for pid in packers_of(folder):
             os.kill(pid, signal.SIGKILL)
+
+
+_TRAIN = """
+import time
+import torch
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+while True:
+    model(torch.ones(4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.slow
+def test_another_rank_takes_over_when_the_first_one_and_its_packer_are_killed(tmp_path: Path) -> None:
+    """Under another launcher: the first rank starts the packer, and nothing that was written is lost."""
+    address, script = f"file://{tmp_path}/out", tmp_path / "train.py"
+    script.write_text(_TRAIN)
+    told = diag("attach", "--out", address, "--pack-interval", "1", "--no-watch", "--format", "json")
+    assert told.returncode == 0, told.stderr
+    ranks: list[subprocess.Popen[bytes]] = []
+
+    def start(rank: int) -> None:
+        of_rank = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": "29512"}
+        ranks.append(subprocess.Popen([sys.executable, script], env=os.environ | json.loads(told.stdout) | of_rank))
+
+    def until(holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    def stored(rank: int) -> bytes:
+        with suppress(DiagError, OSError):
+            return RunLayout(local_path(address)).rank(rank).steps.read_bytes()
+        return b""
+
+    try:
+        start(0)
+        until(lambda: bool(stored(0)))
+        (folder,) = (tmp_path / "nodes").glob("diag-*/*")
+        (first,) = packers_of(folder)
+        start(1)
+        until(lambda: bool(stored(1)))
+        assert packers_of(folder) == [first]
+        ranks[0].kill()
+        os.kill(first, signal.SIGKILL)
+        seen = stored(1)
+        until(lambda: len(stored(1)) > len(seen))
+        assert packers_of(folder) not in ([], [first])
+        assert stored(0) == RunLayout(folder).rank(0).steps.read_bytes()
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+        for folder in (tmp_path / "nodes").glob("diag-*/*"):
+            for pid in packers_of(folder):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_a_training_that_ends_while_its_packer_starts_is_stored(tmp_path: Path) -> None:
