@@ -44,7 +44,8 @@ def _first_step(stream: Path) -> int | None:
     """The step in the first line of what is left of a stream."""
     for _, part in numbered_parts(stream):
         with suppress(OSError), open_regular(part, stream.parent.parent.parent) as file:
-            return step_of(file.read(RECORDED_FILES.head_bytes))
+            if (step := step_of(file.read(RECORDED_FILES.head_bytes))) is not None:
+                return step
     return None
 
 

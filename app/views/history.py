@@ -36,6 +36,7 @@ from diag.words.history import (
     long_time,
     restart_words,
 )
+from diag.words.places import shown as name_of
 from diag.words.table import COUNT, Column, table_of
 
 _TURN = "history turn"  # how often a click has led away: the figure begins anew without a selection
@@ -258,7 +259,7 @@ def _to_type(view: RunView, incident: Incident) -> None:
     root = view.result.tables.root.resolve()
     path = root / f"restart-{incident.attempt}" if incident.attempt else root
     st.caption("The timeline does not hold these steps. What is left of them:")
-    show_code(f"diag analyze {path} --steps {incident.first}:{incident.last}", "bash")
+    show_code(f"diag analyze {name_of(str(path))} --steps {incident.first}:{incident.last}", "bash")
 
 
 def _said(view: RunView, life: Life) -> None:

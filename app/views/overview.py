@@ -43,6 +43,7 @@ from diag.show.page import Advised, Card, Change, Page, Verdict, advice_of, metr
 from diag.show.ranks import IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
 from diag.version import version
 from diag.words.formatting import share
+from diag.words.places import shown as name_of
 
 _MEAN = "mean"
 _PICTURE = "picture"
@@ -173,7 +174,7 @@ def _report(view: RunView) -> bytes:
     """The HTML report. Rendered on click: it has five megabytes, and most visits do not ask for it."""
     from diag.app.html_report.render import render
 
-    command = shlex.join(["diag", "report", str(view.result.tables.root), "-o", "report.html"])
+    command = shlex.join(["diag", "report", name_of(str(view.result.tables.root)), "-o", "report.html"])
     return render(view.result, command, version()).encode()
 
 

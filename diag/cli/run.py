@@ -48,7 +48,7 @@ def say_why(layout: RunLayout) -> None:
     except OSError as error:
         say(f"diag: the triage could not be stored: {error}", err=True)
     say(err=True)
-    print_triage(answer, console(err=True), more=f"diag triage {shlex.quote(str(layout.root))} -v")
+    print_triage(answer, console(err=True), more=f"diag triage {shlex.quote(name_of(str(layout.root)))} -v")
     say(err=True)
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from diag.collectors.layout import MOST_NS, RankLayout, RunLayout, parts_of
 from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import open_regular
-from diag.collectors.records import KeptLine
+from diag.collectors.records import DeviceStepRecord, KeptLine
 from diag.model import DAMAGED, Gap
 from diag.model.retained import KeptSpan
 from diag.words.formatting import rank_ranges
@@ -76,18 +76,21 @@ def _of_rank(files: RankLayout, of_rank: RankTables, only: Only, gaps: list[Gap]
         (one for one in lines if one.first <= only.last and one.last >= only.first), key=lambda one: one.first
     )
     steps, rows = StepsBuilder(), RowsReader()
-    for line in lines:
-        steps.add([record for record in line.steps if only.has(record.step)])
-        rows.take([each for each in line.collectives if only.has(each.step)])
-    built = steps.built().sorted_by("step")
-    if built.numbers != set(range(only.first, only.last + 1)):
+    on_device: list[DeviceStepRecord] = []
+    left = set(range(only.first, only.last + 1))
+    for line in lines:  # of two incidents close to each other, both may have a step
+        here = {record.step for record in line.steps} & left
+        left -= here
+        steps.add([record for record in line.steps if record.step in here])
+        rows.take([each for each in line.collectives if each.step in here])
+        on_device += [each for each in line.device_steps if each.step in here]
+    if left:
         return None
     gaps += unreadable
     read = rows.read(files.kept, ())
-    on_device = (each for line in lines for each in line.device_steps if only.has(each.step))
     return replace(
         of_rank,
-        steps=built,
+        steps=steps.built().sorted_by("step"),
         rows=read.rows,
         groups={**of_rank.groups, **read.groups},
         traces=(),

@@ -29,6 +29,7 @@ from diag.show.ranks import STALLS_TITLE, exchange_table
 from diag.show.table import print_table
 from diag.words import sentences
 from diag.words.formatting import counted, masked, spaced, visible
+from diag.words.places import shown as name_of
 from diag.words.table import Table
 from diag.words.terminal import report_console
 from diag.words.wording import per_whole, run_facts, sentence
@@ -104,7 +105,10 @@ def _print_verdict(console: Console, result: Result, page: Page) -> None:
         _say(console, f"{card.title}. {card.action}", f"bold {COLOUR[Severity.CRITICAL]}")
     if page.outcome is not None:
         _say(console, page.outcome.headline, f"bold {COLOUR[Severity.CRITICAL]}")
-        _say(console, f"{page.outcome.action} The evidence: diag triage {visible(str(result.tables.root))}".strip())
+        _say(
+            console,
+            f"{page.outcome.action} The evidence: diag triage {visible(name_of(str(result.tables.root)))}".strip(),
+        )
         console.print()
         _say(console, f"{shown.UNTIL_THEN}:", "dim")
     _say(console, page.verdict.headline, f"bold {COLOUR[page.verdict.severity]}")
@@ -308,8 +312,8 @@ def _line(console: Console, text: str, style: str) -> None:
 
 
 def _command(name: str, paths: Sequence[str]) -> str:
-    shown = [visible(masked(path)) for path in paths[: PAGE.most_job_paths]]
-    return shlex.join(["diag", name, *shown]) + (" ..." if len(paths) > len(shown) else "")
+    named = [visible(masked(name_of(path))) for path in paths[: PAGE.most_job_paths]]
+    return shlex.join(["diag", name, *named]) + (" ..." if len(paths) > len(named) else "")
 
 
 def facts(entry: ListedJob) -> list[str]:

@@ -12,11 +12,12 @@ import pytest
 import diag
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
-from diag.collectors.records import STALLED, Heartbeat
+from diag.collectors.records import STALLED, VERDICT, Heartbeat
 from diag.model.retained import KeptSpan
 from diag.rundir.curves import curves_of, sums_before
 from diag.show.page import page_of
 from diag.summaries import open_by_size
+from diag.watch.keeping import ask_to_keep
 from tests.long_run import LongRun, S
 
 STEPS = 3_000
@@ -88,11 +89,14 @@ def test_each_step_is_in_one_value_of_the_curves_whatever_is_left(tmp_path: Path
 def stalled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rank 1 stalls at step 400, long before the steps that are left in full."""
     folder = tmp_path_factory.mktemp("stalled") / "R"
-    for rank in range(3):
-        of_rank = LongRun(folder, byte_budget=6_000_000, calls=4, rank=rank, world=3)
+    ranks = [LongRun(folder, byte_budget=6_000_000, calls=4, rank=rank, world=3) for rank in range(3)]
+    for rank, of_rank in enumerate(ranks):
         of_rank.train(400)
         of_rank.train(1, longer_ns=30 * S, waited_ns=0 if rank == 1 else 30 * S)
-        of_rank.train(1_500)
+        of_rank.train(60)
+        if rank == 0:
+            ask_to_keep(RunLayout(folder), 360, 440, VERDICT)
+        of_rank.train(1_440)
         of_rank.close()
         replace_file(RunLayout(folder).rank(rank).heartbeat, encode(Heartbeat(0, 10**15, 1_900, "done", done=True)))
     return folder
@@ -100,17 +104,17 @@ def stalled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_answer_says_of_which_incidents_the_detail_is_kept(stalled: Path) -> None:
     result = diag.open_run(stalled)
-    assert result.tables.retained.kept == (KeptSpan(380, 420, STALLED),)
+    assert result.tables.retained.kept == (KeptSpan(360, 440, VERDICT), KeptSpan(380, 420, STALLED))
     note = next(note for note in result.coverage.notes if "byte budget" in note)
-    assert "steps 380 to 420 (a step stalled)" in note
+    assert "380 to 420 (a step stalled)" in note
     assert "`--steps 380:420`" in note
 
 
 def test_steps_around_an_incident_are_analysed_in_full(stalled: Path) -> None:
-    result = open_by_size(stalled, steps="385:415")
-    assert {step.step for step in result.attribution.steps} == set(range(385, 416))
-    assert all(len(rank.rows) == 31 * 4 for rank in result.tables.ranks.values())
-    assert result.verdict == diag.open_run(stalled, steps="385:415").verdict
+    result = open_by_size(stalled, steps="370:430")
+    assert [step.step for step in result.attribution.steps] == list(range(370, 431))
+    assert all(len(rank.rows) == 61 * 4 for rank in result.tables.ranks.values())
+    assert result.verdict == diag.open_run(stalled, steps="370:430").verdict
 
 
 def test_of_steps_between_incidents_what_is_left_is_analysed(stalled: Path) -> None:
@@ -134,4 +138,4 @@ def test_damaged_lines_of_kept_steps_are_gaps(stalled: Path, tmp_path: Path) -> 
             file.write(b'{"first": "x"}\n{"first":1,"last":9,"why":"stalled","steps":7}\n{"first"')
     assert KeptSpan(380, 420, STALLED) in diag.open_run(folder).tables.retained.kept
     reasons = [gap.reason for gap in open_by_size(folder, steps="385:415").coverage.skipped]
-    assert any("invalid collector records on 2 of 3 lines" in reason for reason in reasons)
+    assert any("invalid collector records on 2 of 4 lines" in reason for reason in reasons)

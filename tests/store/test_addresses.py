@@ -126,7 +126,7 @@ def test_no_message_holds_the_password_of_an_address(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["analyze", "triage", "compare", "check", "export", "report"])
+@pytest.mark.parametrize("command", ["analyze", "triage", "compare", "check", "export", "report", "history"])
 def test_every_command_takes_an_address(command: str, tmp_path: Path) -> None:
     run = recorded(tmp_path / "run")
     edit(run.manifest, exit_code=0)
@@ -141,6 +141,7 @@ def test_every_command_takes_an_address(command: str, tmp_path: Path) -> None:
     expected = ExitCode.GATE_EXCEEDED if command == "check" else ExitCode.OK
     assert ended.returncode == expected, ended.stdout + ended.stderr
     assert not (run.root / "verdict.json").exists()  # nothing is written there
+    assert str(tmp_path / "cache") not in ended.stdout + ended.stderr  # what is printed has the address
 
 
 def test_a_run_at_an_address_is_watched_with_one_look_at_the_store(
