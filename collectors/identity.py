@@ -17,7 +17,7 @@ from .durations import TIMING_VARIABLE, no_timing_because
 from .flight_recorder import TORCH
 from .launchers import LOCAL_RANK, RANK, WORLD_SIZE, attempt_key, first_number, joins, torchrun_id
 from .layout import RankLayout
-from .living import boot_id
+from .living import boot_id, pid_namespace
 from .records import RankRecord
 from .settings import settings_from
 
@@ -59,6 +59,7 @@ def identify(device: torch.device) -> RankRecord:
         unix_ns=time.time_ns(),
         device=accelerator.name if accelerator is not None else "cpu",
         device_index=device.index if accelerator is not None else None,
+        pid_namespace=pid_namespace(),
         job=job_of(world_size=world_size),
         cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     )

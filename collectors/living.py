@@ -26,6 +26,8 @@ class Recorded(Protocol):
     @property
     def boot_id(self) -> str: ...
     @property
+    def pid_namespace(self) -> str: ...
+    @property
     def monotonic_ns(self) -> int: ...
     @property
     def unix_ns(self) -> int: ...
@@ -39,10 +41,20 @@ def boot_id() -> str:
         return socket.gethostname()
 
 
+def pid_namespace() -> str:
+    """Equal in all processes among which a number means one process. Containers have one of their own each, also those
+    with the name and the network of their host; "" on a system without them."""
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115
+    except OSError:
+        return ""
+
+
 def letter_of(process: Recorded) -> str | None:
     """Of a recorded process: GONE, or the letter of its state in /proc (UNTOLD where the system has none). None where
-    it cannot be seen from here: it is on another host, or wrote before this one started again."""
-    if process.host != socket.gethostname() or process.boot_id not in ("", boot_id()):
+    it cannot be seen from here: it is on another host or in another container, or wrote before this host started
+    again."""
+    if process.host != socket.gethostname() or process.boot_id not in ("", boot_id()) or _is_elsewhere(process):
         return None
     letter, age_ns = _look(process.pid)
     if letter in (GONE, UNTOLD):
@@ -61,7 +73,8 @@ def process_runs(process: Recorded, seen_unix_ns: int | None = None) -> bool | N
     ``seen_unix_ns``: its last sign. One that wrote before this host started again is gone; if the sign is young, it is
     of another host with the same name."""
     letter = letter_of(process)
-    if letter is None and seen_unix_ns is not None and process.host == socket.gethostname():
+    is_of_this_host = process.host == socket.gethostname() and not _is_elsewhere(process)
+    if letter is None and seen_unix_ns is not None and is_of_this_host:
         return False if _is_old(seen_unix_ns) else None
     return None if letter is None else letter != GONE
 
@@ -86,6 +99,10 @@ def has_ended(done: bool, runs: bool | None, seen_unix_ns: int, late_ns: int = 0
     return _is_old(seen_unix_ns + late_ns)
 
 
+def _is_elsewhere(process: Recorded) -> bool:
+    return process.pid_namespace not in ("", pid_namespace())
+
+
 def _is_old(unix_ns: int) -> bool:
     return time.time_ns() - unix_ns > RECORDING.gone_s * 1e9
 
@@ -100,7 +117,9 @@ def recorded_has_ended(identity: Mapping[str, Any], heartbeat: Mapping[str, Any]
 
 class _Fields:
     def __init__(self, fields: Mapping[str, Any]) -> None:
-        self.host, self.boot_id = (str(fields.get(name) or "") for name in ("host", "boot_id"))
+        self.host, self.boot_id, self.pid_namespace = (
+            str(fields.get(name) or "") for name in ("host", "boot_id", "pid_namespace")
+        )
         self.pid, self.monotonic_ns, self.unix_ns = (
             _whole(fields, name) for name in ("pid", "monotonic_ns", "unix_ns")
         )

@@ -353,6 +353,7 @@ class RankRecord:
     device_index: int | None = None
     cpus: int | None = None  # number of CPUs that this process may run on
     stack_signal: int | None = None  # this signal makes the process write stacks.txt; None: it would end the process
+    pid_namespace: str = ""  # where ``pid`` counts: each container has one of its own; "": not known
     job: str = ""  # equal on all ranks of one job, different in two jobs of torchrun; "": the launcher names none
     schema_version: int = RUN_SCHEMA
 

@@ -57,6 +57,7 @@ def test_a_process_lives_until_it_ends_also_while_it_is_stopped(child: subproces
         ({"boot_id": "", "unix_ns": time.time_ns() - 3600 * S}, False),
         ({"boot_id": ""}, True),
         ({"host": "another"}, None),
+        ({"pid_namespace": "pid:[1]"}, None),  # of a container with the host's name, where its number means another one
         ({"boot_id": "of another start of this host"}, None),
         ({"pid": 0}, False),
         ({"pid": 2**70}, False),
@@ -73,7 +74,8 @@ def test_what_wrote_before_the_host_started_again_is_gone(child: subprocess.Pope
     about = dataclasses.replace(record(child.pid), boot_id="of another start of this host")
     now, old = time.time_ns(), round((RECORDING.gone_s + 5) * S)
     assert [process_runs(about, now), process_runs(about, now - old)] == [None, False]
-    assert process_runs(dataclasses.replace(about, host="another"), now - old) is None
+    for elsewhere in ({"host": "another"}, {"pid_namespace": "pid:[1]"}):
+        assert process_runs(dataclasses.replace(about, **elsewhere), now - old) is None
 
 
 def test_a_process_that_began_after_the_host_had_slept_is_no_other_one(
