@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -78,6 +78,7 @@ from .tables import RankTables, RecordedRows, Tables
 # matches a kernel decides: rules of the command line come first, then those of the analysed folders, then those of the
 # current directory.
 
+_Line = TypeVar("_Line")
 FILE: Final = "diag.toml"
 COMM_KERNELS: Final = "comm_kernels"
 
@@ -408,25 +409,21 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
         traces = _since(first, traces, gaps)
     recorded_rows, unread = _first_rows(files, steps) if rows_of_all is None else (rows_of_all, None)
     rows = recorded_rows.rows if first is None else recorded_rows.rows.take(recorded_rows.rows.step >= first)
-    device_steps, device_gaps = read_lines(files.device_steps, DeviceStepRecord, files.run)
-    samples, sample_gaps = read_lines(files.device, DeviceRecord, files.run)
-    scheduling, scheduling_gaps = read_lines(files.host, HostRecord, files.run)
-    machine, machine_gaps = read_lines(files.machine, MachineRecord, files.run)
-    saved, saved_gaps = read_lines(files.checkpoints, CheckpointRecord, files.run)
+    there, line_gaps = files.streams(), list[Gap]()
+
+    def lines_of(stream: str, kind: type[_Line]) -> list[_Line]:
+        if stream not in there:
+            return []
+        lines, gaps = read_lines(files.at(f"{stream}.jsonl"), kind, files.run)
+        line_gaps.extend(gaps)
+        return lines
+
+    device_steps = lines_of("device_steps", DeviceStepRecord)
+    samples, scheduling = lines_of("device", DeviceRecord), lines_of("host", HostRecord)
+    machine, saved = lines_of("machine", MachineRecord), lines_of("checkpoints", CheckpointRecord)
     numbers, number_gaps = read_numbers(files)
     gaps.extend(g for g in (gap, heartbeat_gap) if g is not None)
-    gaps.extend(
-        (
-            *step_gaps,
-            *recorded_rows.all_gaps(),
-            *device_gaps,
-            *sample_gaps,
-            *scheduling_gaps,
-            *machine_gaps,
-            *saved_gaps,
-            *number_gaps,
-        )
-    )
+    gaps.extend((*step_gaps, *recorded_rows.all_gaps(), *line_gaps, *number_gaps))
     gaps.extend(Gap(str(files.folder), reason) for reason in (heartbeat.errors if heartbeat is not None else []))
     return RankTables(
         rank=rank,
