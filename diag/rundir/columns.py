@@ -400,6 +400,22 @@ class RowsBuilder(_Builder):
 
 
 class StepsBuilder(_Builder):
+    """``before``: steps that come first."""
+
+    def __init__(self, before: Steps | None = None) -> None:
+        super().__init__()
+        if before is None:
+            return
+        self._codes = {name: code for code, name in enumerate(before.names)}
+        for name in Steps.columns():
+            column = getattr(before, name)
+            if isinstance(column, Ragged):
+                self._put(f"{name}.count", np.diff(column.first))
+                for each in ("name", "left", "right"):
+                    self._put(f"{name}.{each}", getattr(column, each))
+            else:
+                self._put(name, column)
+
     def add(self, records: Sequence[StepRecord]) -> None:
         with self._all_or_nothing():
             self._add(records)
