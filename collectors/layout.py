@@ -198,22 +198,6 @@ class RankLayout:
         """The profiler windows and memory snapshots of this rank."""
         return [*self.traces(), *self.memory_snapshots()]
 
-    def streams(self) -> dict[str, int]:
-        """The number of the oldest part of each stream that is there, by its name without ".jsonl", from one look at
-        the folder. Errors are ignored: empty for a folder that cannot be read."""
-        try:
-            names = os.listdir(self.folder)  # noqa: PTH208  (ten times faster, which ten thousand ranks notice)
-        except OSError:
-            return {}
-        oldest: dict[str, int] = {}
-        for name in names:
-            stem, _, rest = name.partition(".")
-            match = _PART_NAME.fullmatch(f".{rest}")
-            if rest == "jsonl" or match is not None:
-                number = int(match.group(1)) if match is not None else 0
-                oldest[stem] = min(number, oldest.get(stem, number))
-        return oldest
-
     def _by_step(self, pattern: re.Pattern[str]) -> list[Path]:
         """The files whose names match the pattern, by step; its first group is the step."""
         try:
@@ -332,7 +316,8 @@ def first_traced(path: str) -> int | None:
 
 def begins_with_run(stream: Path) -> bool:
     """Whether the first part of a stream is still there, or was never written."""
-    return not RankLayout(stream.parent).streams().get(stream.stem, 0)
+    found = numbered_parts(stream)
+    return not found or found[0][0] == 0
 
 
 def parts_of(stream: Path) -> list[Path]:

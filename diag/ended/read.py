@@ -142,13 +142,7 @@ def read_run(layout: RunLayout, state: RunState | None = None) -> Rundir:
     job = job_ranks(layout, whole=True)
     manifest = job.manifest
     gaps += job.gaps
-    beats = {rank: read_heartbeat(files) for rank, files in job.files.items()}
-    # The calls show who left a step that others are in. If none is in one, thousands of ranks need not be read.
-    most = ENDED.collectives_tail_bytes if any(_in_step(beat) for beat, _ in beats.values()) else 0
-    ranks = {
-        rank: _rank(rank, files, job.identities[rank], exits.get(rank), beats[rank], most, gaps)
-        for rank, files in job.files.items()
-    }
+    ranks = {rank: _rank(rank, files, job.identities[rank], exits.get(rank), gaps) for rank, files in job.files.items()}
     hung_ns = _hang_ended_ns(manifest, asked)
     for rank, record in ranks.items():
         if _is_ended_as_hung(manifest, rank, record.exit):
@@ -211,32 +205,22 @@ def _as_it_hung(record: Rank, hung_ns: int) -> Rank:
     return replace(record, beat=beat, failed_in="", error="", raised=None, raised_at=0, failed_as="", raised_late=late)
 
 
-def _in_step(heartbeat: Heartbeat | None) -> bool:
-    """Whether a rank was in a step, whose calls it names or in which it failed."""
-    under_way = heartbeat is not None and heartbeat.phase != "between steps" and not heartbeat.done
-    return heartbeat is not None and under_way and bool(heartbeat.calls or heartbeat.failed_in)
-
-
 def _rank(
-    rank: int,
-    files: RankLayout,
-    identity: RankRecord | None,
-    ended: RankExit | None,
-    beat: tuple[Heartbeat | None, Gap | None],
-    most: int,
-    gaps: list[Gap | None],
+    rank: int, files: RankLayout, identity: RankRecord | None, ended: RankExit | None, gaps: list[Gap | None]
 ) -> Rank:
-    """``most``: bytes of its calls that are read."""
-    heartbeat, heartbeat_gap = beat
-    lines, lines_gap = read_last_lines(files.collectives, CollectiveLine, most, ENDED.collectives_tail_lines)
+    heartbeat, heartbeat_gap = read_heartbeat(files)
+    lines, lines_gap = read_last_lines(
+        files.collectives, CollectiveLine, ENDED.collectives_tail_bytes, ENDED.collectives_tail_lines
+    )
     error, error_gap = read_record(files.error, dict[str, Any], files.run)
     log, log_gap = _tail(files.log, files.run)
     gaps += heartbeat_gap, lines_gap, error_gap, log_gap
     steps, open_step = _calls(lines), None
-    if heartbeat is not None and _in_step(heartbeat):
-        open_step = heartbeat.step
+    if heartbeat is not None and heartbeat.phase != "between steps" and not heartbeat.done:
         if heartbeat.calls:
             steps[heartbeat.step] = tuple(map(_call, heartbeat.calls))
+        if heartbeat.calls or heartbeat.failed_in:
+            open_step = heartbeat.step
     callstack, raised_at = _about_error(error or {})
     message = _error(error or {})
     host = short_host(identity.host) if identity is not None else ""

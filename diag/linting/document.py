@@ -175,7 +175,7 @@ def _filled(text: str, variables: dict[str, str]) -> str:
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _EXPECTED = (
     "give a DeepSpeed JSON, an Accelerate YAML, TrainingArguments or its fsdp_config, a torchtitan TOML, or a "
-    "script or YAML of Megatron-LM, NeMo or verl"
+    "script or YAML of Megatron-LM, NeMo 1 or 2, or verl"
 )
 _TOML = re.compile(
     r"\A(?:[^\S\n]*(?:#[^\n]*)?\n)*[^\S\n]*(?:\[\[?[A-Za-z_][\w.\"-]*\]\]?\s*(?:#[^\n]*)?$|[A-Za-z_][\w.-]*\s*=)", re.M

@@ -283,5 +283,6 @@ _OF_FORMAT: dict[Format, Callable[[Document, Devices], _LintResult]] = {
     Format.TORCHTITAN: _torchtitan,
     Format.MEGATRON: _program,
     Format.NEMO: _program,
+    Format.NEMO_2: _program,
     Format.VERL: _program,
 }

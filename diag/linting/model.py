@@ -29,6 +29,7 @@ class Format(StrEnum):
     TORCHTITAN = "torchtitan"
     MEGATRON = "Megatron-LM"
     NEMO = "NeMo"
+    NEMO_2 = "NeMo 2"
     VERL = "verl"
 
 

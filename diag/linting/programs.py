@@ -1,4 +1,5 @@
-"""Megatron-LM's scripts, and configurations of NeMo and verl: what they set, and rules for it in their own names."""
+"""Megatron-LM's scripts, and configurations of NeMo 1, NeMo 2 and verl: what they set, and rules for it in their own
+names."""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ def divisions(seen: Trained) -> Iterator[Notice]:
 def sequence_parallelism(seen: Trained) -> Iterator[Notice]:
     """Tensor parallelism that repeats the norms' activations on all of its ranks."""
     tensor = seen.settings.size("tp")
-    if not seen.settings.by_megatron or tensor == 1 or seen.settings.on(Concept.SEQUENCE_PARALLEL):
+    if not seen.settings.by_megatron or tensor == 1 or not seen.settings.off(Concept.SEQUENCE_PARALLEL):
         return
     instead = seen.written(Concept.SEQUENCE_PARALLEL)
     if (seen.settings.whole(Concept.EXPERTS) or 1) > 1:
@@ -122,18 +123,20 @@ def data_parallelism(seen: Trained) -> Iterator[Notice]:
     if data == 1:
         return
     ranks = f"the {data} data-parallel ranks" if data is not None else "data-parallel ranks"
-    if not sharded:
+    if settings.off(Concept.SHARDED_OPTIMIZER):
+        kept = f"{6 + 12 / data:.3g}" if data is not None else "6 + 12 / ranks"
         yield seen.say(
             Concept.SHARDED_OPTIMIZER, WARNING,
-            f"Off: each of {ranks} keeps all optimizer states, 12 of 18 bytes a parameter.",
+            f"Off: each of {ranks} keeps all optimizer states, 12 of 18 bytes a parameter (16-bit parameters, fp32 "
+            f"gradients). Sharded, {kept} bytes stay; as many bytes are sent.",
             seen.written(Concept.SHARDED_OPTIMIZER), "Megatron-LM, docs/source/api-guide/dist_optimizer",
         )  # fmt: skip
-    if not reduced:
+    if settings.off(Concept.OVERLAP_REDUCE):
         yield seen.say(
             Concept.OVERLAP_REDUCE, WARNING, "Off: gradients are reduced after the backward, and nothing overlaps it.",
             seen.written(Concept.OVERLAP_REDUCE), _ARGUMENTS,
         )  # fmt: skip
-    elif sharded and not gathered:
+    elif sharded and settings.off(Concept.OVERLAP_GATHER):
         yield seen.say(
             Concept.OVERLAP_GATHER, NOTE,
             "Off: parameters are gathered after the optimizer's step, and nothing overlaps it.",

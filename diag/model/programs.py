@@ -1,8 +1,9 @@
-"""Programs that train with options of their own: Megatron-LM, NeMo and verl. Their names for what is read and advised
-here, in one place.
+"""Programs that train with options of their own: Megatron-LM, NeMo 1 and 2, and verl. Their names for what is read and
+advised here, in one place.
 
 The keys are those of megatron/training/arguments.py (Megatron-LM, core 0.7 to 0.14), of NeMo 1's
-megatron_gpt_config.yaml and of verl's ppo_trainer.yaml and ppo_megatron_trainer.yaml.
+megatron_gpt_config.yaml, of NeMo 2's recipes (nemo/collections/llm/recipes/CONFIGURATION-HIERARCHY.md, as NeMo-Run
+writes them into a YAML), and of verl's ppo_trainer.yaml and ppo_megatron_trainer.yaml.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ Scalar = int | float | str | bool
 class Program(StrEnum):
     MEGATRON = "Megatron-LM"
     NEMO = "NeMo"
+    NEMO_2 = "NeMo 2"
     VERL = "verl"
 
 
@@ -125,6 +127,36 @@ _KEYS: Mapping[Program, Mapping[Concept, tuple[str, ...]]] = {
         _C.GPUS_PER_NODE: ("trainer.devices",),
         _C.NODES: ("trainer.num_nodes",),
     },
+    Program.NEMO_2: {
+        _C.TP: ("trainer.strategy.tensor_model_parallel_size",),
+        _C.PP: ("trainer.strategy.pipeline_model_parallel_size",),
+        _C.CP: ("trainer.strategy.context_parallel_size",),
+        _C.EP: ("trainer.strategy.expert_model_parallel_size",),
+        _C.VIRTUAL: ("trainer.strategy.virtual_pipeline_model_parallel_size",),
+        _C.MICRO_BATCH: ("data.micro_batch_size",),
+        _C.GLOBAL_BATCH: ("data.global_batch_size",),
+        _C.LENGTH: ("data.seq_length", "model.config.seq_length"),
+        _C.LAYERS: ("model.config.num_layers",),
+        _C.HIDDEN: ("model.config.hidden_size",),
+        _C.FFN: ("model.config.ffn_hidden_size",),
+        _C.HEADS: ("model.config.num_attention_heads",),
+        _C.QUERY_GROUPS: ("model.config.num_query_groups",),
+        _C.EXPERTS: ("model.config.num_moe_experts",),
+        _C.EXPERTS_USED: ("model.config.moe_router_topk",),
+        _C.EXPERT_FFN: ("model.config.moe_ffn_hidden_size",),
+        _C.HEAD_SIZE: ("model.config.kv_channels",),
+        _C.RECOMPUTE: ("model.config.recompute_granularity",),
+        _C.SEQUENCE_PARALLEL: ("trainer.strategy.sequence_parallel",),
+        _C.SHARDED_OPTIMIZER: (
+            "optim.config.use_distributed_optimizer",
+            "trainer.strategy.ddp.use_distributed_optimizer",
+        ),
+        _C.OVERLAP_REDUCE: ("trainer.strategy.ddp.overlap_grad_reduce",),
+        _C.OVERLAP_GATHER: ("trainer.strategy.ddp.overlap_param_gather",),
+        _C.OVERLAP_TP: ("model.config.tp_comm_overlap",),
+        _C.GPUS_PER_NODE: ("trainer.devices",),
+        _C.NODES: ("trainer.num_nodes",),
+    },
     Program.VERL: {
         _C.ENGINE: (f"{_ACTOR}.strategy",),
         _C.TP: (f"{_ACTOR}.megatron.tensor_model_parallel_size",),
@@ -159,6 +191,7 @@ _PARALLEL = (
 _TELLING: Mapping[Program, frozenset[Concept]] = {
     Program.MEGATRON: frozenset(_PARALLEL),
     Program.NEMO: frozenset(_PARALLEL) - {_C.SHARDED_OPTIMIZER},  # model.optim.name
+    Program.NEMO_2: frozenset(_PARALLEL),
     Program.VERL: frozenset(_KEYS[Program.VERL]) - {_C.NODES},
 }
 # Values that turn an option of the program on, where they are not true and false.
@@ -186,6 +219,10 @@ class Settings(Struct, frozen=True):
         value = self.values.get(concept, (self.program, concept) in _DEFAULT_ON)
         on = _ON.get((self.program, concept))
         return value == on if on is not None else str(value).lower() in ("true", "1", "yes")
+
+    def off(self, concept: Concept) -> bool:
+        """Whether it is known to be off. A recipe of NeMo 2 sets what a configuration on top of it does not repeat."""
+        return not self.on(concept) and (self.program is not Program.NEMO_2 or concept in self.values)
 
     def size(self, axis: str) -> int:
         """Of an axis (tp, pp, cp, ep), 1 where it is not given."""

@@ -58,6 +58,11 @@ class ModelStates:
     def total(self) -> int:
         return self.parameters + self.gradients + self.optimizer
 
+    def __add__(self, other: ModelStates) -> ModelStates:
+        return ModelStates(
+            self.parameters + other.parameters, self.gradients + other.gradients, self.optimizer + other.optimizer
+        )
+
 
 def model_states(parameters: int, sharding: Sharding, shards: int, each: BytesPerParameter) -> ModelStates:
     """Bytes of a model's states on each of the ``shards`` ranks that share them. With hybrid sharding, ``shards`` is

@@ -150,7 +150,7 @@ class Topology(Struct, frozen=True):
     @property
     def plain(self) -> bool:
         """Whether there is only data parallelism: each rank works on the whole model and whole sequences."""
-        return all(self.size(axis) == 1 for axis in ("tp", "pp", "cp"))
+        return all(self.size(axis) == 1 for axis in ("tp", "pp", "cp", "ep"))
 
     def __str__(self) -> str:
         sizes = " x ".join(f"{axis}={size}" for axis, size in self.axes.items())
@@ -263,7 +263,22 @@ def axis_traffic(
     if stages > 1:
         stage_bytes = 2 * chunks * micro_batches * (local * shape.hidden * width // tensor)
         traffics.append(_traffic("pp", stage_bytes, topology, cluster))
+    if topology.size("ep") > 1:
+        sent = routed(shape, local, width, topology.size("ep")) // tensor
+        blocks = shape.layers - len(shape.dense)
+        # The ranks of a group are neighbours among those of dp and cp.
+        apart, among = tensor, topology.size("ep")
+        across = apart * among > cluster.per_host
+        bandwidth = cluster.bandwidth(apart * among)
+        traffics.append(AxisTraffic("ep", sent * blocks * micro_batches, bandwidth, across))
     return traffics
+
+
+def routed(shape: Shape, local: int, width: int, expert: int) -> int:
+    """Bytes per block with experts and micro-batch: each token goes to the ranks of its experts and comes back, in
+    forward and in backward; of evenly chosen experts, one part in ``expert`` is on the rank itself. As Megatron-LM's
+    all-to-all dispatcher (megatron/core/transformer/moe/token_dispatcher.py)."""
+    return 4 * local * shape.experts_used * shape.hidden * width * (expert - 1) // expert
 
 
 def block_gathers(activation: int, tensor: int) -> int:

@@ -133,13 +133,26 @@ def shares(size: Size, topology: Topology | None) -> list[Share]:
     """One share per stage. DiagError if the axes do not divide the model."""
     tensor = topology.size("tp") if topology else 1
     stages = topology.size("pp") if topology else 1
-    if tensor == stages == 1:
+    expert = topology.size("ep") if topology else 1
+    if expert > 1 and (size.shape is None or size.shape.experts == 1):
+        raise DiagError(
+            f"--topology: ep={expert} divides experts, and {size.name} has none that are known",
+            hint="give a preset with experts, or the model's config.json",
+        )
+    if tensor == stages == expert == 1:
         return [Share(size, 0)]
     if size.shape is None:
         # With only a number of parameters, everything is split evenly.
         part = Size(size.name, -(-size.parameters // (tensor * stages)))
         return [Share(part, stage, stage == 0, stage == stages - 1) for stage in range(stages)]
-    return list(_stages(cut(size.shape, tensor), stages))
+    return list(_stages(_with_part_of_experts(cut(size.shape, tensor), expert), stages))
+
+
+def _with_part_of_experts(shape: Shape, expert: int) -> Shape:
+    """The shape with a rank's part of the experts. Their matrices are divided by tensor parallelism as well."""
+    if shape.experts % expert:
+        raise DiagError(f"--topology: ep={expert} does not divide the {shape.experts} experts")
+    return replace(shape, held=shape.experts // expert) if expert > 1 else shape
 
 
 def check_chunks(parts: list[Share], chunks: int) -> None:
@@ -317,14 +330,21 @@ def need(
     per_host: int,
     wrap: str = "block",
     replica: int | None = None,
+    expert: int = 1,
 ) -> Need:
     """The memory of one of ``ranks`` ranks, ``per_host`` of which share a host. Bytes per parameter are the recipe's.
-    ``replica``: the ranks over which hybrid sharding shards one copy, if given."""
+    ``replica``: the ranks over which hybrid sharding shards one copy, if given. ``expert``: over how many ranks the
+    experts are divided. ``size`` has a rank's own part of them, of which there are as many fewer copies to shard."""
     shards = (replica or min(ranks, per_host)) if strategy.within_host else ranks
-    states = model_states(size.parameters, strategy.sharding, shards, recipe.each)
+    experts = size.shape.of_experts if size.shape is not None and expert > 1 else 0
+    states = model_states(size.parameters - experts, strategy.sharding, shards, recipe.each)
+    if experts:
+        states = states + model_states(experts, strategy.sharding, copies_of(shards, expert), recipe.each)
     unit = unit_of(size, wrap)
     gathered = buffers = 0
-    if ranks > 1 and strategy.sharding == Sharding.NONE:
+    if recipe.in_one_buffer and strategy.sharding != Sharding.PARAMETERS:
+        buffers = 0  # the gradients lie in one buffer, which is reduced in place
+    elif ranks > 1 and strategy.sharding == Sharding.NONE:
         buffers = min(BUCKET_BYTES, size.parameters * recipe.gradients)
     elif strategy.sharding == Sharding.PARAMETERS:
         all_bytes = size.parameters * recipe.computed
@@ -335,6 +355,11 @@ def need(
     elif ranks > 1:
         buffers = ZERO_BUCKET * recipe.reduced  # DeepSpeed allocates it whole, also for a small model
     return Need(strategy, shards, states, gathered, buffers)
+
+
+def copies_of(ranks: int, expert: int) -> int:
+    """The ranks that hold the same experts."""
+    return max(1, ranks // expert)
 
 
 def fewest(size: Size, recipe: Recipe, memory: int, outside: int = 0) -> int | None:
@@ -373,19 +398,41 @@ def traffic(
     *,
     ranks: int | None = None,
     apart: int = 1,
+    experts: int = 0,
+    expert: int = 1,
 ) -> Traffic:
     """Gradients are reduced in the last of the ``micro_batches``, sharded parameters gathered in each. ``ranks``: the
-    data-parallel ranks, by default all GPUs; ``apart``: the difference in rank between neighbours."""
-    gathered, reduced = parameters * recipe.computed, parameters * recipe.reduced
+    data-parallel ranks, by default all GPUs; ``apart``: the difference in rank between neighbours. ``experts``: those
+    of the parameters that are divided over ``expert`` ranks, and shared with every ``expert``-th rank alone."""
     ranks = ranks or cluster.gpus
-    replicas = ranks // need.shards
+    rest = _sent(parameters - experts, recipe, need, cluster, micro_batches, need.shards, ranks, apart)
+    if not experts:
+        return rest
+    shards = copies_of(need.shards, expert)
+    copies = copies_of(ranks, expert)
+    own = _sent(experts, recipe, need, cluster, micro_batches, shards, copies, apart * expert)
+    return Traffic(rest.shards + own.shards, rest.replicas + own.replicas, rest.seconds + own.seconds)
+
+
+def _sent(
+    parameters: int,
+    recipe: Recipe,
+    need: Need,
+    cluster: Cluster,
+    micro_batches: int,
+    shards: int,
+    ranks: int,
+    apart: int,
+) -> Traffic:
+    gathered, reduced = parameters * recipe.computed, parameters * recipe.reduced
+    replicas = ranks // shards
     if need.strategy.sharding == Sharding.PARAMETERS:
-        within = (_gathers(need.strategy) * gathered * micro_batches + reduced) * _ring(need.shards)
-        across = 2 * reduced / need.shards * _ring(replicas)
+        within = (_gathers(need.strategy) * gathered * micro_batches + reduced) * _ring(shards)
+        across = 2 * reduced / shards * _ring(replicas)
     else:  # an all-reduce is a reduce-scatter and an all-gather; ZeRO gathers the updated parameters
         second = reduced if need.strategy.sharding == Sharding.NONE else gathered
-        within, across = (reduced + second) * _ring(need.shards), 0.0
-    seconds = within / cluster.bandwidth(need.shards * apart) + across / cluster.bandwidth(ranks * apart)
+        within, across = (reduced + second) * _ring(shards), 0.0
+    seconds = within / cluster.bandwidth(shards * apart) + across / cluster.bandwidth(ranks * apart)
     return Traffic(round(within), round(across), seconds)
 
 

@@ -225,10 +225,13 @@ class StageTable:
         ranks = axes.data_parallel * self.context
         replica = axes.size("dp_shard") * self.context if "dp_shard" in axes.axes else None
         per_host = max(1, cluster.per_host // self.tensor)
-        needed = need(part.size, self.recipe, strategy, ranks, per_host, self.wrap, replica)
+        expert = axes.size("ep")
+        needed = need(part.size, self.recipe, strategy, ranks, per_host, self.wrap, replica, expert)
         sent = traffic(
-            part.size.parameters, self.recipe, needed, cluster, self.batch.micro_batches, ranks=ranks, apart=self.tensor
-        )
+            part.size.parameters, self.recipe, needed, cluster, self.batch.micro_batches, ranks=ranks,
+            apart=self.tensor, expert=expert,
+            experts=part.size.shape.of_experts if part.size.shape is not None and expert > 1 else 0,
+        )  # fmt: skip
         axis_traffics: list[AxisTraffic] = []
         if part.size.shape is not None and not axes.plain:
             axis_traffics = axis_traffic(
@@ -272,8 +275,10 @@ def plan(
 ) -> Plan:
     """Plans a training. ``outside``: bytes of the peak outside the model's states, if known; else the activations by
     formula, if the model's shape is known; else 0. ``topology``: by default all GPUs are data-parallel. ``speed``:
-    without it no time is estimated."""
+    without it no time is estimated; nor is one with expert parallelism, whose exchange of tokens has no model here."""
     axes = topology or Topology({"dp": cluster.gpus})
+    if axes.size("ep") > 1:
+        speed = None
     parts = shares(size, axes)
     check_chunks(parts, batch.chunks)
     tables = [StageTable(part, recipe, cluster, batch, axes, wrap, outside) for part in parts]

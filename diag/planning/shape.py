@@ -44,7 +44,8 @@ class Shape(Struct, frozen=True):
     """A decoder-only transformer. Each block has ``experts`` MLPs, of which a token uses ``experts_used``, and beside
     them one with a hidden layer of ``shared_ffn`` for all tokens. The blocks of the numbers ``dense`` have a single MLP
     with ``dense_ffn`` instead. ``biases``: linear layers and norms have biases; ``qkv_biases``: only the three
-    projections have. ``router_biases``: one number for each expert."""
+    projections have. ``router_biases``: one number for each expert. ``held``: the experts of a block that a rank holds
+    where expert parallelism divides them; 0: all."""
 
     name: str
     layers: int
@@ -67,6 +68,7 @@ class Shape(Struct, frozen=True):
     dense_ffn: int = 0
     latent: Latent | None = None
     router_biases: bool = False
+    held: int = 0
 
     @property
     def attention(self) -> int:
@@ -89,7 +91,16 @@ class Shape(Struct, frozen=True):
     def mlp(self) -> int:
         """Parameters of the MLPs and the router of a block that has experts, if any has."""
         router = self.experts * (self.hidden + self.router_biases) if self.experts > 1 else 0
-        return self.experts * self.expert + self._matrices(self.shared_ffn) + router
+        return (self.held or self.experts) * self.expert + self._matrices(self.shared_ffn) + router
+
+    @property
+    def of_experts(self) -> int:
+        """Parameters of the experts that a rank holds, in all blocks: what expert parallelism divides."""
+        if self.experts == 1:
+            return 0
+        return (
+            sum(number not in self.dense for number in range(self.layers)) * (self.held or self.experts) * self.expert
+        )
 
     @property
     def norm(self) -> int:
@@ -418,7 +429,8 @@ def _needed(numbers: dict[str, int | None], name: str, path: Path, names: dict[s
 class Recipe(Struct, frozen=True):
     """Bytes per parameter without sharding. ``master``: the fp32 copy that the optimizer updates if the parameters have
     a 16-bit type; ``moments``: the optimizer's own states. ``computed``: bytes of a parameter in computation, when it
-    is gathered; ``reduced``: bytes of a gradient when it is reduced."""
+    is gathered; ``reduced``: bytes of a gradient when it is reduced. ``in_one_buffer``: all gradients lie in one
+    buffer, in which they are reduced, and which needs no other."""
 
     name: str
     about: str
@@ -428,6 +440,7 @@ class Recipe(Struct, frozen=True):
     moments: int
     computed: int
     reduced: int
+    in_one_buffer: bool = False
 
     @property
     def total(self) -> int:
@@ -444,7 +457,19 @@ RECIPES = {
         Recipe("mixed", "16-bit parameters and gradients, fp32 copy, Adam (ZeRO's 2 + 2 + 12)", 2, 2, 4, 8, 2, 2),
         Recipe("fsdp-mixed", "fp32 parameters and gradients, computed in bf16 (FSDP)", 4, 4, 0, 8, 2, 4),
         Recipe("fp32", "all in fp32, Adam", 4, 4, 0, 8, 4, 4),
-        Recipe("mixed-fp32-gradients", "16-bit parameters, fp32 gradients and copy, Adam (Megatron)", 2, 4, 4, 8, 2, 4),
+        # megatron/core/distributed/param_and_grad_buffer.py; its distributed optimizer is ZeRO-1: 6 + 12/d bytes for d
+        # data-parallel ranks (docs.nvidia.com/megatron-core, Distributed Optimizer).
+        Recipe(
+            "mixed-fp32-gradients",
+            "16-bit parameters, fp32 gradients and copy, Adam (Megatron)",
+            2,
+            4,
+            4,
+            8,
+            2,
+            4,
+            True,
+        ),
         Recipe("bf16", "all in bf16, Adam's moments too, no fp32 copy", 2, 2, 0, 4, 2, 2),
         Recipe("mixed-8bit-adam", "as mixed, moments of 8 bits (bitsandbytes)", 2, 2, 4, 2, 2, 2),
         Recipe("mixed-sgd", "as mixed, SGD with momentum", 2, 2, 4, 4, 2, 2),

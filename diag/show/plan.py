@@ -46,6 +46,9 @@ def _print_speed(plan: Plan, console: Console) -> None:
     """Why the step is not estimated; or what its times rest on."""
     speed = plan.speed
     if speed is None:
+        if plan.topology.size("ep") > 1:
+            _line(console, "The step time is not estimated with ep: the exchange of tokens has no model here.")
+            return
         known = plan.cluster.tflop_s is not None
         why = "the known peak is for 16-bit arithmetic: give" if known else "name the GPUs (--gpu H100) or give"
         _line(console, f"The step time cannot be estimated: {why} --peak TFLOP/s.")
@@ -141,7 +144,7 @@ def _axes(plan: Plan, console: Console) -> None:
             f"stage {row.stage}.",
         )
     if topology.size("ep") > 1:
-        _line(console, "ep is checked against the other axes; the tables count all experts on every rank.")
+        _line(console, "ep: tokens are taken to choose all experts equally often.")
     if not row.axes:
         _line(
             console,

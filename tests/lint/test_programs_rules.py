@@ -124,6 +124,62 @@ def test_nemo_in_its_own_names(tmp_path: Path) -> None:
     assert all(notice.line for notice in found.notices)
 
 
+def recipe(**ddp: Any) -> dict[str, Any]:
+    """A recipe of NeMo 2 as NeMo-Run writes it, with a class behind each table."""
+    strategy = {
+        "_target_": "nemo.lightning.pytorch.strategies.megatron_strategy.MegatronStrategy",
+        "tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 2, "expert_model_parallel_size": 1,
+        "sequence_parallel": True, "ddp": {"_target_": "DistributedDataParallelConfig", **ddp},
+    }  # fmt: skip
+    return {
+        "_target_": "nemo.collections.llm.api.pretrain",
+        "trainer": {"devices": 8, "num_nodes": 4, "strategy": strategy},
+        "data": {"global_batch_size": 128, "micro_batch_size": 1, "seq_length": 8192},
+        "model": {"config": {"num_layers": 32, "num_attention_heads": 32}},
+        "optim": {"config": {"use_distributed_optimizer": True}},
+    }
+
+
+def test_a_recipe_of_nemo_2_in_its_own_names(tmp_path: Path) -> None:
+    given = recipe(overlap_grad_reduce=False)
+    given["data"]["global_batch_size"] = 130
+    given["optim"]["config"]["use_distributed_optimizer"] = False
+    found = linted(tmp_path, given)
+    notices = said(found)
+    assert found.format == "NeMo 2"
+    assert "130 is no multiple of 1 x 4 data-parallel" in notices["data.global_batch_size"], "of 4 nodes with 8 GPUs"
+    assert "-> optim.config.use_distributed_optimizer=True" in notices["optim.config.use_distributed_optimizer"]
+    reduced = notices["trainer.strategy.ddp.overlap_grad_reduce"]
+    assert reduced.endswith("-> trainer.strategy.ddp.overlap_grad_reduce=True")
+    assert all(notice.line for notice in found.notices)
+
+
+def test_what_a_recipe_of_nemo_2_does_not_repeat_is_not_called_off(tmp_path: Path) -> None:
+    """Overrides of a recipe: what they leave out, the recipe sets."""
+    found = linted(tmp_path, {"trainer": {"strategy": {"tensor_model_parallel_size": 4, "context_parallel_size": 2}}})
+    assert found.format == "NeMo 2"
+    assert said(found) == {}
+    assert said(linted(tmp_path, recipe())) == {}
+
+
+def test_a_command_of_nemo_2_is_read() -> None:
+    words = (
+        "nemo llm pretrain --factory llama3_8b trainer.strategy.tensor_model_parallel_size=2 data.micro_batch_size=4"
+    )
+    found = settings_of_command(words.split())
+    assert found is not None
+    assert (found.program, found.size("tp"), found.whole(Concept.MICRO_BATCH)) == (Program.NEMO_2, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "kept"), [(64, "Sharded, 7.5 bytes stay"), (None, "Sharded, 6 + 12 / ranks bytes stay")]
+)
+def test_what_sharded_optimizer_states_save(tmp_path: Path, gpus: int | None, kept: str) -> None:
+    """6 + 12/d bytes for d ranks, by Megatron Core's own table: here 64 GPUs in parts of 8."""
+    without = SCRIPT.replace("--use-distributed-optimizer", "").replace("--overlap-param-gather", "")
+    assert kept in said(linted(tmp_path, without, gpus))["--use-distributed-optimizer"]
+
+
 def verl(**actor: Any) -> dict[str, Any]:
     return {"actor_rollout_ref": {"actor": actor}, "trainer": {"n_gpus_per_node": 8, "nnodes": 1}}
 

@@ -6,8 +6,8 @@ import pytest
 
 from diag.errors import DiagError
 from diag.model.axes import bubble
-from diag.planning.cluster import axis_traffic, bandwidth_of, cluster_of, stride, topology_of
-from diag.planning.memory import Checkpointing, activations, cut, shares
+from diag.planning.cluster import axis_traffic, bandwidth_of, cluster_of, routed, stride, topology_of
+from diag.planning.memory import STRATEGIES, Checkpointing, activations, cut, need, shares
 from diag.planning.plan import Batch, Plan, plan
 from diag.planning.shape import PRESETS, RECIPES, size_of
 from diag.planning.throughput import Schedule, in_flight, turns
@@ -190,3 +190,80 @@ def test_axes_that_memory_does_not_need_are_told() -> None:
     assert said in planned("dp=4,tp=2", 8, "gpt2-large", length=1024).reasons
     # One GPU would not hold the activations that these eight share.
     assert said not in planned("dp=1,tp=4,cp=2", 8, "gpt2-large", length=65_536).reasons
+
+
+# -- experts -----------------------------------------------------------------------------------------------------------
+
+MIXTRAL = PRESETS["mixtral-8x7b"]
+_OF_EXPERTS = 32 * 8 * 3 * 4096 * 14_336  # layers, experts, matrices
+
+
+@pytest.mark.parametrize("expert", [2, 4, 8])
+def test_a_rank_holds_its_part_of_the_experts(expert: int) -> None:
+    (part,) = shares(size_of("mixtral-8x7b"), topology_of(f"dp=8,ep={expert}"))
+    rest = MIXTRAL.parameters - _OF_EXPERTS
+    assert part.size.parameters == rest + _OF_EXPERTS // expert
+    assert part.size.shape is not None
+    assert part.size.shape.of_experts == _OF_EXPERTS // expert
+    # Ranks with the same experts are 8 / ep: fully sharded, all states are on 8 ranks, however they are divided.
+    states = {
+        strategy.name: need(part.size, MIXED, strategy, 8, 8, expert=expert).states.total for strategy in STRATEGIES
+    }
+    assert states["DDP"] == 16 * (rest + _OF_EXPERTS // expert)
+    assert states["ZeRO-3"] == pytest.approx(16 * MIXTRAL.parameters / 8, rel=1e-6)
+    assert states["ZeRO-1"] == pytest.approx(4 * (rest + _OF_EXPERTS // expert) + 12 * MIXTRAL.parameters / 8, rel=1e-6)
+
+
+def test_experts_are_divided_by_stages_and_matrices_as_well() -> None:
+    parts = shares(size_of("mixtral-8x7b"), topology_of("dp=4,tp=2,pp=8,ep=4"))
+    held = [part.size.shape.of_experts for part in parts if part.size.shape is not None]
+    assert held == [_OF_EXPERTS // 8 // 2 // 4] * 8
+
+
+def test_tokens_go_to_their_experts_and_come_back() -> None:
+    """Two experts a token of 4096 elements in 16 bits; of eight ranks, seven are others; forward and backward."""
+    assert routed(MIXTRAL, 1000, 2, 8) == 4 * 1000 * 2 * 4096 * 2 * 7 // 8
+    cluster = cluster_of(16, "H100")
+    (within,) = axis_traffic(MIXTRAL, topology_of("dp=16,ep=8"), cluster, 1000, 2, 3)
+    assert (within.axis, within.bytes, within.across) == ("ep", routed(MIXTRAL, 1000, 2, 8) * 32 * 3, False)
+    more = planned("dp=16,ep=8", 16, "mixtral-8x7b")
+    assert more.speed is None
+    assert [axis.axis for axis in more.rows[0].axes] == ["ep"]
+
+
+def test_gradients_of_experts_meet_only_ranks_with_the_same_experts() -> None:
+    """With as many parts as ranks nobody shares an expert: what is left is the rest of the model."""
+    sent = {expert: planned(f"dp=8,ep={expert}", 8, "mixtral-8x7b").rows[0].traffic.shards for expert in (2, 8)}
+    rest = MIXTRAL.parameters - _OF_EXPERTS
+    assert sent[8] == round(2 * 2 * rest * 7 / 8)
+    assert sent[2] == round(2 * 2 * rest * 7 / 8) + round(2 * 2 * _OF_EXPERTS / 2 * 3 / 4)
+
+
+@pytest.mark.parametrize(
+    ("topology", "model", "message"),
+    [
+        ("dp=12,ep=12", "mixtral-8x7b", "ep=12 does not divide the 8 experts"),
+        ("dp=8,ep=4", "llama-3-8b", "llama-3-8b has none"),
+        ("dp=8,ep=4", "70B", "has none that are known"),
+    ],
+)
+def test_experts_that_cannot_be_divided_are_refused(topology: str, model: str, message: str) -> None:
+    with pytest.raises(DiagError, match=message):
+        shares(size_of(model), topology_of(topology))
+
+
+@pytest.mark.parametrize(("recipe", "bytes_of"), [("mixed-fp32-gradients", (6, 12)), ("fp32", (8, 8))])
+def test_megatrons_distributed_optimizer_by_its_own_table(recipe: str, bytes_of: tuple[int, int]) -> None:
+    """Megatron Core's guide, Distributed Optimizer: 6 + 12/d and 8 + 8/d bytes a parameter on d ranks."""
+    size = size_of("1B")
+    kept, divided = bytes_of
+    zero_1 = next(strategy for strategy in STRATEGIES if strategy.name == "ZeRO-1")
+    for ranks in (2, 8, 64):
+        found = need(size, RECIPES[recipe], zero_1, ranks, 8)
+        assert found.states.total == pytest.approx(size.parameters * (kept + divided / ranks), rel=1e-6)
+
+
+def test_megatron_reduces_in_the_buffer_that_holds_the_gradients() -> None:
+    zero_1 = next(strategy for strategy in STRATEGIES if strategy.name == "ZeRO-1")
+    assert need(LLAMA, RECIPES["mixed-fp32-gradients"], zero_1, 8, 8).buffers == 0
+    assert need(LLAMA, MIXED, zero_1, 8, 8).buffers > 0
