@@ -44,27 +44,40 @@ _OUTSIDE = "a link that leads out of the run directory"
 def open_regular(path: Path | str, within: Path | str | None = None, buffering: int = -1) -> BinaryIO:
     """The file, opened for reading. OSError if it cannot be opened, is not a regular file, or lies outside of the run
     directory ``within`` once links are resolved."""
-    # Opening a pipe or a device may change it. Not by ``Path``, which thousands of ranks notice.
-    _must_be_regular(path, os.stat(path).st_mode)  # noqa: PTH116
-    descriptor = os.open(path, _FLAGS)
+    descriptor, _ = _opened(path, within)
     try:
-        _must_be_regular(path, os.fstat(descriptor).st_mode)  # the opened file: the name may point elsewhere by now
-        if within is not None and not _is_below(_place(descriptor, path), within):
-            raise OSError(errno.EXDEV, _OUTSIDE, str(path))
         return os.fdopen(descriptor, "rb", buffering=buffering)
     except OSError:
         os.close(descriptor)
         raise
 
 
+def _opened(path: Path | str, within: Path | str | None) -> tuple[int, int]:
+    """The descriptor of a file as ``open_regular`` opens it, and its size."""
+    # Opening a pipe or a device may change it. Not by ``Path``, which thousands of ranks notice.
+    _must_be_regular(path, os.stat(path).st_mode)  # noqa: PTH116
+    descriptor = os.open(path, _FLAGS)
+    try:
+        about = os.fstat(descriptor)
+        _must_be_regular(path, about.st_mode)  # the opened file: the name may point elsewhere by now
+        if within is not None and not _is_below(_place(descriptor, path), within):
+            raise OSError(errno.EXDEV, _OUTSIDE, str(path))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor, about.st_size
+
+
 def read_regular(path: Path | str, most: int, within: Path | str | None = None) -> bytes:
     """All bytes of a file. OSError as ``open_regular``, and where there are more than ``most``."""
-    with open_regular(path, within, buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        content = _read(file, most + 1, size) if size <= most else b""
-        if max(size, len(content)) > most:  # it may grow meanwhile
-            raise OSError(errno.EFBIG, too_large(most), str(path))
-        return content
+    descriptor, size = _opened(path, within)
+    try:
+        content = _read(descriptor, 0, most + 1, size) if size <= most else b""
+    finally:
+        os.close(descriptor)
+    if max(size, len(content)) > most:  # it may grow meanwhile
+        raise OSError(errno.EFBIG, too_large(most), str(path))
+    return content
 
 
 def read_object(path: Path | str, within: Path | str | None) -> dict[str, Any]:
@@ -126,17 +139,19 @@ def too_large(most: int) -> str:
 
 def read_tail(path: Path | str, most: int, within: Path | str | None = None) -> tuple[bytes, bool]:
     """The last ``most`` bytes of a file at most, and whether that is all of it. OSError as ``open_regular``."""
-    with open_regular(path, within, buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        file.seek(max(0, size - most))
-        return _read(file, min(most, size), size), size <= most
+    descriptor, size = _opened(path, within)
+    try:
+        return _read(descriptor, max(0, size - most), min(most, size), size), size <= most
+    finally:
+        os.close(descriptor)
 
 
-def _read(file: BinaryIO, most: int, size: int) -> bytes:
-    """Up to ``most`` bytes of a file of about this size: one system call may return less."""
+def _read(descriptor: int, at: int, most: int, size: int) -> bytes:
+    """Up to ``most`` bytes of a file of about this size, from ``at`` on: one system call may return less."""
     parts = []
-    while most and (part := file.read(min(most, max(size + 1, _PIECE)))):
+    while most and (part := os.pread(descriptor, min(most, max(size + 1, _PIECE)), at)):
         parts.append(part)
+        at += len(part)
         most -= len(part)
     return b"".join(parts)
 

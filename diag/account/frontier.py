@@ -20,6 +20,7 @@ if one rank is late for one collective of a phase and another rank for the next.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -255,11 +256,15 @@ def alike(ranks: Sequence[int], stages: Mapping[int, int]) -> list[npt.NDArray[n
     return [np.flatnonzero(stage_of == stage) for stage in np.unique(stage_of)]
 
 
-def behind(edges: Times, peers: Sequence[npt.NDArray[np.intp]] | None = None) -> Times:
-    """By how much each rank's time exceeds the median of its peers at each edge; 0 if it does not."""
+def behind(edges: Times, peers: Sequence[npt.NDArray[np.intp]] | None = None, axis: int = 0) -> Times:
+    """By how much each rank's time exceeds the median of its peers at each edge; 0 if it does not. ``axis``: that of
+    the ranks."""
+    if peers is None or len(peers) == 1:  # all ranks
+        return np.maximum(edges - median_of_others(edges, axis), 0)
     excess = np.zeros_like(edges)
-    for places in peers if peers is not None else (np.arange(len(edges)),):
-        excess[places] = np.maximum(edges[places] - median_of_others(edges[places]), 0)
+    for places in peers:
+        chosen = (slice(None),) * axis + (places,)
+        excess[chosen] = np.maximum(edges[chosen] - median_of_others(edges[chosen], axis), 0)
     return excess
 
 
@@ -316,29 +321,34 @@ def summary_frontier(
     peers = alike(summaries.ranks, stages or {})
     ahead = head_starts(summaries.begin_us)
     known = summaries.waits_apart
-    names = np.array(summaries.ranks, dtype=np.int64)
+    of_place = np.array(summaries.ranks, dtype=np.int64)
     increment = np.zeros((len(PHASES_AND_REST), steps), dtype=np.int64)
     leader = np.zeros_like(increment)
     late = np.zeros((len(PHASES_AND_REST), steps, ranks), dtype=np.int64)
     dur, communication = np.zeros(steps, dtype=np.int64), np.zeros(steps, dtype=np.int64)
-    for i, (at, values) in enumerate(
-        zip(places, _by_step(summaries, (*PHASES_AND_REST, *_STILL, STEP), places), strict=True)
-    ):
-        worked, still, whole = values[:, : len(PHASES_AND_REST)], values[:, len(PHASES_AND_REST) : -1], values[:, -1]
+    phases = [
+        phase for phase in PHASES_AND_REST if phase == REST or summaries.has(phase) or summaries.has(phase + STILL)
+    ]
+    rows = [PHASES_AND_REST.index(phase) for phase in phases]
+    names = (*phases, *(phase + STILL for phase in phases), STEP)
+    for i, (at, values) in enumerate(zip(places, _by_step(summaries, names, places), strict=True)):
+        worked, still, whole = values[: len(phases)], values[len(phases) : -1], values[-1]
         begun = ahead[:, at]
-        edges = np.cumsum(worked if known else worked + still, axis=1) + begun[:, None]
-        front = np.maximum.accumulate(np.concatenate(([begun.max()], edges.max(axis=0))))
-        later = behind(np.concatenate((begun[:, None], edges), axis=1), peers)
-        increment[:, i] = np.diff(front)
-        leader[:, i] = names[edges.argmax(axis=0)]
-        late[:, i] = np.maximum(np.diff(later, axis=1), 0).T
+        # Ranks are contiguous: that is what is compared.
+        edges = np.cumsum(worked if known else worked + still, axis=0) + begun
+        front = np.maximum.accumulate(np.concatenate(([begun.max()], edges.max(axis=1))))
+        later = behind(np.concatenate((begun[None], edges)), peers, axis=1)
+        increment[rows, i] = np.diff(front)
+        first = [begun.argmax(), *edges.argmax(axis=1)]  # at each edge; a phase that nobody has leaves it as it was
+        leader[:, i] = of_place[[first[bisect(rows, row)] for row in range(len(PHASES_AND_REST))]]
+        late[rows, i] = np.maximum(np.diff(later, axis=0), 0)
         dur[i] = (begun + whole).max() - begun.max()
         left = max(0, int(dur[i] - (front[-1] - front[0])))
         if known:
-            last = int(edges[:, -1].argmax())
+            last = int(edges[-1].argmax())
             mates = next(alike for alike in peers if last in alike)
             # The least time that any rank is blocked in each phase.
-            communication[i] = min(left, int(still[mates].min(axis=0).sum()))
+            communication[i] = min(left, int(still[:, mates].min(axis=1).sum()))
         increment[_REST, i] += left - communication[i]
     for times in (dur, increment, late, communication):
         times *= NS_PER_US
@@ -409,12 +419,14 @@ _STILL = tuple(phase + STILL for phase in PHASES_AND_REST)
 
 
 def _by_step(summaries: Summaries, columns: Sequence[str], places: Sequence[int]) -> Iterator[Times]:
-    """For each step at ``places``: the values, shape (ranks, columns). Steps are read in batches: in the table the
+    """For each step at ``places``: the values, shape (columns, ranks). Steps are read in batches: in the table the
     values of one rank are contiguous."""
     for first in range(0, len(places), CRITICAL_PATH.steps_at_once):
         batch = places[first : first + CRITICAL_PATH.steps_at_once]
-        block = np.stack([summaries.column(name)[:, batch].T for name in columns], axis=2)
-        yield from block.astype(np.int64)
+        block = np.empty((len(batch), len(columns), len(summaries.ranks)), dtype=np.uint32)
+        for at, name in enumerate(columns):
+            block[:, at] = summaries.column(name)[:, batch].T
+        yield from (of_step.astype(np.int64) for of_step in block)
 
 
 # Fields of ``Parts``, each with the columns of a summary that add up to it.

@@ -135,43 +135,52 @@ def _idle_of_many(idle: Idle) -> _Idle:
     return _Idle(idle.late, np.median(idle.late, axis=0), np.median(idle.besides, axis=0))
 
 
-def _add_idle(table: CostTable, ranks: Sequence[int], idle: _Idle) -> None:
-    """Phases on device clocks include the devices' idle time. What all ranks have of it is a cost of the step. A rank
-    with more of it is late because of its host, by at most the difference. The path goes through the latest rank."""
-    common, place = idle.common, {rank: at for at, rank in enumerate(ranks)}
-    latest, of_host = np.zeros_like(common), np.zeros_like(common)
-    for rank in table.ranks(Side.WAITING, Cost.STRAGGLER):
-        late = table.total(Side.WAITING, Cost.STRAGGLER, rank)
-        own = np.minimum(late, np.maximum(0.0, idle.by_host[place[rank]] - common))
-        table.relabel(Side.WAITING, Cost.STRAGGLER, Cost.HOST_STRAGGLER, own, rank, _LAUNCH)
-        of_host = np.where(late > latest, own, of_host)
-        latest = np.maximum(late, latest)
-    part = np.divide(of_host, latest, out=np.zeros_like(latest), where=latest > 0)
-    launched = table.total(Side.PATH, Cost.STRAGGLER) * part
-    table.relabel(Side.PATH, Cost.STRAGGLER, Cost.HOST_STRAGGLER, launched, activity=_LAUNCH)
-    table.relabel(Side.PATH, None, Cost.HOST, common, activity=_LAUNCH)
-    table.relabel(Side.PATH, None, Cost.QUEUED, idle.queued, activity=(Kind.IDLE, Detail.OTHER))
+def _take_from_work(late: Sequence[Series], idle: _Idle) -> tuple[Series, Series]:
+    """Phases on device clocks include the devices' idle time. A rank with more of it than all ranks have is late
+    because of its host, by at most the difference. This is taken from the lateness in the phases, [rank, step], in
+    place; what comes back is its sum, and its fraction of the latest rank's lateness in each step: the path goes
+    through this rank."""
+    whole = sum(late[1:], late[0].copy())
+    own = np.minimum(whole, np.maximum(0.0, idle.by_host - idle.common))
+    latest, of_host = whole.max(axis=0), np.take_along_axis(own, whole.argmax(axis=0)[None], axis=0)[0]
+    left = own.copy()
+    for phase in late:
+        moved = np.minimum(left, phase)
+        phase -= moved
+        left -= moved
+    own -= left
+    return own, np.divide(of_host, latest, out=np.zeros_like(latest), where=latest > 0)
 
 
 def _shares(phase_frontier: Frontier, on_device: bool, noise: Noise, idle: _Idle | None = None) -> Shares:
     """``idle``: of the devices, where the phases are theirs."""
     table = CostTable(len(phase_frontier.numbers))
+    waiting: list[tuple[Cost, Kind, Detail, Series]] = []  # with how long the others waited, [rank, step]
     for phase, (cost, kind, detail) in _LATE_AS.items():
         increment = phase_frontier.increment(phase).astype(np.float64)
-        late = phase_frontier.late(phase).astype(np.float64)
+        late = np.ascontiguousarray(phase_frontier.late(phase).T, dtype=np.float64)
         if on_device and phase not in _ON_HOST and not phase_frontier.communication_known:
             table.add(Side.PATH, None, increment, Kind.COMPUTE, detail)
             continue
-        spent = increment if cost != Cost.STRAGGLER else np.minimum(late.max(axis=1), increment)
+        spent = increment if cost != Cost.STRAGGLER else np.minimum(late.max(axis=0), increment)
         # Whether the rank on the path is idle between its phases is not known.
         table.add(Side.PATH, cost, spent, Kind.COMPUTE if cost == Cost.STRAGGLER else kind, detail)
         table.add(Side.PATH, None, increment - spent, Kind.COMPUTE, detail)
-        for at in np.flatnonzero(late.any(axis=0)).tolist():
-            table.add(Side.WAITING, cost, late[:, at], kind, detail, phase_frontier.ranks[at])
+        waiting.append((cost, kind, detail, late))
     if phase_frontier.communication_known:
         table.add(Side.PATH, Cost.COMM, phase_frontier.communication_ns.astype(np.float64), Kind.COMM, Detail.NONE)
+    part = np.zeros(len(phase_frontier.numbers))
+    if idle is not None and (of_work := [late for cost, *_, late in waiting if cost == Cost.STRAGGLER]):
+        of_host, part = _take_from_work(of_work, idle)
+        waiting.append((Cost.HOST_STRAGGLER, *_LAUNCH, of_host))
+    for cost, kind, detail, late in waiting:
+        for at in np.flatnonzero(late.any(axis=1)).tolist():
+            table.add(Side.WAITING, cost, late[at], kind, detail, phase_frontier.ranks[at])
     if idle is not None:
-        _add_idle(table, phase_frontier.ranks, idle)
+        launched = table.total(Side.PATH, Cost.STRAGGLER) * part
+        table.relabel(Side.PATH, Cost.STRAGGLER, Cost.HOST_STRAGGLER, launched, activity=_LAUNCH)
+        table.relabel(Side.PATH, None, Cost.HOST, idle.common, activity=_LAUNCH)
+        table.relabel(Side.PATH, None, Cost.QUEUED, idle.queued, activity=(Kind.IDLE, Detail.OTHER))
     return Shares(
         phase_frontier.numbers,
         phase_frontier.dur_ns.astype(np.float64),

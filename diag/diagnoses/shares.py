@@ -166,10 +166,8 @@ class Shares(Struct, frozen=True, dict=True):
         waits = [by_rank[rank] for rank in ranks if rank in by_rank]
         if not waits:
             return self.cost(cost)
-        # Ranks that are late together share the cost of it; each is charged as long as the others waited for it.
-        most = sum(float(self.cost(each).sum()) for each in (_LATE if cost in _LATE else (cost,)))
         waited = sum(waits, np.zeros_like(self.dur_ns))
-        charged: Series = waited * min(1.0, most / max(1.0, float(waited.sum())))
+        charged: Series = waited * min(1.0, self._most(cost) / max(1.0, float(waited.sum())))
         return charged
 
     def at_fault(self, cost: Cost) -> tuple[int, ...]:
@@ -189,7 +187,17 @@ class Shares(Struct, frozen=True, dict=True):
 
     def charged_means(self, cost: Cost) -> dict[int, float]:
         """By rank, how long the others wait for it because of this cost, nanoseconds a step."""
-        return {rank: float(self.charged(cost, (rank,)).mean()) for rank in sorted(self.blame_ns.get(cost, {}))}
+        names = sorted(by_rank := self.blame_ns.get(cost, {}))
+        if not names:
+            return {}
+        waited = np.stack([by_rank[rank] for rank in names])
+        charged = waited * np.minimum(1.0, self._most(cost) / np.maximum(1.0, waited.sum(axis=1)))[:, None]
+        return dict(zip(names, charged.mean(axis=1).tolist(), strict=True))
+
+    def _most(self, cost: Cost) -> float:
+        """What all ranks that are late because of a cost are charged together: ranks that are late together share the
+        cost of it; each is charged as long as the others waited for it."""
+        return sum(float(self.cost(each).sum()) for each in (_LATE if cost in _LATE else (cost,)))
 
     def waiting(self, cost: Cost, rank: int) -> float:
         """How long the others waited for the rank because of this cost, nanoseconds in all steps."""

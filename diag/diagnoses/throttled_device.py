@@ -121,9 +121,8 @@ def _works_more(
 def _samples(subject: Subject, tables: RankTables) -> list[DeviceRecord]:
     """Samples during the counted steps, on the rank's own clock. All samples where the rank recorded no step or too few
     samples fall into its steps; [] where there are too few in all."""
-    steps = tables.steps.of_numbers(subject.shares.numbers)
     samples = samples_of(tables)
-    if steps:
+    if samples and (steps := tables.steps.of_numbers(subject.shares.numbers)):
         begin, end = int(steps.begin_ns.min()), int(steps.end_ns.max())
         inside = [record for record in samples if begin <= record.monotonic_ns <= end]
         samples = inside if len(inside) >= DEVICE_HEALTH.least_throttled_samples else samples

@@ -79,15 +79,11 @@ def is_gone(run: Rundir, record: Rank) -> bool:
     ended first: their launcher ended it."""
     if record.beat is None or record.beat.done or record.beat.failed or record.failed_in or record.exit is not None:
         return False
-    if record.ended_as_hung or any(
-        other.exit is not None and other.exit.first and other.culprit.host == record.culprit.host
-        for other in run.ranks.values()
-    ):
+    if record.ended_as_hung or record.culprit.host in run.ended_first_on:
         return False
     if record.runs is not None:
         return not record.runs and (run.exit_code is not None or _is_old(run, record))
-    hosts = {other.culprit.host for other in run.ranks.values()}
-    return run.exit_code is not None and len(hosts) == 1 and _is_old(run, record)
+    return run.exit_code is not None and len(run.hosts) == 1 and _is_old(run, record)
 
 
 def _is_old(run: Rundir, record: Rank) -> bool:

@@ -135,8 +135,10 @@ def out_of_memory_lines(layout: RunLayout, ranks: Iterable[int]) -> dict[int, Re
     lines = {}
     for rank in ranks:
         files = layout.rank(rank)
-        for path in (files.error, files.log):
-            reported = _reported(path, files)
+        names = files.names()
+        for entry in (RankLayout.error, RankLayout.log):
+            there = names is None or entry.name in names
+            reported = _reported(files.at(entry.name), files) if there else None
             if reported is not None:
                 lines[rank] = reported
                 break

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +130,22 @@ class Rundir:
         return taken
 
     def state_of(self, rank: int) -> RankState | None:
+        return self._states.get(rank)
+
+    @cached_property
+    def _states(self) -> Mapping[int, RankState]:
         of_rank = self.judged.ranks if self.judged is not None else ()
-        return next((state for state in of_rank if state.rank == rank), None)
+        return {state.rank: state for state in reversed(of_rank)}
+
+    @cached_property
+    def hosts(self) -> frozenset[str]:
+        return frozenset(record.culprit.host for record in self.ranks.values())
+
+    @cached_property
+    def ended_first_on(self) -> frozenset[str]:
+        """The hosts on which a rank is known to have ended before the others."""
+        records = self.ranks.values()
+        return frozenset(of.culprit.host for of in records if of.exit is not None and of.exit.first)
 
 
 def read_run(layout: RunLayout, state: RunState | None = None) -> Rundir:
@@ -208,12 +224,14 @@ def _as_it_hung(record: Rank, hung_ns: int) -> Rank:
 def _rank(
     rank: int, files: RankLayout, identity: RankRecord | None, ended: RankExit | None, gaps: list[Gap | None]
 ) -> Rank:
-    heartbeat, heartbeat_gap = read_heartbeat(files)
-    lines, lines_gap = read_last_lines(
-        files.collectives, CollectiveLine, ENDED.collectives_tail_bytes, ENDED.collectives_tail_lines
+    names = files.names()  # of thousands of ranks, looking for files that are not there takes most of the time
+    calls = names is None or any(map(_HOLDS_CALLS, names))
+    heartbeat, heartbeat_gap = (
+        read_heartbeat(files) if names is None or RankLayout.heartbeat.name in names else (None, None)
     )
-    error, error_gap = read_record(files.error, dict[str, Any], files.run)
-    log, log_gap = _tail(files.log, files.run)
+    lines, lines_gap = _last_calls(files) if calls else ([], None)
+    error, error_gap = _read_error(files) if names is None or RankLayout.error.name in names else (None, None)
+    log, log_gap = _tail(files.log, files.run) if names is None or RankLayout.log.name in names else ("", None)
     gaps += heartbeat_gap, lines_gap, error_gap, log_gap
     steps, open_step = _calls(lines), None
     if heartbeat is not None and heartbeat.phase != "between steps" and not heartbeat.done:
@@ -244,6 +262,19 @@ def _rank(
         pid=identity.pid if identity is not None else None,
         stopped=identity is not None and process_is_stopped(identity),
     )
+
+
+_HOLDS_CALLS = re.compile(rf"{Path(RankLayout.collectives.name).stem}\b").match  # the stream, or a part of it
+
+
+def _last_calls(files: RankLayout) -> tuple[list[CollectiveLine], Gap | None]:
+    return read_last_lines(
+        files.collectives, CollectiveLine, ENDED.collectives_tail_bytes, ENDED.collectives_tail_lines
+    )
+
+
+def _read_error(files: RankLayout) -> tuple[dict[str, Any] | None, Gap | None]:
+    return read_record(files.error, dict[str, Any], files.run)
 
 
 def _tail(path: Path, run: Path) -> tuple[str, Gap | None]:

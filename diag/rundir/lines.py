@@ -9,7 +9,7 @@ import gc
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
@@ -486,9 +486,10 @@ def read_last_lines(file: Path, kind: type[T], most: int, most_lines: int | None
     return [record for record in (first, *between, last) if record is not None], None
 
 
-def read_end(stream: Path, most: int) -> tuple[bytes, bool]:
-    """The last ``most`` bytes of a stream, and whether these are all that are there. Raises OSError."""
-    found = [path for _, path in numbered_parts(stream)] or [stream]
+def read_end(stream: Path, most: int, parts: Sequence[tuple[int, Path]] | None = None) -> tuple[bytes, bool]:
+    """The last ``most`` bytes of a stream, and whether these are all that are there. ``parts``: its parts, if the
+    caller has listed them. Raises OSError."""
+    found = [path for _, path in (numbered_parts(stream) if parts is None else parts)] or [stream]
     data = b""
     for part in reversed(found):
         try:

@@ -239,6 +239,7 @@ class RunReading(Topic, name="run-reading", fixed=True):
         1 << 15, "bytes", "chosen", "four lines of 50 steps on a device; more is read if these are not enough"
     )
     summary_files_at_once = threshold(64, "files")
+    summary_lines_at_once = threshold(1024, "lines", "chosen", "whose numbers are copied together: some 10 MB")
     summary_readers = threshold(
         8,
         "threads",

@@ -159,20 +159,19 @@ def newest_change(path: Path) -> int:
 
 def record_bytes(path: Path) -> int:
     """The size of all files that an analysis reads; 0 if they are not accessible."""
-    files = _records(path) if is_folder(path) else iter([path])
+    files = _records(path) if is_folder(path) else iter([str(path)])
     return sum(_size(file) for file in files)
 
 
-def _size(file: Path) -> int:
+def _size(file: Path | str) -> int:
     try:
-        return file.stat().st_size
+        return os.stat(file).st_size  # noqa: PTH116  (there may be a hundred thousand files)
     except OSError:
         return 0
 
 
-def _records(folder: Path) -> Iterator[Path]:
-    files = walk(folder, wanted=_is_record, enter=lambda path: _is_record(Path(path).name), order=None)
-    return (Path(file) for file in files)
+def _records(folder: Path) -> Iterator[str]:
+    return walk(folder, wanted=_is_record, enter=lambda path: _is_record(path.rpartition("/")[2]), order=None)
 
 
 def _changes(folder: Path) -> Iterator[int]:
@@ -185,9 +184,9 @@ def _is_record(name: str) -> bool:
     return name not in _NOT_RECORDS and not name.startswith(".")
 
 
-def _changed_ns(file: Path) -> int:
+def _changed_ns(file: Path | str) -> int:
     try:
-        return file.stat().st_mtime_ns
+        return os.stat(file).st_mtime_ns  # noqa: PTH116  (as above)
     except OSError:
         return 0
 

@@ -9,12 +9,12 @@ import numpy as np
 from msgspec import Struct
 
 from diag.collectors.layout import RankLayout
-from diag.collectors.records import DEVICE, EVALUATION, STEP, WINDOW_NONE, RankRecord, SummaryLine
+from diag.collectors.records import DEVICE, EVALUATION, STEP, WINDOW_NONE, RankRecord
 
 from .columns import Bools, Floats, Ints, Places, Steps
 from .curves import StepsSum
 from .lines import read_lines
-from .summaries import NS_PER_US, SummaryColumns, columns_of, is_of
+from .summaries import NS_PER_US, SummaryColumns, SummaryRecord, columns_of, is_of
 
 
 class Series(Struct, frozen=True, eq=False):
@@ -62,7 +62,7 @@ def joined(several: Sequence[Series]) -> Series:
 
 def each_step(files: RankLayout, identity: RankRecord | None, steps: Steps) -> Series:
     """Every step that is known by itself: from the summaries, and the steps after them from their records ``steps``."""
-    records, _ = read_lines(files.summary, SummaryLine, files.run)
+    records, _ = read_lines(files.summary, SummaryRecord, files.run)
     lines = [line for record in records if identity is None or is_of(record, identity) if (line := columns_of(record))]
     of_lines = [_of_summary(line) for line in lines]
     summed = joined(of_lines)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from binascii import a2b_base64
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.collectors.layout import RankLayout, RunLayout, begins_with_run, numbered_parts
+from diag.collectors.layout import MOST_NS, RankLayout, RunLayout, numbered_parts
 from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.records import (
     BEGIN,
@@ -74,13 +75,19 @@ class Summaries(Struct, frozen=True, eq=False):
     waits_seen: float = 0.0  # part of the calls whose wait was observed on the device, of the rank with the least
     utilization: npt.NDArray[np.float64] | None = None  # of each rank's device, 0 to 1; None: not sampled
 
+    def has(self, name: str) -> bool:
+        """Whether the column is not 0 everywhere."""
+        return self._named(name) in self.columns
+
     def column(self, name: str) -> Words:
         """The column's values by rank and step."""
-        name = self.clock + name if name in _OF_STEP else name
-        if name not in self.columns:
+        if not self.has(name):
             return np.zeros(self.begin_us.shape, dtype=np.uint32)
-        values: Words = self.cells[self.columns.index(name)]
+        values: Words = self.cells[self.columns.index(self._named(name))]
         return values
+
+    def _named(self, name: str) -> str:
+        return self.clock + name if name in _OF_STEP else name
 
     @property
     def on_device(self) -> bool:
@@ -93,25 +100,46 @@ class Summaries(Struct, frozen=True, eq=False):
         return self.clock == DEVICE or (self.waits_known and not self.on_device)
 
 
-class SummaryColumns(Struct, frozen=True, eq=False):
-    """A line with its numbers: ``cells[column, step]``, of the columns with these names."""
+@dataclass(slots=True)
+class SummaryRecord(SummaryLine):
+    """A line as it is read: ``values`` are bytes, as many of each column as the line has steps."""
 
-    record: SummaryLine
-    begin_us: npt.NDArray[np.int64]
-    names: list[str]
-    cells: Words
+    values: bytes  # type: ignore[assignment]
 
     @property
     def end(self) -> int:
         """The number after that of its last step."""
-        return self.record.first + self.record.count
+        return self.first + self.count
+
+    @property
+    def last_begin_ns(self) -> int:
+        """When its last step began."""
+        if BEGIN not in self.columns:
+            return self.begin_ns
+        at = 4 * self.count * self.columns.index(BEGIN)
+        return self.begin_ns + NS_PER_US * int(np.frombuffer(self.values, "<u4", self.count, at).sum())
+
+    @property
+    def whole(self) -> bool:
+        """Whether a collector can have written it."""
+        sized = self.count > 0 and len(self.values) == 4 * len(self.columns) * self.count
+        return sized and 0 <= self.begin_ns < MOST_NS
+
+
+class SummaryColumns(Struct, frozen=True, eq=False):
+    """A line with its numbers: ``cells[column, step]``, of the columns with these names."""
+
+    record: SummaryRecord
+    begin_us: npt.NDArray[np.int64]
+    names: list[str]
+    cells: Words
 
 
 class _Read(Struct, frozen=True):
     """The end of one rank's file: lines in order, or why there are none."""
 
     rank: int
-    lines: tuple[SummaryColumns, ...] = ()
+    lines: tuple[SummaryRecord, ...] = ()
     gap: Gap | None = None
     whole: bool = False  # these are all lines of the run
 
@@ -143,7 +171,7 @@ def read_summaries(
             path=layout.root,
             hint="leave out --summary; summaries are written from the 50th step on, and not with --no-collect",
         )
-    identities_of = {read.rank: read.lines[-1].record.identity for read in reads}
+    identities_of = {read.rank: read.lines[-1].identity for read in reads}
     named = strangers(identities_of, manifest)
     reads = [read for read in reads if read.rank not in named.ranks]
     manifest = None if named.manifest else manifest
@@ -174,17 +202,15 @@ def _summaries(
 ) -> Summaries:
     """Of ranks that cover these consecutive steps."""
     ranks = tuple(read.rank for read in reads)
-    identities = tuple(read.lines[-1].record.identity for read in reads)
+    identities = tuple(read.lines[-1].identity for read in reads)
     world_size = world_size or max(i.world_size for i in identities)
     missing = tuple(sorted(set(range(world_size)) - set(ranks)))
-    written = frozenset(chain.from_iterable(line.names for read in reads for line in read.lines))
+    written = {name for read in reads for line in read.lines for name in line.columns}
     columns = tuple(name for name in COLUMNS if name in written and name != BEGIN)
-    places = {name: at for at, name in enumerate(columns)}
     cells = np.zeros((len(columns), len(ranks), len(numbers)), dtype=np.uint32)
     begin_us = np.zeros((len(ranks), len(numbers)), dtype=np.int64)
-    for at, read in enumerate(reads):
-        _fill(cells[:, at], begin_us[at], read.lines, numbers, places)
-    lines = [line.record for read in reads for line in read.lines]
+    _fill(cells, begin_us, reads, numbers, columns)
+    lines = [line for read in reads for line in read.lines]
     return Summaries(
         root=layout.root,
         manifest=manifest,
@@ -195,12 +221,12 @@ def _summaries(
         begin_us=begin_us,
         columns=columns,
         cells=cells,
-        waits_known=all(any(line.record.waits for line in read.lines) for read in reads),
+        waits_known=all(any(line.waits for line in read.lines) for read in reads),
         marked=_marked(lines),
-        memory={read.rank: memory for read in reads if (memory := read.lines[-1].record.memory) is not None},
+        memory={read.rank: memory for read in reads if (memory := read.lines[-1].memory) is not None},
         missing=missing,
         gaps=(),
-        from_start=all(read.whole and read.lines[0].record.first == numbers[0] for read in reads),
+        from_start=all(read.whole and read.lines[0].first == numbers[0] for read in reads),
         waits_seen=min(_waits_seen(read) for read in reads),
         utilization=_utilization(reads),
     )
@@ -216,13 +242,12 @@ def read_span(
     """These steps of the ranks that summarized all of them; None if fewer than two did."""
     reads = []
     for rank, identity in identities.items():
-        records, _ = read_lines(layout.rank(rank).summary, SummaryLine, layout.root)
+        records, _ = read_lines(layout.rank(rank).summary, SummaryRecord, layout.root)
         inside = [
-            line
+            record
             for record in records
-            if record.first <= numbers[-1] and record.first + record.count > numbers[0]
+            if record.first <= numbers[-1] and record.end > numbers[0] and record.whole
             if identity is None or is_of(record, identity)
-            if (line := columns_of(record)) is not None
         ]
         if inside and _covers(read := _Read(rank, tuple(inside), whole=True), numbers):
             reads.append(read)
@@ -283,11 +308,11 @@ def _folder(layout: RunLayout) -> Callable[[int], Path]:
 
 
 def _life(read: _Read) -> Life:
-    identity = read.lines[-1].record.identity
+    identity = read.lines[-1].identity
     clock, to_unix_ns = clock_of(identity)
     # From the start of the process: the ends of two files may be of different steps.
-    begin_ns = identity.monotonic_ns if identity.monotonic_ns > 0 else int(read.lines[0].begin_us[0]) * 1000
-    return Life(read.rank, clock, begin_ns, int(read.lines[-1].begin_us[-1]) * 1000, to_unix_ns)
+    begin_ns = identity.monotonic_ns if identity.monotonic_ns > 0 else read.lines[0].begin_ns
+    return Life(read.rank, clock, begin_ns, read.lines[-1].last_begin_ns, to_unix_ns)
 
 
 def has_summaries(files: Iterable[RankLayout]) -> bool:
@@ -299,7 +324,7 @@ def _read_all(
     files: Mapping[int, RankLayout], steps: int, progress: Callable[[int, int, str], None] | None
 ) -> list[_Read]:
     reads: list[_Read] = []
-    decode = msgspec.json.Decoder(SummaryLine).decode
+    decode = msgspec.json.Decoder(SummaryRecord).decode
     paths = [rank_files.summary for rank_files in files.values()]
     with ThreadPoolExecutor(RUN_READING.summary_readers) as pool:
         chunks = [
@@ -324,34 +349,38 @@ class _Tail(Struct):
 
 def _tail(path: Path, want: int | None = None) -> _Tail | OSError:
     try:
-        data, whole = read_end(path, RUN_READING.summary_tail_bytes if want is None else want)
-        return _Tail(data, whole, whole and begins_with_run(path))
+        parts = numbered_parts(path)
+        data, whole = read_end(path, RUN_READING.summary_tail_bytes if want is None else want, parts)
+        return _Tail(data, whole, whole and (not parts or parts[0][0] == 0))
     except OSError as error:
         return error
 
 
-def _decoded(rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: Callable[[bytes], SummaryLine]) -> _Read:
+def _decoded(
+    rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: Callable[[bytes], SummaryRecord]
+) -> _Read:
     """The last lines with this many steps, and one line more, which is needed for ranks that are behind."""
     if isinstance(tail, FileNotFoundError):
         return _Read(rank)
     if isinstance(tail, OSError):
         return _Read(rank, gap=Gap(str(path), f"cannot be read: {tail.strerror}"))
     rows = tail.data.split(b"\n")[:-1]  # after the last newline: nothing, or a truncated line
-    lines: list[SummaryColumns] = []
+    lines: list[SummaryRecord] = []
     bad = have = 0
     for row in reversed(rows if tail.whole else rows[1:]):
         try:
-            line = columns_of(decode(row))
+            line = decode(row)
         except DAMAGED:
-            line = None
-        if line is None:
             bad += 1
             continue
-        if lines and (line.end > lines[-1].record.first or not _same_process(line, lines[-1])):  # an earlier process's
+        if not line.whole:
+            bad += 1
+            continue
+        if lines and (line.end > lines[-1].first or not _same_process(line, lines[-1])):  # an earlier process's
             break
         lines.append(line)
-        have += line.record.count
-        if have >= steps + line.record.count:
+        have += line.count
+        if have >= steps + line.count:
             break
     else:
         if not tail.whole and len(tail.data) < RECORDED_FILES.line_bytes:
@@ -360,12 +389,25 @@ def _decoded(rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: C
     return _Read(rank, tuple(reversed(lines)), gap, whole=tail.from_start and len(lines) + bad == len(rows))
 
 
-def columns_of(record: SummaryLine) -> SummaryColumns | None:
+def columns_of(record: SummaryRecord) -> SummaryColumns | None:
     """The numbers of a line; None if it is damaged."""
-    try:
-        return _line(record)
-    except (*DAMAGED, ValueError):
+    if not record.whole:
         return None
+    begin_us, cells = _numbers_of([record])
+    known = [at for at, name in enumerate(record.columns) if name in _KNOWN]  # without those of a later version
+    return SummaryColumns(record, begin_us[0], [record.columns[at] for at in known], cells[0][known])
+
+
+def _numbers_of(lines: Sequence[SummaryRecord]) -> tuple[npt.NDArray[np.int64], Words]:
+    """Of lines with the same columns and as many steps: when these began, in microseconds, [line, step]; and their
+    values, [line, column, step]."""
+    one = lines[0]
+    values: Words = np.frombuffer(b"".join(line.values for line in lines), "<u4")
+    cells = values.reshape(len(lines), len(one.columns), one.count)
+    begin_us = np.array([line.begin_ns // NS_PER_US for line in lines], dtype=np.int64)[:, None]
+    if BEGIN not in one.columns:
+        return np.repeat(begin_us, one.count, axis=1), cells
+    return begin_us + cells[:, one.columns.index(BEGIN)].cumsum(axis=1, dtype=np.int64), cells
 
 
 def is_of(record: SummaryLine, identity: RankRecord) -> bool:
@@ -373,23 +415,9 @@ def is_of(record: SummaryLine, identity: RankRecord) -> bool:
     return (record.identity.pid, record.identity.boot_id) == (identity.pid, identity.boot_id)
 
 
-def _same_process(line: SummaryColumns, other: SummaryColumns) -> bool:
-    mine, its = line.record.identity, other.record.identity
+def _same_process(line: SummaryLine, other: SummaryLine) -> bool:
+    mine, its = line.identity, other.identity
     return (mine.pid, mine.monotonic_ns, mine.boot_id) == (its.pid, its.monotonic_ns, its.boot_id)
-
-
-def _line(line: SummaryLine) -> SummaryColumns:
-    """ValueError if a collector cannot have written the line."""
-    cells = np.frombuffer(a2b_base64(line.values), dtype="<u4").reshape(len(line.columns), -1)
-    if cells.shape[1] != line.count or not line.count:
-        raise ValueError("a length that is not its count")
-    since = cells[line.columns.index(BEGIN)] if BEGIN in line.columns else np.zeros(line.count, dtype=np.int64)
-    begin_us = line.begin_ns // 1000 + since.cumsum(dtype=np.int64)
-    names = line.columns
-    if not _KNOWN.issuperset(names):  # a column of a later version
-        cells = cells[[name in _KNOWN for name in names]]
-        names = [name for name in names if name in _KNOWN]
-    return SummaryColumns(line, begin_us, names, cells)
 
 
 def _numbers(reads: Sequence[_Read], steps: int) -> tuple[int, ...]:
@@ -404,8 +432,8 @@ def _first(read: _Read, last: int) -> int:
     """The first of the consecutive steps up to ``last`` that the rank has; ``last + 1`` if it has none."""
     first = last + 1
     for line in reversed(read.lines):
-        if line.record.first < first <= line.end:
-            first = line.record.first
+        if line.first < first <= line.end:
+            first = line.first
     return first
 
 
@@ -414,14 +442,14 @@ def _covers(read: _Read, numbers: Sequence[int]) -> bool:
 
 
 def _waits_seen(read: _Read) -> float:
-    seen = [line.record.waits_seen for line in read.lines if line.record.waits_seen is not None]
+    seen = [line.waits_seen for line in read.lines if line.waits_seen is not None]
     return min(seen, default=0.0)
 
 
 def _utilization(reads: Sequence[_Read]) -> npt.NDArray[np.float64] | None:
     """Of each rank's device. Of a few ranks it may be unknown: theirs is taken for that of most."""
-    samples = [[percent for line in read.lines for percent in line.record.utilization] for read in reads]
-    known = [min(100.0, max(0.0, float(np.mean(of_rank)))) for of_rank in samples if of_rank]
+    samples = [[percent for line in read.lines for percent in line.utilization] for read in reads]
+    known = [min(100.0, max(0.0, sum(of_rank) / len(of_rank))) for of_rank in samples if of_rank]
     if len(known) < (1 - RUN_READING.straggling_ranks_share) * len(samples):
         return None
     usual, taken = float(np.median(known)), iter(known)
@@ -431,21 +459,29 @@ def _utilization(reads: Sequence[_Read]) -> npt.NDArray[np.float64] | None:
 def _fill(
     cells: Words,
     begin_us: npt.NDArray[np.int64],
-    lines: Sequence[SummaryColumns],
+    reads: Sequence[_Read],
     numbers: Sequence[int],
-    places: Mapping[str, int],
+    columns: Sequence[str],
 ) -> None:
-    """Copies the steps of one rank into ``cells[column, step]``."""
-    for line in lines:
-        first, last = max(line.record.first, numbers[0]), min(line.end - 1, numbers[-1])
-        if first > last:
-            continue
-        source = slice(first - line.record.first, last + 1 - line.record.first)
-        target = slice(first - numbers[0], last + 1 - numbers[0])
-        begin_us[target] = line.begin_us[source]
-        for row, name in enumerate(line.names):
-            if name in places:
-                cells[places[name], target] = line.cells[row, source]
+    """Copies the steps of the ranks into ``cells[column, rank, step]``. Ranks write the same columns of the same steps,
+    so that the lines of many are copied at once."""
+    alike: dict[tuple[int, int, tuple[str, ...]], list[tuple[int, SummaryRecord]]] = defaultdict(list)
+    for at, read in enumerate(reads):
+        for line in read.lines:
+            if line.first <= numbers[-1] and line.end > numbers[0]:
+                alike[line.first, line.count, tuple(line.columns)].append((at, line))
+    places = {name: at for at, name in enumerate(columns)}
+    for (first, count, names), lines in alike.items():
+        begin, end = max(first, numbers[0]), min(first + count, numbers[-1] + 1)
+        source, target = slice(begin - first, end - first), slice(begin - numbers[0], end - numbers[0])
+        for at in range(0, len(lines), RUN_READING.summary_lines_at_once):
+            batch = lines[at : at + RUN_READING.summary_lines_at_once]
+            ranks = np.array([place for place, _ in batch])
+            begins, values = _numbers_of([line for _, line in batch])
+            begin_us[ranks, target] = begins[:, source]
+            for column, name in enumerate(names):
+                if name in places:
+                    cells[places[name]][ranks, target] = values[:, column, source]
 
 
 def _marked(lines: Iterable[SummaryLine]) -> dict[str, frozenset[int]]:
