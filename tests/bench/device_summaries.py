@@ -1,6 +1,6 @@
 """Are faults of thousands of GPUs found from the ranks' own summaries, and what does that cost?
 
-    python tests/bench/device_summaries.py [--ranks 1024 4096 24576] [--faults 180] [--healthy 200]
+    python tests/bench/device_summaries.py [--ranks 1024 4096 24576] [--faults 180] [--healthy 200] [--jobs 2]
     python tests/bench/device_summaries.py --cost [--ranks 24576] [--steps 100] [--cores 2] [--repeats 3]
 
 Simulated jobs (``tests/many_devices.py``) with one planted fault that costs 13 to 40 % of the step: class, cause and
@@ -17,6 +17,9 @@ import os
 import sys
 import tempfile
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -24,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.bench._measure import measured, median_of, python
 
+HEALTHY = "healthy"
 WRITE = """
 import sys; from pathlib import Path; from tests.many_devices import Devices, write_devices
 ranks, steps, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
@@ -37,6 +41,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+")
     parser.add_argument("--faults", type=int, default=180)
     parser.add_argument("--healthy", type=int, default=200)
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
@@ -44,43 +49,61 @@ def main() -> None:
     if options.cost:
         cost(options)
     else:
-        found(options.ranks or [1_024, 4_096, 24_576], options.faults, options.healthy)
+        found(options.ranks or [1_024, 4_096, 24_576], options.faults, options.healthy, options.jobs)
 
 
-def found(sizes: list[int], faults: int, healthy: int) -> None:
+def found(sizes: list[int], faults: int, healthy: int, jobs: int) -> None:
+    right, of = Counter[str](), Counter[str]()
+    sure = 0.0
+    with ProcessPoolExecutor(jobs) as pool:
+        for made in pool.map(partial(_one, sizes, faults), range(faults + healthy)):
+            of[made.fault] += 1
+            right[made.fault] += made.right
+            sure += made.confidence
+            if not made.right:
+                print(
+                    f"{made.number} {made.fault}, {made.ranks:,} ranks: {made.headline} [{made.expected}]", flush=True
+                )
+            if made.number % 20 == 19:
+                print(f"{made.number + 1} jobs, {sum(right.values())} right", file=sys.stderr, flush=True)
+    for fault in of:
+        print(f"{fault}: {right[fault]} of {of[fault]}")
+    planted = [name for name in of if name != HEALTHY]
+    told = {"faults": sum(of[f] for f in planted), "right": sum(right[f] for f in planted)}
+    mean = round(sure / (faults + healthy), 3)
+    print(json.dumps({**told, "healthy": of[HEALTHY], "called healthy": right[HEALTHY], "confidence": mean}))
+
+
+@dataclass(frozen=True)
+class Made:
+    number: int
+    fault: str
+    ranks: int
+    right: bool
+    confidence: float
+    headline: str
+    expected: str
+
+
+def _one(sizes: list[int], faults: int, number: int) -> Made:
+    """The job of this number, which decides everything about it, and whether the answer is right."""
     from tests.bench.confidence.cases import is_right
     from tests.bench.grid.cases import answer
     from tests.bench.planted_devices import FAULTS, analysed, truth_for, usual, with_fault
 
-    right, of = Counter[str](), Counter[str]()
-    said: list[tuple[float, bool]] = []
-    for number in range(faults + healthy):
-        ranks = sizes[-1] if number % 50 == 49 else sizes[len(sizes) // 2] if number % 10 == 9 else sizes[0]
-        rng = Random(f"device summaries {number}")
-        job = usual(rng, ranks, tuning=False)
-        fault = FAULTS[number % len(FAULTS)] if number < faults else "healthy"
-        if number < faults:
-            job = with_fault(job, fault, rng.uniform(0.15, 0.4), rng)
+    ranks = sizes[-1] if number % 50 == 49 else sizes[len(sizes) // 2] if number % 10 == 9 else sizes[0]
+    rng = Random(f"device summaries {number}")
+    job = usual(rng, ranks, tuning=False)
+    if number < faults:
+        fault = FAULTS[number % len(FAULTS)]
+        job = with_fault(job, fault, rng.uniform(0.15, 0.4), rng)
+        result, truth = analysed(job), truth_for(job)
+        right, expected = is_right(result, truth), str(truth.right[0])
+    else:
+        fault = expected = HEALTHY
         result = analysed(job)
-        if number < faults:
-            truth = truth_for(job)
-            good = is_right(result, truth)
-        else:
-            good = answer(result).bottleneck == "healthy"
-        said.append((result.verdict.confidence, good))
-        of[fault] += 1
-        right[fault] += good
-        if not good:
-            expected = truth.right[0] if number < faults else "healthy"
-            print(f"{number} {fault}, {ranks:,} ranks: {result.verdict.headline} [{expected}]", flush=True)
-    for fault in of:
-        print(f"{fault}: {right[fault]} of {of[fault]}")
-    planted = [name for name in of if name != "healthy"]
-    sure = sum(confidence for confidence, _ in said) / len(said)
-    told = {"faults": sum(of[f] for f in planted), "right": sum(right[f] for f in planted)}
-    print(
-        json.dumps({**told, "healthy": of["healthy"], "called healthy": right["healthy"], "confidence": round(sure, 3)})
-    )
+        right = answer(result).bottleneck == HEALTHY
+    return Made(number, fault, ranks, right, result.verdict.confidence, result.verdict.headline, expected)
 
 
 def cost(options: argparse.Namespace) -> None:
