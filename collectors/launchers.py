@@ -6,6 +6,7 @@ torchrun.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -83,6 +84,13 @@ def job_in(environ: Mapping[str, str] = os.environ) -> Job | None:
         attempt = first_number(environ, [scheduler.attempt], 0) if scheduler.counts else None
         return Job(scheduler.name, name, attempt, scheduler.job[0])
     return None
+
+
+def scheduled_as(environ: Mapping[str, str] = os.environ) -> str:
+    """Equal in all attempts of the scheduler's job that this process belongs to: a digest, as its name may be a secret.
+    "" where no variable names one."""
+    job = job_in(environ)
+    return hashlib.sha256(f"{job.scheduler}:{job.name}".encode()).hexdigest()[:12] if job is not None else ""
 
 
 def joins(environ: Mapping[str, str] = os.environ) -> bool:

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from .files import create_file, encode, rewrite_file
+from .launchers import scheduled_as
 from .layout import RunLayout
 from .reading import read_object
 from .records import Manifest
@@ -42,7 +43,15 @@ def update_manifest(layout: RunLayout, **changes: Any) -> None:
 
 
 def _new() -> dict[str, Any]:
-    return asdict(Manifest(run_id=uuid.uuid4().hex[:12], created_unix_ns=time.time_ns()))
+    new = Manifest(run_id=uuid.uuid4().hex[:12], created_unix_ns=time.time_ns(), scheduled=scheduled_as())
+    return asdict(new)
+
+
+def training_of(layout: RunLayout) -> str:
+    """The id of the training that a run is a part of: of its first run, also where this one goes on with another's
+    checkpoint. "" where no manifest says it."""
+    about = read_fields(layout)
+    return next((value for name in ("training", "run_id") if isinstance(value := about.get(name), str) and value), "")
 
 
 def _written_by() -> dict[str, Any]:

@@ -390,6 +390,9 @@ class Manifest:
     job: str = ""  # as RankRecord.job
     injected: list[str] = field(default_factory=list)  # planted faults; the analyser never reads this
     resumed_from: str = ""  # the checkpoint that the run resumed from
+    resumed_step: int | None = None  # and the number of the first step after it
+    training: str = ""  # the first run of the training that this one goes on with: its run_id; "": this run began it
+    scheduled: str = ""  # equal in all attempts of a job of a scheduler: a digest; "": no variable names one
     exit_code: int | None = None  # None: still running, or the launcher itself was killed
     windows: list[TraceAsked] = field(default_factory=list)  # requested windows, with the reason; not the scheduled one
     hang: dict[str, Any] = field(default_factory=dict)  # of a run that hung: for how long, and which ranks diag ended

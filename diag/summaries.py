@@ -26,6 +26,7 @@ from diag.diagnoses import examine_summary
 from diag.diagnoses.verdict import agreeing, judge
 from diag.errors import DiagError, readable
 from diag.history.life import life_of
+from diag.history.lineage import numbered, parts_of_trainings
 from diag.history.steps import only_of
 from diag.model import Gap
 from diag.model.history import History, Life
@@ -238,28 +239,44 @@ def open_history(*paths: Path | str, progress: Callable[[int, int, str], None] |
 def life_of_result(result: Result, path: Path | None, reading: Reading | None = None) -> Life:
     """The life of an analysed run, with the training after each of its restarts, which are read and analysed.
     ``path``: of its run directory; None if it has none."""
+    return life_of(_attempts(result, path, reading))
+
+
+def _attempts(result: Result, path: Path | None, reading: Reading | None = None) -> list[History]:
     attempts = [_history(result)]
     if path is not None and (layout := RunLayout(path)).is_run():
         for restart in layout.restarts():
             with suppress(DiagError):  # it may have ended before its first step
                 number = int(restart.root.name.rpartition("-")[2])
                 attempts.append(replace(_history(open_by_size(restart.root, reading=reading)), number=number))
-    return life_of(attempts)
+    return attempts
 
 
 def _history(result: Result) -> History:
     return replace(result.history, culprit_hosts=result.verdict.culprit_hosts)
 
 
-def open_histories(
+def open_lives(
     jobs: Jobs, progress: Callable[[int, int, str], None] | None = None
-) -> Iterator[tuple[Job, Life | DiagError]]:
-    """Each job with its life, one after the other, or with the error if it cannot be read."""
+) -> list[tuple[str, Life | DiagError]]:
+    """The life of each training under its name, or the error if it cannot be read. Runs of which one goes on where
+    another one ended are one training: their names are joined."""
+    reading = Reading(progress=progress)
+    lives: dict[str, Life | DiagError] = {}  # by the name of the job, or of the first of several
+    read: dict[str, list[History]] = {}
     for job in jobs.jobs:
+        paths = local_paths(job.paths)
         try:
-            yield job, open_history(*job.paths, progress=progress)
+            result = open_by_size(*paths, reading=reading)
+            read[job.name] = _attempts(result, Path(paths[0]) if len(paths) == 1 else None, reading)
         except DiagError as error:
-            yield job, error
+            lives[job.name] = error
+    together = {}
+    for names in parts_of_trainings(read):
+        attempts = [attempt for name in names for attempt in read[name]]
+        lives[names[0]] = life_of(attempts if len(names) == 1 else numbered(attempts))
+        together[names[0]] = " + ".join(names)
+    return [(together.get(job.name, job.name), lives[job.name]) for job in jobs.jobs if job.name in lives]
 
 
 def open_each(jobs: Jobs, reading: Reading | None = None) -> Iterator[tuple[Job, Result | DiagError]]:

@@ -27,7 +27,9 @@ def history(
     restarts and steps that were trained again are counted apart; they add up to the wall time. A stall is a step, or a
     pause between two, of more than 5 seconds and 5 usual steps.
 
-    Of a folder of runs, each has its goodput and its last change, and hosts that were at fault in several are listed.
+    Runs of which one goes on where another one ended are one life: they resumed from a checkpoint of the same training,
+    or are of one job of the scheduler or the launcher. Of a folder with more than one, each has its goodput and its
+    last change, and hosts that were at fault in several are listed.
 
     Exit code 0: shown; 1: there is no run to show.
     """
@@ -35,7 +37,7 @@ def history(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
     from diag.api import SeveralJobsError
     from diag.show.history import print_histories, print_history, several_to_json, to_json
-    from diag.summaries import open_histories, open_history
+    from diag.summaries import open_history, open_lives
 
     from .reading import reading_progress
 
@@ -43,7 +45,9 @@ def history(
         try:
             life = open_history(*paths, progress=progress)
         except SeveralJobsError as error:
-            several = [(job.name, outcome) for job, outcome in open_histories(error.jobs, progress)]
+            several = open_lives(error.jobs, progress)
+            if len(several) == 1 and not isinstance(several[0][1], DiagError):  # runs of one training
+                life, several = several[0][1], []
         else:
             several = []
     if several:

@@ -24,6 +24,7 @@ from diag.words.terminal import console, flush_or_drop, say
 
 if TYPE_CHECKING:
     from diag.collectors.packing import Packing
+    from diag.collectors.trainer.checkpoint.folder import Checkpoint
     from diag.watch.launch import Launch, Outcome
     from diag.watch.notify import Notifier
 
@@ -300,12 +301,13 @@ def _run_bundled(options: RunOptions) -> int:
     from diag.watch.packing import packed, place_of
 
     trainer, launch, settings = options.of_trainer(), options.of_launch(), options.of_collectors()
-    steps = trainer.steps
+    steps, before = trainer.steps, None
     try:
         if trainer.resume is not None:  # found here once, so that all ranks continue from the same checkpoint
             resumed = find(Path(trainer.resume))
             trainer = replace(trainer, resume=str(resumed.folder))
             steps -= resumed.manifest.steps
+            before = resumed
         validate(trainer, world_size=launch.world_size)
         require_torch()
         from diag.collectors.accelerator import backend_of, device_of_rank  # torch: not before the rest is in order
@@ -329,11 +331,22 @@ def _run_bundled(options: RunOptions) -> int:
         strategy=trainer.strategy,
         injected=list(trainer.inject),
         resumed_from=trainer.resume or "",
+        resumed_step=before.manifest.steps if before is not None else None,
+        training=_training_of(before) if before is not None else "",
     )
     launch = replace(launch, packing=packing)
     with packed(layout.root, packing, launch.say):
         outcome = bundled(layout, launch, settings, trainer)
     return say_end(_with_other_nodes(layout, packing), outcome, options.collect, quiet=options.quiet)
+
+
+def _training_of(before: Checkpoint) -> str:
+    """The training that saved the checkpoint. Older checkpoints do not say it, but lie in the directory of its run."""
+    from diag.collectors.manifest import training_of
+    from diag.collectors.trainer.checkpoint.folder import OF_RUN
+
+    of_run = before.folder.parent
+    return before.manifest.training or (training_of(RunLayout(of_run.parent)) if of_run.name == OF_RUN else "")
 
 
 def _run_own(context: typer.Context, command: list[str], options: RunOptions) -> int:

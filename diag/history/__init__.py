@@ -27,6 +27,7 @@ from diag.rundir.tables import RankTables, Tables
 
 from .blame import Sides, blame_of
 from .changes import change_points, level
+from .lineage import origin_of
 from .losses import Job as JobOf
 from .losses import behind_in, goodput_of, is_stuck, slow_stretches, spent, stalls, standstill
 from .policy import HISTORY
@@ -63,6 +64,7 @@ def history_of(tables: Tables, attribution: Attribution, shares: Shares, judged:
         changes=_with_ends(sorted(changes, key=lambda change: change.step), int(known.last[-1]) if len(known) else 0),
         on_device=tables.on_device,
         hosts=tuple(dict.fromkeys(of.host for of in tables.ranks.values() if of.host)),
+        origin=origin_of(tables.manifest),
     )
     return history if kept is None else _with_losses(history, kept, tables, shares, judged)
 

@@ -58,6 +58,11 @@ def life_of(attempts: Sequence[History]) -> Life:
     if attempts[0].stretches and any(stretch.steps > 1 for attempt in timed for stretch in attempt.stretches):
         sums = sum(stretch.steps for attempt in timed for stretch in attempt.stretches if stretch.steps > 1)
         notes.append(f"of {counted(sums, 'older step')} only sums are known: evaluations in them count as steps")
+    if timed[0].origin.resumed_step:
+        notes.append(
+            f"the training began in another run, and went on with step {timed[0].origin.resumed_step:,} here: give the "
+            "folders of both for its whole life"
+        )
     whole = Goodput(sum(parts.values()), **parts, notes=tuple(notes))
     incidents.sort(key=lambda incident: incident.begin_unix_ns or 0)
     return Life(tuple(attempts), whole, tuple(incidents), tuple(restarts))
@@ -69,6 +74,8 @@ def _restart(before: History, attempt: History, reached: int, offset: int) -> tu
     first, last = attempt.stretches[0], before.stretches[-1]
     if first.first > 0:
         basis, offset = _BY_NUMBER, 0
+    elif attempt.origin.resumed_step is not None and attempt.origin != before.origin:
+        basis, offset = _BY_NUMBER, attempt.origin.resumed_step
     elif before.saved is not None:
         basis, offset = _BY_CHECKPOINT, before.saved + 1 + offset
     else:

@@ -121,6 +121,18 @@ class Restart(Struct, frozen=True):
     ended: str = ""
 
 
+class Origin(Struct, frozen=True):
+    """Of which training a run is a part, as its manifest says. ``training``: the first run of it; ``resumed_step``: the
+    first step after the checkpoint that it went on with, None where it is not known; ``job``: of the launcher, and
+    ``scheduled``: of the scheduler, "" where none is named; ``command``: without the folder for the records."""
+
+    training: str = ""
+    resumed_step: int | None = None
+    job: str = ""
+    scheduled: str = ""
+    command: tuple[str, ...] = ()
+
+
 class History(Struct, frozen=True):
     """Of one attempt of a run. ``number``: 0, or that of the restart. ``rank``: whose steps the stretches are of; None
     without any."""
@@ -140,6 +152,7 @@ class History(Struct, frozen=True):
     ended: str = ""  # how, in a word; "" while it trains
     hosts: tuple[str, ...] = ()  # all of them
     culprit_hosts: tuple[str, ...] = ()  # by the verdict of the attempt
+    origin: Origin = Origin()
 
     @property
     def now(self) -> Change | None:

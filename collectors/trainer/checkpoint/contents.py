@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 import pickle
 import platform
 import random
@@ -43,8 +44,11 @@ from torch.optim import Optimizer
 
 from ... import bounded_pickle
 from ...accelerator import accelerator_of
+from ...layout import RunLayout
+from ...manifest import training_of
 from ...policy import RECORDED_FILES
 from ...reading import read_regular
+from ...settings import RUN_DIR_VARIABLE
 from ...text import visible
 from ..data import ShardedSampler
 from ..keys import OptionError
@@ -307,6 +311,7 @@ class Contents:
             versions=_versions(),
             created_unix_ns=time.time_ns(),
             saving=saving,
+            training=training_of(RunLayout(Path(run))) if (run := os.environ.get(RUN_DIR_VARIABLE)) else "",
         )
 
     def of_this_rank(self) -> dict[str, Any]:

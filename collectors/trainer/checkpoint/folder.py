@@ -96,6 +96,7 @@ class CheckpointManifest:
     created_unix_ns: int = 0
     saving: dict[str, Any] = field(default_factory=dict)  # how, and how long until this manifest was written
     files: tuple[File, ...] = ()
+    training: str = ""  # as Manifest.training of the runs that resume from it; "": saved outside of a run
     checkpoint_format: int = FORMAT
 
     @property
