@@ -260,7 +260,8 @@ def behind(edges: Times, peers: Sequence[npt.NDArray[np.intp]] | None = None, ax
     """By how much each rank's time exceeds the median of its peers at each edge; 0 if it does not. ``axis``: that of
     the ranks."""
     if peers is None or len(peers) == 1:  # all ranks
-        return np.maximum(edges - median_of_others(edges, axis), 0)
+        late: Times = np.maximum(edges - median_of_others(edges, axis), 0)
+        return late
     excess = np.zeros_like(edges)
     for places in peers:
         chosen = (slice(None),) * axis + (places,)
