@@ -28,7 +28,7 @@ class _Share(NamedTuple):
 
 _WINDOWS = "windows"
 # Of 64 MB, each rank keeps 1,000 steps of 100 collectives in full and the phases of a day of steps of a second, also
-# right after the oldest part of a stream was removed: 12.9 MB of rows, or on a device 9.5 MB and 7 MB of its records;
+# right after the oldest part of a stream was removed: 13 MB of rows, or on a device 9.5 MB and 7 MB of its records;
 # 6 MB of phases, or on a device 9.6 MB. Measured: docs/benchmarks/long-runs.md.
 _SHARES = {
     "steps": _Share(4, 3),

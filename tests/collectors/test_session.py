@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,16 @@ import torch.distributed as dist
 from diag.account import records as from_records
 from diag.account.intervals import clip, total
 from diag.collectors.layout import RunLayout
+from diag.collectors.policy import RECORDING
 from diag.collectors.records import (
     PHASES,
     PHASES_AND_REST,
     STEP,
     STILL,
+    STUCK,
     CollectiveLine,
     Heartbeat,
+    KeptLine,
     RankRecord,
     StepRecord,
 )
@@ -27,7 +31,9 @@ from diag.collectors.settings import CollectorSettings
 from diag.rundir.lines import read_lines, read_record
 from diag.rundir.summaries import read_summaries
 from diag.traces.kineto import read_trace
+from diag.watch.keeping import ask_to_keep
 from tests.forked import call_ranks
+from tests.patience import PATIENCE_S
 from tests.ports import rendezvous
 
 STEPS = 6
@@ -166,3 +172,22 @@ def test_a_bug_of_ours_ends_the_recording_and_not_the_training(
     beat, _ = read_record(RunLayout(tmp_path).rank(0).heartbeat, Heartbeat)
     assert beat is not None
     assert "planted" in beat.errors[0]
+
+
+def test_steps_that_are_asked_for_are_kept_while_the_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(vars(RECORDING), "kept_looks_s", 0.0)
+    kept = RunLayout(tmp_path).rank(0).kept
+    deadline = time.monotonic() + PATIENCE_S
+    with Collector(tmp_path, CollectorSettings(trace=False, interval_s=0.02, nvml=False)) as collector:
+        number = 0
+        while not kept.exists() and time.monotonic() < deadline:
+            if number == 10:
+                ask_to_keep(RunLayout(tmp_path), 5, 15, STUCK)
+            with collector.step(number):
+                time.sleep(0.001)
+            number += 1
+    (line,), _ = read_lines(kept, KeptLine)
+    assert (line.first, line.last, line.why) == (5, 15, STUCK)
+    assert [record.step for record in line.steps] == list(range(5, 16))

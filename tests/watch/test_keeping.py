@@ -14,7 +14,9 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.packing import Packing
 from diag.store.packer import Node
 from diag.watch.events import Event, Level
+from diag.watch.follow import Follower
 from diag.watch.keeping import ask_to_keep, keep_around
+from tests.watch.test_events import STUCK as STUCK_RUN
 
 PACKING = Packing("memory://bucket/kept", 30.0)
 
@@ -73,3 +75,11 @@ def test_the_nodes_of_a_packed_run_get_it_from_their_packers(tmp_path: Path) -> 
         node.fetch_requests()
     for name in ("a", "b"):
         assert asked(RunLayout(tmp_path / name)) == [(1, 80, 120, "stuck"), (2, 180, 220, "stuck")]
+
+
+def test_the_follower_of_a_run_asks_when_it_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diag.watch.follow.state_of", lambda *_args, **_named: STUCK_RUN)
+    follower = Follower(RunLayout(tmp_path), lambda _event: None, lambda event, run: keep_around(event, run, None))
+    for _ in range(3):
+        follower.look()
+    assert asked(RunLayout(tmp_path)) == [(1, 42, 82, "stuck")]
