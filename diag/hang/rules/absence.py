@@ -14,6 +14,7 @@ from diag.ended.model import Clue
 from diag.events.behind import Waits, uneven_counters, waits_of
 from diag.events.differs import who_differs
 from diag.events.rows import Call, Did, Event, GroupRank, JobRank, M
+from diag.events.said import Report, who_said_so
 from diag.hang.classes.base import Hit
 from diag.hang.failures import (
     TIMED_OUT,
@@ -79,7 +80,7 @@ def _late_at_the_store(job: JobLogs) -> list[Clue]:
 def _horovods_list(job: JobLogs) -> list[Clue]:
     """ "Missing ranks:" and a line for each, with the tensor that it has not submitted (Horovod 0.20+)."""
     lines = {line: match for line in job.logs.lines if line.source == "horovod" and (match := _LISTED.search(line.raw))}
-    ranks = sorted({int(match[1]) for match in lines.values()})
+    ranks = sorted(who_said_so(Report((int(match[1]),)) for match in lines.values()).named)
     if not ranks:
         return []
     first = next(iter(lines.values()))["tensor"].strip()
@@ -98,8 +99,7 @@ def _lost_nodes(job: JobLogs) -> list[Clue]:
     hits = job.named("node-lost")
     if not hits:
         return []
-    names = (next((hit.groups[name] for name in _LOST if name in hit.groups), "") for hit in hits)
-    hosts = [host for host in dict.fromkeys(names) if host]
+    hosts = who_said_so(Report(tuple(hit.groups[name] for name in _LOST if name in hit.groups)) for hit in hits).named
     return [clue_of("missing_rank", hits, [job.of_host(host) for host in hosts], hits[0].sentence)]
 
 
@@ -109,7 +109,8 @@ def _registered(job: JobLogs) -> list[Clue]:
     hits = job.named("lightning-member")
     times = Counter(int(hit.groups["rank"]) for hit in hits)
     size = max((int(hit.groups["size"]) for hit in hits), default=0)
-    absent = absent_of(size, times)
+    said = who_said_so([Report(tuple(absent_of(size, times)), tuple(sorted(times)))])
+    absent = said.named
     if not absent or job.once(ended_well):
         return []
     twice = min(times.values()) > 1
@@ -127,7 +128,7 @@ def _registered(job: JobLogs) -> list[Clue]:
         replace(
             clue,
             confidence=HANG_EVIDENCE.names_an_effect if twice else HANG_EVIDENCE.suggests,
-            victims=tuple(sorted(times)),
+            victims=said.waiting,
         )
     ]
 
@@ -137,7 +138,7 @@ def _analysed(job: JobLogs) -> list[Clue]:
     hits = job.named("fr-trace-missing")
     if not hits:
         return []
-    ranks = ranks_in(hits[0].groups["ranks"])
+    ranks = who_said_so([Report(tuple(ranks_in(hits[0].groups["ranks"])))]).named
     return [
         clue_of(
             "missing_rank",
@@ -199,7 +200,7 @@ def _coordination(job: JobLogs) -> list[Clue]:
     """JAX's and TensorFlow's coordination service lists the tasks that did not reach its barrier."""
     silent = job.named("heartbeat-lost")
     hits, tasks = job.named("coordination-barrier") or silent, job.named("coordination-task")
-    ranks = sorted({int(hit.groups["rank"]) for hit in silent or tasks})
+    ranks = sorted(who_said_so(Report((int(hit.groups["rank"]),)) for hit in silent or tasks).named)
     if not hits or not ranks:
         return []
     note = silent[0].sentence if silent else f"{hits[0].sentence} It lists tasks {', '.join(map(str, ranks))}."
@@ -284,7 +285,10 @@ def _store_barrier(job: JobLogs) -> list[Clue]:
         return []
     last = hits[-1]
     size, joined = int(last.groups["size"]), int(last.groups["joined"])
-    waiting = {int(hit.groups["rank"]) for hit in hits if hit.groups["key"] == last.groups["key"]}
+    came = who_said_so(
+        Report(came=(int(hit.groups["rank"]),)) for hit in hits if hit.groups["key"] == last.groups["key"]
+    )
+    waiting = set(came.waiting)
     if joined == size or job.once(ended_well):
         return []
     if joined > size:
@@ -345,8 +349,10 @@ def _barrier(job: JobLogs) -> list[Clue]:
         for number in ranks_in(hit.groups["ranks"])
     }
     culprits = [member_culprit(job, number, ranks[number]) for number in sorted(ranks)]
-    waiting = {numbering.likely(member.number, member) for member in (*zeros, *came)}
-    waited = tuple(sorted(rank for rank in waiting - set(ranks.values()) if rank is not None))
+    waiting = (numbering.likely(member.number, member) for member in (*zeros, *came))
+    missing = tuple(rank for rank in ranks.values() if rank is not None)
+    said = who_said_so([Report(missing, tuple(rank for rank in waiting if rank is not None))])
+    waited = tuple(sorted(said.waiting))
     clue = clue_of("missing_rank", hits, culprits, hits[0].sentence, victims[:2])
     return [replace(clue, confidence=HANG_RULES.absent_in_report, victims=waited)]
 

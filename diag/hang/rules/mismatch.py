@@ -11,6 +11,7 @@ from diag.events.differs import Difference, Kind, Known, first_met, who_differs
 from diag.events.operations import keeps_law
 from diag.events.policy import COLLECTIVES
 from diag.events.rows import Call, Did, Event, GroupRank, JobRank, M
+from diag.events.said import Report, who_said_so
 from diag.hang.classes.base import Hit
 from diag.hang.failures import GroupTimeouts, Timeout, groups_of, speaker_of, timeouts_of
 from diag.hang.job import JobLogs, distinct
@@ -343,11 +344,12 @@ def _desync_report(job: JobLogs) -> list[Clue]:
     hits = job.named("finished-not-joined") or job.named("lagging-ranks")
     if not hits:
         return []
-    ranks = sorted({rank for hit in hits for rank in ranks_in(hit.groups["ranks"])})
-    joined: list[Source] = [hit.line.evidence for hit in job.named("joined-not-finished")[:2]]
+    waits = job.named("joined-not-finished")
+    reports = [Report(tuple(ranks_in(hit.groups["ranks"]))) for hit in hits]
+    said = who_said_so([*reports, *(Report(came=tuple(ranks_in(hit.groups["ranks"]))) for hit in waits)])
+    ranks, victims = sorted(said.named), sorted(said.waiting)
+    joined: list[Source] = [hit.line.evidence for hit in waits[:2]]
     clue = clue_of("desync", hits, [job.of_rank(rank) for rank in ranks], hits[0].sentence)
-    waiting = [hit.groups["ranks"] for hit in job.named("joined-not-finished")]
-    victims = sorted({rank for text in waiting for rank in ranks_in(text)} - set(ranks))
     sure = 0.8 if ranks else HANG_EVIDENCE.suggests
     # A rank that waits in another collective is at another place; a rank that waits in none has not arrived.
     elsewhere = {report.rank for report in job.once(timeouts_of)} & set(ranks)
