@@ -77,8 +77,8 @@ def resolutions(left: Retained) -> str:
         newest = left.kept[-KEPT_NAMED:]
         around = "; ".join(f"{span.first:,} to {span.last:,} ({WHY_KEPT.get(span.why, span.why)})" for span in newest)
         more = f", and of {counted(len(left.kept) - len(newest), 'earlier incident')}" if left.kept[KEPT_NAMED:] else ""
-        asked = f"`--steps {newest[-1].first}:{newest[-1].last}`"
-        parts.append(f"also in full, around incidents: steps {around}{more}; {asked} analyses them")
+        asked = f"--steps {newest[-1].first}:{newest[-1].last}"
+        parts.append(f"also in full, around incidents: steps {around}{more} ({asked} analyses the last of these)")
     return "; ".join(parts)
 
 

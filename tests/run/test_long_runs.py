@@ -107,7 +107,7 @@ def test_the_answer_says_of_which_incidents_the_detail_is_kept(stalled: Path) ->
     assert result.tables.retained.kept == (KeptSpan(360, 440, VERDICT), KeptSpan(380, 420, STALLED))
     note = next(note for note in result.coverage.notes if "byte budget" in note)
     assert "380 to 420 (a step stalled)" in note
-    assert "`--steps 380:420`" in note
+    assert "(--steps 380:420 analyses the last of these)" in note
 
 
 def test_steps_around_an_incident_are_analysed_in_full(stalled: Path) -> None:
