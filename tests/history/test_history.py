@@ -33,7 +33,7 @@ def slow_rank(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rank 1 was slower in steps 400 to 699, of which sums are left."""
     folder = tmp_path_factory.mktemp("long") / "R"
-    training = Training(folder, ranks=3, byte_budget=150_000)
+    training = Training(folder, ranks=3, byte_budget=210_000)
     training.train(400).train(300, [1], 50).train(1_000).close()
     return folder
 

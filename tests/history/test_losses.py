@@ -124,7 +124,7 @@ def test_a_step_that_stands_still_is_one_too(tmp_path: Path) -> None:
 
 def test_a_standstill_of_which_only_sums_are_left_has_its_time_and_its_rank(tmp_path: Path) -> None:
     """Two minutes in one step, and a minute between two; evaluations and checkpoints in the sums are no incidents."""
-    run = Training(tmp_path / "R", byte_budget=150_000)
+    run = Training(tmp_path / "R", byte_budget=210_000)
     run.train(130).evaluate(90_000).train(60).stall(120_000, rank=2).train(300).save(60_000)
     stood_ns = run.train(200).end_ns
     run.pause(60_000).train(1400).close()

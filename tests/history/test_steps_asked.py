@@ -34,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("asked") / "L"
-    Training(folder, ranks=3, byte_budget=150_000).train(400).train(300, [1], 50).train(600).close()
+    Training(folder, ranks=3, byte_budget=210_000).train(400).train(300, [1], 50).train(600).close()
     return folder
 
 
