@@ -11,8 +11,10 @@ from diag.hang.classes import CLASSES
 from tests.bench.failures.cases import SETS
 from tests.bench.failures.score import ToolError, answers_of, judged, table, tool_of, tools_of
 from tests.hang.real import Case
+from tests.hang.real.first_runs import FirstRun, first_runs, total
 
-PAGE = Path(__file__).parents[2] / "docs/benchmarks/failures.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/benchmarks/failures.md"
 
 
 def _tool(tmp_path: Path, program: str) -> str:
@@ -98,3 +100,22 @@ def test_the_plain_search_reads_the_rank_of_its_line(tmp_path: Path) -> None:
     last = answers_of(tools["search_last"], [tmp_path])[0][0]
     assert (first["class"], first["culprits"]) == ("out of memory", [{"rank": 3}])
     assert (last["class"], last["culprits"]) == ("timeout", [{"rank": 1}])
+
+
+def _figures(run: FirstRun) -> tuple[str, str]:
+    return f"{run.right_class[0]} of {run.right_class[1]}", f"{run.culprit[0]} of {run.culprit[1]}"
+
+
+def test_pages_have_the_first_runs_that_are_kept() -> None:
+    """README and the pages sum up one file; sets with a kind truth, or by somebody who knew the rules, are left out."""
+    runs = first_runs()
+    strict = total([run for run in runs if not run.note])
+    right, culprit = _figures(strict)
+    assert f"class in {right}, culprit in {culprit}" in (ROOT / "README.md").read_text()
+    page = (ROOT / "docs/benchmarks/public-failures.md").read_text()
+    for run in (strict, *runs[3:]):
+        assert "| {} | {} |".format(*_figures(run)) in page, run.name
+    logs = (ROOT / "tests/bench/REAL_LOGS.md").read_text()
+    for run in runs:
+        assert any(run.name in line and _figures(run)[0] in line for line in logs.splitlines()), run.name
+    assert "| {} |  | {} |".format(*_figures(total(runs))) in PAGE.read_text()
