@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -33,16 +34,28 @@ def test_the_first_run_is_analysed_before_anybody_asks(tmp_path: Path) -> None:
     address.prepare(tmp_path / "nothing")  # a page says what is wrong
 
 
-def test_pages_are_drawn_even_where_warming_up_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_pages_are_drawn_even_where_the_first_analysis_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(path: Path) -> None:
         assert not READY.is_set()
         raise RuntimeError("broken")
 
     monkeypatch.setattr("diag.app.address.prepare", broken)
     READY.clear()
-    with pytest.raises(RuntimeError, match="broken"):
-        app_server._warm_up(tmp_path)
+    app_server._warm_up(tmp_path)
     assert READY.is_set()
+
+
+def test_pages_that_need_no_analysis_do_not_wait_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr("diag.app.address.prepare", lambda path: ended.wait())
+    monkeypatch.setattr(app_server, "_ANALYSIS_FIRST_S", 0.0)
+    READY.clear()
+    try:
+        app_server._warm_up(tmp_path)
+        assert READY.is_set()
+    finally:
+        ended.set()
 
 
 def test_no_samples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
