@@ -217,6 +217,18 @@ class RankLayout:
         """The profiler windows and memory snapshots of this rank."""
         return [*self.traces(), *self.memory_snapshots()]
 
+    def streams(self) -> dict[str, int]:
+        """The number of the oldest part of each stream that is there, by its name without ".jsonl", from one look at
+        the folder; empty where that cannot be listed."""
+        oldest: dict[str, int] = {}
+        for name in self.names() or ():
+            stem, _, rest = name.partition(".")
+            match = _PART_NAME.fullmatch(f".{rest}")
+            if rest == "jsonl" or match is not None:
+                number = int(match.group(1)) if match is not None else 0
+                oldest[stem] = min(number, oldest.get(stem, number))
+        return oldest
+
     def _by_step(self, pattern: re.Pattern[str]) -> list[Path]:
         """The files whose names match the pattern, by step; its first group is the step."""
         try:
@@ -336,8 +348,7 @@ def first_traced(path: str) -> int | None:
 
 def begins_with_run(stream: Path) -> bool:
     """Whether the first part of a stream is still there, or was never written."""
-    found = numbered_parts(stream)
-    return not found or found[0][0] == 0
+    return not RankLayout(stream.parent).streams().get(stream.stem, 0)
 
 
 def parts_of(stream: Path) -> list[Path]:

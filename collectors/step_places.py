@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from .layout import RankLayout, begins_with_run, numbered_parts
+from .layout import RankLayout, numbered_parts
 from .policy import RECORDED_FILES, RECORDING
 from .reading import open_regular
 
@@ -31,10 +31,12 @@ def step_of(line: bytes) -> int | None:
 
 def complete_from(files: RankLayout) -> int | None:
     """The number of the first step of which a rank has all records; None if no record of it was removed."""
-    firsts = [_first_step(files.steps)] if not begins_with_run(files.steps) else []
+    cut = {stream for stream, oldest in files.streams().items() if oldest}
+    if not cut:
+        return None
+    firsts = [_first_step(files.steps)] if files.steps.stem in cut else []
     # A line of an earlier step may have had the calls of this one that ended late.
-    streams = (files.collectives, files.device_steps)
-    calls = [_first_step(stream) for stream in streams if not begins_with_run(stream)]
+    calls = [_first_step(stream) for stream in (files.collectives, files.device_steps) if stream.stem in cut]
     firsts += [first + RECORDING.latest_calls + 1 for first in calls if first is not None]
     known = [first for first in firsts if first is not None]
     return max(known) if known else None

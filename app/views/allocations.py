@@ -38,6 +38,7 @@ from diag.words.formatting import share, size
 # -- traces ------------------------------------------------------------------------------------------------------------
 
 
+@st.fragment
 def show_curves(view: RunView, theme: Theme) -> None:
     """Draws one rank's device memory over time, its peak and the allocations at the peak; nothing without samples."""
     curves = view.result.memory_curves
@@ -92,6 +93,7 @@ def _show_live(curve: MemoryCurve) -> None:
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 
+@st.fragment
 def show_snapshots(table: SnapshotTable, theme: Theme, within: str, capacity: float | None = None) -> None:
     """Draws a comparison of ranks, files or devices, then one snapshot: its curve, the allocations at its peak, its
     fragmentation and errors. ``within``: the run of the snapshots; ``capacity``: of its devices."""

@@ -104,6 +104,7 @@ def _waits(view: RunView, table: CollectiveTable, theme: Theme) -> None:
     st.caption(plain(caption))
 
 
+@st.fragment
 def _rows(view: RunView, table: CollectiveTable, theme: Theme) -> None:
     st.subheader("Every kind of collective", anchor="table")
     names = [str(at) for at in range(len(table.rows))]

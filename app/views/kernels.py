@@ -95,6 +95,7 @@ def _efficiency(known: Sequence[Metric]) -> None:
     show_metrics(*known)
 
 
+@st.fragment
 def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
     on_device = table.unit == "kernel"
     st.subheader("Kernels" if on_device else "Operators", anchor="kernels")
@@ -123,6 +124,7 @@ def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
     st.caption(plain(" ".join(filter(None, (more, *table_of_kernels.notes)))))
 
 
+@st.fragment
 def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> None:
     st.subheader("Modules", anchor="modules")
     if not tables:

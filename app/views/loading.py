@@ -92,6 +92,7 @@ def _loader(view: RunView, table: LoadingTable) -> None:
     )
 
 
+@st.fragment
 def _waits(view: RunView, table: LoadingTable, culprits: tuple[int, ...], theme: Theme) -> None:
     show_grid(view, "loader-grid", *waits_for_loaders(view.result), culprits)
     if len(view.result.attribution.ranks) <= DASHBOARD.most_bars_of_ranks:

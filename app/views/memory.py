@@ -144,6 +144,7 @@ def jump_text(view: RunView) -> str:
     return f"Memory of rank {row.rank} jumps by {size(by)} at step {step}{when}{others}. It does not grow otherwise."
 
 
+@st.fragment
 def _growth(view: RunView, memory: Memory, theme: Theme) -> None:
     st.subheader("Over the steps", anchor="growth")
     if text := jump_text(view):

@@ -63,6 +63,12 @@ _NOT_ANALYSED = "not analysed yet"
 def show(root: Path, open_run: Callable[[str], None], compare: Callable[[str, str], None]) -> None:
     """``open_run`` is called with the name of a run, ``compare`` with the names of the first and the second run."""
     st.title("Runs")
+    _found(root, open_run, compare)
+
+
+@st.fragment
+def _found(root: Path, open_run: Callable[[str], None], compare: Callable[[str, str], None]) -> None:
+    """Draws the search and the runs that it finds; a search draws only this part of the page again."""
     left, right = st.columns([3, 2])
     with left:
         searched = choose_text("Search", param="search", placeholder="class, culprit, cause, strategy or name")

@@ -8,7 +8,7 @@ The store is the trace cache's, with its digests; what it holds is data (msgpack
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from hashlib import blake2b
 from typing import Any
@@ -21,13 +21,14 @@ from msgspec import Struct
 from diag.model.accounts import PATH_COLUMNS, STEP_COLUMNS, Attribution, Keys, Paths, StepAccounts
 from diag.model.parts import PartColumns
 from diag.model.steps import Blames, MatchedCollective
+from diag.rundir.arrays import Array, check_places, edges_in
 from diag.rundir.columns import Ragged, Rows, Steps
 from diag.rundir.policy import BLOCKS
 from diag.rundir.tables import Tables, axes_of
 
 from .cached_steps import code
 from .frontier import Frontier
-from .kept_steps import Array, KeptSteps, check_places, edges_in, keep, steps_from
+from .kept_steps import KeptSteps, keep, steps_from
 from .scheduling import RankScheduling, Scheduling
 
 
@@ -107,19 +108,19 @@ def key_of(
     for rank, of_rank in sorted(part.ranks.items()):
         hashed.update(repr((rank, of_rank.identity, of_rank.groups, of_rank.scheduling)).encode())
         hashed.update(digests[rank])
-        _hash_columns(hashed, of_rank.steps)
+        hashed.update(b"".join(_bytes_of(of_rank.steps)))
     return hashed.digest()
 
 
-def _hash_columns(hashed: blake2b, columns: Steps | Ragged) -> None:
-    for column in fields(columns):
-        values = getattr(columns, column.name)
+def _bytes_of(columns: Steps | Ragged) -> Iterator[bytes]:
+    for name in columns.__slots__:
+        values = getattr(columns, name)
         if isinstance(values, Ragged):
-            _hash_columns(hashed, values)
+            yield from _bytes_of(values)
         elif isinstance(values, np.ndarray) and values.dtype != np.object_:
-            hashed.update(np.ascontiguousarray(values).tobytes())
+            yield values.tobytes()
         elif isinstance(values, tuple):
-            hashed.update(repr(values).encode())
+            yield repr(values).encode()
 
 
 def packed(key: bytes, block: Block) -> bytes | None:

@@ -13,36 +13,19 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from diag.model.steps import Pieces, RankStep, Segments, Stall
+from diag.rundir.arrays import Array, check_places, edges_in
 from diag.rundir.columns import Ints
 
 from .calls import Calls, Group, Some, calls_in
 
-_TYPES = ("int8", "int16", "int32", "int64", "float64", "bool")
 _NUMBERS = (
     "rank", "step", "begin_ns", "end_ns", "overlapped_comm_ns", "optimizer_ns", "comm_known", "hidden_known", "pieces",
     "fused_ns", "beneath_ns", "waits_known",
 )  # fmt: skip
 _SEGMENTS = {"start_ns": "int64", "end_ns": "int64", "kind": "int8", "detail": "int8"}
 _CALLS = {"group": "int32", "label": "int32", "op": "int32", "dtype": "int32", "inferred": "bool"}  # others: int64
-
-
-class Array(msgspec.Struct, array_like=True):
-    type: str
-    shape: tuple[int, ...]
-    data: bytes
-
-    @classmethod
-    def of(cls, values: npt.NDArray[Any]) -> Array:
-        return cls(str(values.dtype), values.shape, np.ascontiguousarray(values).tobytes())
-
-    def read(self, *types: str) -> npt.NDArray[Any]:
-        """ValueError where the bytes are not those of an array of this type and shape, or it has none of ``types``."""
-        if self.type not in (types or _TYPES):
-            raise ValueError(self.type)
-        return np.frombuffer(self.data, dtype=self.type).reshape(self.shape)
 
 
 class KeptCalls(msgspec.Struct, array_like=True):
@@ -135,16 +118,3 @@ def _calls(kept: KeptCalls, groups: Sequence[Group], names: Sequence[str]) -> Ca
     for codes in (calls.label, calls.op, calls.dtype):
         check_places(codes, len(calls.names))
     return calls
-
-
-def edges_in(kept: Array, steps: int, entries: int) -> Ints:
-    """The edges of the steps in so many entries. ValueError if they are not."""
-    edges: Ints = kept.read("int64")
-    if len(edges) != steps + 1 or (np.diff(edges) < 0).any() or edges[-1] != entries or edges[0] != 0:
-        raise ValueError("arrays that do not fit together")
-    return edges
-
-
-def check_places(places: npt.NDArray[np.signedinteger], count: int) -> None:
-    if len(places) and not (int(places.min()) >= 0 and int(places.max()) < count):
-        raise ValueError("a place beyond the table")

@@ -209,6 +209,8 @@ def _spent(steps: Steps, waits: iv.Intervals, samples: Sequence[HostRecord]) -> 
 
 
 def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | None:
+    if (tables.steps.queued_ns == UNKNOWN).all():
+        return None
     at = np.flatnonzero(np.isin(numbers, tables.steps.step))
     steps = tables.steps.take(tables.steps.places_of(np.array(numbers, dtype=np.int64)[at]))
     timed = steps.queued_ns != UNKNOWN

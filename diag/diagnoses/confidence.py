@@ -9,16 +9,15 @@ the evidence is not in the records at all, is a matter of logic: a few named rul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from math import exp
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from diag.diagnoses.policy import CONFIDENCE
+from diag.model.fits import Fit
 from diag.model.steps import Doubt
 
 
@@ -38,24 +37,6 @@ class Features(Struct, frozen=True, kw_only=True):
 
 
 NO_DOUBT = Features(**dict.fromkeys(Features.__struct_fields__, 0.0))
-
-
-class Fit(Struct, frozen=True, kw_only=True):
-    """``confidence.json``. ``coefficients``: by feature, none above 0. ``cases``, ``right``: what it was fitted on, and
-    ``sets`` how many cases of each set."""
-
-    fitted: str
-    script: str
-    cases: int
-    right: int
-    sets: dict[str, int]
-    ridge: float
-    intercept: float
-    coefficients: dict[str, float]
-
-    def probability(self, features: Mapping[str, float]) -> float:
-        score = self.intercept + sum(coefficient * features[name] for name, coefficient in self.coefficients.items())
-        return 1 / (1 + exp(-score))
 
 
 class Rule(Struct, frozen=True):

@@ -24,7 +24,7 @@ def _evaluated(subject: Subject) -> tuple[int, int, set[int]]:
         recorded = tables.steps
         whole_ns += int((recorded.end_ns - recorded.begin_ns).sum())
         spent_ns += int(recorded.spent_ns(EVALUATION).sum())
-        steps |= recorded.take(recorded.with_phase(EVALUATION)).numbers
+        steps.update(recorded.step[recorded.with_phase(EVALUATION)].tolist())
     return spent_ns, whole_ns, steps
 
 

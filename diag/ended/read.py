@@ -158,7 +158,18 @@ def read_run(layout: RunLayout, state: RunState | None = None) -> Rundir:
     job = job_ranks(layout, whole=True)
     manifest = job.manifest
     gaps += job.gaps
-    ranks = {rank: _rank(rank, files, job.identities[rank], exits.get(rank), gaps) for rank, files in job.files.items()}
+    # Of thousands of ranks, looking for files that are not there takes most of the time.
+    names = {rank: files.names() for rank, files in job.files.items()}
+    beats = {
+        rank: (None, None) if (of_rank := names[rank]) is not None and _BEAT not in of_rank else read_heartbeat(files)
+        for rank, files in job.files.items()
+    }
+    # The calls show who left a step that others are in. If none is in one, thousands of ranks need not be read.
+    most = ENDED.collectives_tail_bytes if any(_in_step(beat) for beat, _ in beats.values()) else 0
+    ranks = {
+        rank: _rank(rank, files, job.identities[rank], exits.get(rank), beats[rank], names[rank], most, gaps)
+        for rank, files in job.files.items()
+    }
     hung_ns = _hang_ended_ns(manifest, asked)
     for rank, record in ranks.items():
         if _is_ended_as_hung(manifest, rank, record.exit):
@@ -221,24 +232,34 @@ def _as_it_hung(record: Rank, hung_ns: int) -> Rank:
     return replace(record, beat=beat, failed_in="", error="", raised=None, raised_at=0, failed_as="", raised_late=late)
 
 
+def _in_step(heartbeat: Heartbeat | None) -> bool:
+    """Whether a rank was in a step, whose calls it names or in which it failed."""
+    under_way = heartbeat is not None and heartbeat.phase != "between steps" and not heartbeat.done
+    return heartbeat is not None and under_way and bool(heartbeat.calls or heartbeat.failed_in)
+
+
 def _rank(
-    rank: int, files: RankLayout, identity: RankRecord | None, ended: RankExit | None, gaps: list[Gap | None]
+    rank: int,
+    files: RankLayout,
+    identity: RankRecord | None,
+    ended: RankExit | None,
+    beat: tuple[Heartbeat | None, Gap | None],
+    names: frozenset[str] | None,
+    most: int,
+    gaps: list[Gap | None],
 ) -> Rank:
-    names = files.names()  # of thousands of ranks, looking for files that are not there takes most of the time
+    """``most``: bytes of its calls that are read; ``names``: of its files, None if unknown."""
+    heartbeat, heartbeat_gap = beat
     calls = names is None or any(map(_HOLDS_CALLS, names))
-    heartbeat, heartbeat_gap = (
-        read_heartbeat(files) if names is None or RankLayout.heartbeat.name in names else (None, None)
-    )
-    lines, lines_gap = _last_calls(files) if calls else ([], None)
+    lines, lines_gap = _last_calls(files, most) if calls else ([], None)
     error, error_gap = _read_error(files) if names is None or RankLayout.error.name in names else (None, None)
     log, log_gap = _tail(files.log, files.run) if names is None or RankLayout.log.name in names else ("", None)
     gaps += heartbeat_gap, lines_gap, error_gap, log_gap
     steps, open_step = _calls(lines), None
-    if heartbeat is not None and heartbeat.phase != "between steps" and not heartbeat.done:
+    if heartbeat is not None and _in_step(heartbeat):
+        open_step = heartbeat.step
         if heartbeat.calls:
             steps[heartbeat.step] = tuple(map(_call, heartbeat.calls))
-        if heartbeat.calls or heartbeat.failed_in:
-            open_step = heartbeat.step
     callstack, raised_at = _about_error(error or {})
     message = _error(error or {})
     host = short_host(identity.host) if identity is not None else ""
@@ -264,13 +285,12 @@ def _rank(
     )
 
 
+_BEAT = RankLayout.heartbeat.name
 _HOLDS_CALLS = re.compile(rf"{Path(RankLayout.collectives.name).stem}\b").match  # the stream, or a part of it
 
 
-def _last_calls(files: RankLayout) -> tuple[list[CollectiveLine], Gap | None]:
-    return read_last_lines(
-        files.collectives, CollectiveLine, ENDED.collectives_tail_bytes, ENDED.collectives_tail_lines
-    )
+def _last_calls(files: RankLayout, most: int) -> tuple[list[CollectiveLine], Gap | None]:
+    return read_last_lines(files.collectives, CollectiveLine, most, ENDED.collectives_tail_lines)
 
 
 def _read_error(files: RankLayout) -> tuple[dict[str, Any] | None, Gap | None]:

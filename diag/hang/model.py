@@ -243,3 +243,5 @@ class Triage:
     coverage: tuple[str, ...] = ()  # what was read and what is missing, a sentence each
     gaps: tuple[tuple[str, str], ...] = ()
     guesses: tuple[Guess, ...] = ()  # where the answer is open, the best first
+    culprit_confidence: float | None = None  # that the culprits are at fault; None where nobody is named
+    by_rules: tuple[float, float] | None = None  # before the fit: of the answer, of the decisive line; None: no cause

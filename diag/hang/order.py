@@ -187,15 +187,12 @@ def _joined(first: Clue, second: Clue) -> Clue:
     )
 
 
-# -- Confidence of the answer ------------------------------------------------------------------------------------------
+# -- Confidence by the rules of the evidence ---------------------------------------------------------------------------
 #
-# It starts with the confidence of the cause's own evidence: 0.9 where a program says what failed, 0.7 for an effect
-# with one usual cause, 0.5 for one with several, and the rules' own values for votes and absences. Factors lower it for
-# what speaks against the cause, and lower its doubt for what speaks for it. The maximum is 0.95.
-#
-# On public threads that the authors of the rules had not seen, 29 of 32 answers from 0.9 on were right, 21 of 28 from
-# 0.7 to 0.8, 34 of 45 below: it is low there on purpose, since a wrong answer must not look sure
-# (tests/bench/REAL_LOGS.md).
+# It decides whether a cause is named at all, and it is a doubt of the fitted confidence (diag.hang.confidence), which
+# is printed. It starts with the confidence of the cause's own evidence: 0.9 where a program says what failed, 0.7 for
+# an effect with one usual cause, 0.5 for one with several, and the rules' own values for votes and absences. Factors
+# lower it for what speaks against the cause, and lower its doubt for what speaks for it.
 
 
 @dataclass(frozen=True)
@@ -203,10 +200,11 @@ class Confidence:
     value: float
     of_evidence: float  # of the evidence alone
     because: tuple[str, ...]  # what lowered or raised it
+    rivals: bool = False  # another cause, or other ranks, are as likely
 
 
 def confidence_of(cause: Clue, others: Sequence[Clue]) -> Confidence:
-    value, because = cause.confidence, list[str]()
+    value, because, others_named = cause.confidence, list[str](), False
     ranks = cause.ranks
     if not ranks and not cause.hosts and not CLASSES[cause.fault_class].outside:
         value *= ENDED.no_culprit_factor
@@ -227,8 +225,14 @@ def confidence_of(cause: Clue, others: Sequence[Clue]) -> Confidence:
         if ranks and named and not named & ranks:
             value *= HANG_EVIDENCE.contradicted_factor
             because.append(f"{source} name others ({other.fault_class})")
+            others_named = True
             break
-    return Confidence(round(min(value, HANG_EVIDENCE.confidence_at_most), 2), cause.confidence, tuple(because))
+    return Confidence(
+        round(min(value, HANG_EVIDENCE.confidence_at_most), 2),
+        cause.confidence,
+        tuple(because),
+        bool(rivals) or others_named,
+    )
 
 
 def _rival(cause: Clue, other: Clue) -> bool:

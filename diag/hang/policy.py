@@ -13,6 +13,13 @@ class HangEvidence(Topic, name="hang-evidence"):
     was_asked = threshold(0.3, "confidence", "chosen", "the launcher was asked to stop: by whom is unknown")
     suggests = threshold(0.5, "confidence", "chosen", "it has several possible causes")
     confidence_at_most = threshold(0.95, "confidence")
+    unless_the_cause_is_named = threshold(
+        0.89,
+        "confidence",
+        "chosen",
+        "at most, where no line names the cause, or not one rank: the fit has too few such",
+    )
+    with_a_rival = threshold(0.75, "confidence", "chosen", "at most, where another cause or other ranks are as likely")
     rival_factor = threshold(0.8, "fraction")
     contradicted_factor = threshold(0.85, "fraction")
     supported_doubt = threshold(0.6, "fraction", "chosen", "of the doubt is left")

@@ -14,13 +14,14 @@ from diag.ended.raised import shortened
 from diag.ended.state import EndedWell, Standing
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
+from diag.hang.confidence import doubts_of, fitted, named
 from diag.hang.failures import STEP, TIMED_OUT, Timeout, ended_well, groups_of, in_order, timeouts_of
 from diag.hang.flight import FlightFindings
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Known, Line, Logs, Role, RuledOut, Triage, absent_of
 from diag.hang.order import Chosen, Confidence, choose, confidence_of, merged
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
-from diag.hang.rules import RULES
+from diag.hang.rules import OF_LINES, RULES
 from diag.hang.rules.network import ends_on_its_host, interface_words
 from diag.hang.rules.processes import victims_of
 from diag.hang.rules.waiting import merged_stacks, shown_stacks, stacks_of
@@ -409,7 +410,10 @@ def reason(
     job = JobLogs(logs)
     known = _known(job, pids, ended, recorded)
     reports = job.once(timeouts_of)
-    from_text = [clue for rule in RULES for clue in rule(job)]
+    of_lines, of_ranks = (
+        [clue for rule in RULES if (rule in OF_LINES) is is_line for clue in rule(job)] for is_line in (True, False)
+    )
+    from_text = [*of_lines, *of_ranks]
     from_dumps = [_with_hosts(job, clue) for clue in dumps.clues]
     first = job.first_timeout()
     chosen = choose(merged([*from_text, *from_runs, *from_dumps]), first.time_ns if first is not None else None)
@@ -418,6 +422,9 @@ def reason(
         least = HANG_EVIDENCE.sure_enough_of_dumps if chosen.cause.from_dumps else ENDED.sure_enough
         if sure.value >= (ENDED.sure_enough_of_a_good_end if well is not None and not reports else least):
             answer = _with_cause(job, chosen, chosen.cause, sure, reports, dumps, known)
+            by_line = not from_runs and well is None and state is None and sure.of_evidence >= ENDED.weak
+            if by_line and any(chosen.cause is clue for clue in of_lines):
+                answer = _fitted(answer, chosen.cause, sure)
             return replace(answer, next_steps=fitting(answer.next_steps, may_use_nccl(job, backends)))
     if well is not None and not reports:  # whatever its logs warn of
         coverage, gaps = _coverage(job, dumps, None), (*job.logs.gaps, *dumps.gaps)
@@ -425,6 +432,13 @@ def reason(
         return replace(answer, coverage=coverage, gaps=gaps, guesses=chosen.guesses)
     answer = _without(job, _in_state(without_cause(job, reports), state, reports), chosen, reports, dumps, known)
     return replace(answer, next_steps=fitting(answer.next_steps, may_use_nccl(job, backends)))
+
+
+def _fitted(answer: Triage, cause: Clue, sure: Confidence) -> Triage:
+    """The answer with the confidence that the first runs on logs of others fit, of its class and of its culprits."""
+    doubts = doubts_of(sure.of_evidence, CLASSES[cause.fault_class].ending, cause.culprits)
+    of_class, of_culprit = fitted(doubts, sure.value, cause.culprits, sure.rivals)
+    return replace(answer, confidence=of_class, culprit_confidence=of_culprit, by_rules=(sure.value, sure.of_evidence))
 
 
 def _known(job: JobLogs, pids: Mapping[int, int], ended: bool, recorded: bool) -> Known:
@@ -482,6 +496,7 @@ def _with_cause(
     return Triage(
         fault_class=cause.fault_class,
         confidence=sure.value,
+        culprit_confidence=sure.value if named(cause.culprits) else None,
         headline=headline(fault_class, cause),
         culprits=cause.culprits,
         evidence=tuple(evidence)[: HANG_ANSWER.most_evidence],
@@ -631,7 +646,5 @@ def _coverage(job: JobLogs, dumps: FlightFindings, sure: Confidence | None) -> t
     ]
     sentences += dumps.coverage
     if sure is not None and sure.because:
-        sentences.append(
-            f"Confidence {sure.value:.0%}; the evidence alone gives {sure.of_evidence:.0%}: {'; '.join(sure.because)}."
-        )
+        sentences.append(f"What speaks for or against the answer, beside its own evidence: {'; '.join(sure.because)}.")
     return tuple(spaced(text) for text in sentences)

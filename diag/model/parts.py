@@ -166,7 +166,15 @@ class PartColumns(Sequence[Parts]):
 def stored_once(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The same column; its value once if all are the same."""
     if len(column) > 1 and ((column == column[:1]).all() or (column.dtype.kind == "f" and np.isnan(column).all())):
-        return np.broadcast_to(column[:1].copy(), column.shape)
+        return repeated(column[:1], len(column))
+    return column
+
+
+def repeated(row: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    """A column with so many times its only row, stored once: ``np.broadcast_to`` takes twice as long."""
+    row = row.copy()
+    column: npt.NDArray[Any] = np.ndarray((count, *row.shape[1:]), row.dtype, row, 0, (0, *row.strides[1:]))
+    column.flags.writeable = False
     return column
 
 

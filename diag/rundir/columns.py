@@ -27,7 +27,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.model import UNKNOWN, HugeError
-from diag.model.parts import stored_once
+from diag.model.parts import repeated, stored_once
 from diag.model.ragged import edges_of, entries_of, owners, places_from
 
 Ints = npt.NDArray[np.int64]
@@ -59,11 +59,16 @@ class Columns(Sequence[T]):
         return [column.name for column in fields(cls) if column.name not in ("names", "groups")]  # type: ignore[arg-type]
 
     def take(self, places: Places) -> Self:
-        """The records at these places, of a slice, or those for which a mask is true."""
-        if not isinstance(places, slice) and places.dtype == np.bool_:
+        """The records at these places, of a slice, or those for which a mask is true; mostly all of them."""
+        if isinstance(places, slice):
+            if places.indices(len(self)) == (0, len(self), 1):
+                return self
+        elif places.dtype == np.bool_:
             if places.all():
                 return self
             places = np.flatnonzero(places)
+        elif len(places) == len(self) and (places == np.arange(len(places))).all():
+            return self
         taken = {name: _taken(getattr(self, name), places) for name in self.columns()}
         return replace(self, **taken)  # type: ignore[type-var]
 
@@ -365,6 +370,8 @@ class _Builder:
 
 _MEMORY = [column.name for column in fields(MemoryRecord)]
 _of_memory = attrgetter(*_MEMORY)
+_STEP = [column.name for column in fields(StepRecord)]
+_of_step = attrgetter(*_STEP)
 
 
 class RowsBuilder(_Builder):
@@ -393,31 +400,48 @@ class RowsBuilder(_Builder):
 
 
 class StepsBuilder(_Builder):
+    """``before``: steps that come first."""
+
+    def __init__(self, before: Steps | None = None) -> None:
+        super().__init__()
+        if before is None:
+            return
+        self._codes = {name: code for code, name in enumerate(before.names)}
+        for name in Steps.columns():
+            column = getattr(before, name)
+            if isinstance(column, Ragged):
+                self._put(f"{name}.count", np.diff(column.first))
+                for each in ("name", "left", "right"):
+                    self._put(f"{name}.{each}", getattr(column, each))
+            else:
+                self._put(name, column)
+
     def add(self, records: Sequence[StepRecord]) -> None:
         with self._all_or_nothing():
             self._add(records)
 
     def _add(self, records: Sequence[StepRecord]) -> None:
+        columns: dict[str, Sequence[Any]] = dict(
+            zip(_STEP, zip(*map(_of_step, records), strict=True) if records else [()] * len(_STEP), strict=True)
+        )
         for name in ("step", "begin_ns", "end_ns", "micro_batches", "tokens", "on_cpu_ns", "queued_ns"):
-            self._put(name, _ints([getattr(record, name) for record in records]))
-        self._put("window", self._coded([record.window for record in records]))
-        loss = np.array([record.loss for record in records], dtype=np.float64)
+            self._put(name, _ints(columns[name]))
+        self._put("window", self._coded(columns["window"]))
+        loss = np.array(columns["loss"], dtype=np.float64)
         if (np.abs(loss) >= MOST_NS).any():
             raise HugeError
         self._put("loss", loss)
-        memory = [None if record.memory is None else _of_memory(record.memory) for record in records]
+        memory = [None if of_step is None else _of_memory(of_step) for of_step in columns["memory"]]
         self._put("memory", _table(memory, len(_MEMORY)))
-        self._put("queue", _table([record.queue for record in records], len(LoaderQueue._fields)))
+        self._put("queue", _table(columns["queue"], len(LoaderQueue._fields)))
         held = np.empty(len(records), dtype=np.object_)
-        held[:] = [record.held for record in records]
-        for of_step in filter(None, held):
+        held[:] = columns["held"]
+        for of_step in filter(None, columns["held"]):
             _ints(astuple(of_step))
         self._put("held", held)
-        phases = [record.phases for record in records]
+        phases, pauses, cpu = (columns[name] for name in ("phases", "gc", "cpu"))
         self._put_ragged("phases", list(map(len, phases)), list(chain.from_iterable(phases)))
-        pauses = [record.gc for record in records]
         self._put_ragged("gc", list(map(len, pauses)), [("", *pause) for of_step in pauses for pause in of_step])
-        cpu = [record.cpu for record in records]
         spent = [(phase, *times) for of_step in cpu for phase, times in of_step.items()]
         self._put_ragged("cpu", list(map(len, cpu)), spent)
 
@@ -448,9 +472,11 @@ def _ints(values: Sequence[int | None]) -> Ints:
 
 def _table(rows: Sequence[Sequence[int | None] | None], width: int) -> Ints:
     """[rows, width], with UNKNOWN for None."""
-    missing = [None] * width
-    values = list(chain.from_iterable(missing if row is None else row for row in rows))
-    return _ints(values).reshape(len(rows), width)
+    if rows.count(None) == len(rows):
+        return np.full((len(rows), width), UNKNOWN, dtype=np.int64)
+    missing = (None,) * width
+    columns = zip(*(missing if row is None else row for row in rows), strict=True)
+    return np.stack([_ints(column) for column in columns], axis=1)
 
 
 def _taken(column: Any, places: Ints | slice) -> Any:
@@ -458,7 +484,7 @@ def _taken(column: Any, places: Ints | slice) -> Any:
         return column.take(places)
     if isinstance(places, slice) or column.strides[0]:
         return column[places]
-    return np.broadcast_to(column[:1], (len(places), *column.shape[1:]))  # its value is stored once
+    return repeated(column[:1], len(places))
 
 
 def _named(codes: Codes, names: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,7 +25,6 @@ from diag.collectors.records import (
     MachineRecord,
     Manifest,
     RankRecord,
-    StepRecord,
     Unrecorded,
 )
 from diag.collectors.step_places import complete_from
@@ -44,7 +43,7 @@ from diag.traces.text_stream import exists, file_name, is_remote, trace_files
 from diag.traces.trace import Trace
 from diag.words.formatting import counted, masked, rank_ranges, visible
 
-from .columns import Steps, StepsBuilder
+from .columns import Steps
 from .durations import DurationRecords, recorded
 from .inspector import of_run
 from .jobs import Group, at_other_times, job_places, sort_traces, why_apart
@@ -63,10 +62,11 @@ from .local import copies_folder, pieces_of
 from .numbers import read_numbers
 from .one_job import of_one_job
 from .pieces import gaps_of_pieces, is_joined, joined
+from .read_before import read_steps
 from .retained import retained
 from .runs import split_job
 from .step_lines import CollectiveLines, RowsReader, stream_bytes
-from .tables import RankTables, RecordedRows, Tables
+from .tables import RankTables, RecordedRows, Store, Tables
 
 # -- settings ----------------------------------------------------------------------------------------------------------
 #
@@ -78,6 +78,7 @@ from .tables import RankTables, RecordedRows, Tables
 # matches a kernel decides: rules of the command line come first, then those of the analysed folders, then those of the
 # current directory.
 
+_Line = TypeVar("_Line")
 FILE: Final = "diag.toml"
 COMM_KERNELS: Final = "comm_kernels"
 
@@ -304,8 +305,10 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     files = {str(path): rank for rank, of_rank in rank_files.items() for path in of_rank.traces()}
     traces = _by_rank(list(files), reading, gaps, files)
     long = _too_long(rank_files)
+    store = reading.cache.shelf(f"blocks of {layout.root.resolve()}") if long else None
     ranks = {
-        rank: _open_rank(rank, of_rank, tuple(traces.get(rank, ())), gaps, long) for rank, of_rank in rank_files.items()
+        rank: _open_rank(rank, of_rank, tuple(traces.get(rank, ())), gaps, long, store)
+        for rank, of_rank in rank_files.items()
     }
     ranks, manifest, of_others = of_one_job(layout, ranks, manifest)
     gaps += of_others
@@ -335,7 +338,6 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     durations = of_run(rank_files, identities) or recorded(rank_files, identities)
     if durations is not None:
         gaps += durations[0].gaps
-    store = reading.cache.shelf(f"blocks of {layout.root.resolve()}") if long else None
     return Tables(layout.root, manifest, world_size, ranks, tuple(gaps), durations, store, left)
 
 
@@ -396,11 +398,14 @@ def _readable_ranks(layout: RunLayout, gaps: list[Gap]) -> dict[int, RankLayout]
     return {rank: files for rank, files in ranks.items() if rank not in refusals}
 
 
-def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: list[Gap], long: bool) -> RankTables:
-    """``long``: only the rows of its first steps are read."""
+def _open_rank(
+    rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: list[Gap], long: bool, store: Store | None
+) -> RankTables:
+    """``long``: only the rows of its first steps are read. ``store``: what was read before, and is kept."""
     identity, gap = read_identity(files)
     heartbeat, heartbeat_gap = read_heartbeat(files)
-    steps, step_gaps = _read_steps(files)
+    steps, step_gaps = read_steps(files, store)
+    steps = steps.take(steps.end_ns > steps.begin_ns).sorted_by("step")  # those that have a duration
     rows_of_all = None if long else _read_rows(files)
     first = complete_from(files)  # after reading: a running job removes its oldest records meanwhile
     if first is not None:
@@ -408,25 +413,21 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
         traces = _since(first, traces, gaps)
     recorded_rows, unread = _first_rows(files, steps) if rows_of_all is None else (rows_of_all, None)
     rows = recorded_rows.rows if first is None else recorded_rows.rows.take(recorded_rows.rows.step >= first)
-    device_steps, device_gaps = read_lines(files.device_steps, DeviceStepRecord, files.run)
-    samples, sample_gaps = read_lines(files.device, DeviceRecord, files.run)
-    scheduling, scheduling_gaps = read_lines(files.host, HostRecord, files.run)
-    machine, machine_gaps = read_lines(files.machine, MachineRecord, files.run)
-    saved, saved_gaps = read_lines(files.checkpoints, CheckpointRecord, files.run)
+    there, line_gaps = files.streams(), list[Gap]()
+
+    def lines_of(stream: str, kind: type[_Line]) -> list[_Line]:
+        if stream not in there:
+            return []
+        lines, gaps = read_lines(files.at(f"{stream}.jsonl"), kind, files.run)
+        line_gaps.extend(gaps)
+        return lines
+
+    device_steps = lines_of("device_steps", DeviceStepRecord)
+    samples, scheduling = lines_of("device", DeviceRecord), lines_of("host", HostRecord)
+    machine, saved = lines_of("machine", MachineRecord), lines_of("checkpoints", CheckpointRecord)
     numbers, number_gaps = read_numbers(files)
     gaps.extend(g for g in (gap, heartbeat_gap) if g is not None)
-    gaps.extend(
-        (
-            *step_gaps,
-            *recorded_rows.all_gaps(),
-            *device_gaps,
-            *sample_gaps,
-            *scheduling_gaps,
-            *machine_gaps,
-            *saved_gaps,
-            *number_gaps,
-        )
-    )
+    gaps.extend((*step_gaps, *recorded_rows.all_gaps(), *line_gaps, *number_gaps))
     gaps.extend(Gap(str(files.folder), reason) for reason in (heartbeat.errors if heartbeat is not None else []))
     return RankTables(
         rank=rank,
@@ -456,14 +457,6 @@ def _since(first: int, traces: tuple[Trace, ...], gaps: list[Gap]) -> tuple[Trac
     reason = "a profiler window of steps whose records were removed at the byte budget; left out, it opens by itself"
     gaps += [Gap(path, reason) for path in sorted(old)]
     return tuple(trace for trace in traces if trace.path not in old)
-
-
-def _read_steps(files: RankLayout) -> tuple[Steps, list[Gap]]:
-    """In order of their numbers, without those that have no duration."""
-    builder = StepsBuilder()
-    gaps = each_piece(files.steps, StepRecord, builder.add, files.run, checks=True)
-    steps = builder.built()
-    return steps.take(steps.end_ns > steps.begin_ns).sorted_by("step"), gaps
 
 
 def _read_rows(files: RankLayout) -> RecordedRows:

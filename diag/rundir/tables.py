@@ -69,7 +69,7 @@ class UnreadRows(Protocol):
         """Those of the steps from the first to before the second of each span."""
 
     def digest(self, spans: Sequence[tuple[int, int]]) -> bytes | None:
-        """A hash of their lines; None if these cannot be found."""
+        """A check sum of their lines; None if these cannot be found."""
 
 
 class Store(Protocol):

@@ -42,6 +42,7 @@ def to_dict(triage: Triage) -> dict[str, Any]:
         "verdict": {
             "fault_class": triage.fault_class,
             "confidence": triage.confidence,
+            "culprit_confidence": triage.culprit_confidence,
             "headline": triage.headline,
         },
         "culprits": [_culprit(culprit) for culprit in triage.culprits],
@@ -83,7 +84,8 @@ def print_triage(
     facts = [triage.fault_class, f"confidence {triage.confidence:.0%}"]
     name = culprit_words(triage.culprits)
     if name:
-        facts.insert(1, f"at fault: {name}")
+        sure = triage.culprit_confidence
+        facts.append(f"at fault: {name}" + (f" (confidence {sure:.0%})" if sure is not None else ""))
     if triage.victims:
         facts.append(f"{counted(len(triage.victims), 'rank')} waited for it: {rank_ranges(triage.victims)}")
     console.print(Text(visible(spaced("; ".join(facts))) + "."))

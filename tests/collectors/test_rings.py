@@ -36,6 +36,17 @@ def test_the_newest_steps_are_there_in_full(files: RankLayout) -> None:
     assert len(lines) > 150
 
 
+def test_streams_that_are_there_have_the_number_of_their_oldest_part(tmp_path: Path) -> None:
+    files = RankLayout(tmp_path / "00000")
+    assert files.streams() == {}
+    files.folder.mkdir()
+    for path in (files.steps, part_of(files.steps, 2), part_of(files.collectives, 12), part_of(files.collectives, 3)):
+        path.touch()
+    for name in ("steps.txt", "log.1.jsonl", "heartbeat.json"):
+        files.at(name).touch()
+    assert files.streams() == {"steps": 0, "collectives": 3}
+
+
 def test_each_step_is_known_at_some_resolution(files: RankLayout) -> None:
     summaries = read_summaries(RunLayout(files.run), most_steps=3_000)
     assert summaries.numbers[-1] == 2_999

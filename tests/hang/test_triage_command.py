@@ -64,7 +64,7 @@ def printed(triage: Triage, width: int = 110, *, evidence: bool = True) -> str:
 def test_the_report_says_it_all() -> None:
     text = printed(FOUND)
     assert text.startswith("A rank did not come to the collective: rank 3.\n")
-    assert "missing_rank; at fault: rank 3 on node1 (GPU 1)" in text
+    assert "missing_rank; confidence 85%; at fault: rank 3 on node1 (GPU 1)" in text
     assert "confidence 85%" in text
     assert "3 ranks waited for it: ranks 0-2." in text
     for words in (
@@ -159,7 +159,9 @@ def test_long_lines_are_cut() -> None:
 def test_the_document_has_the_contracts_keys() -> None:
     content = json.loads(json.dumps(to_dict(FOUND)))
     assert content["schema_version"] == 1
-    assert content["verdict"] == {"fault_class": "missing_rank", "confidence": 0.85, "headline": FOUND.headline}
+    assert content["verdict"] == {
+        "fault_class": "missing_rank", "confidence": 0.85, "culprit_confidence": None, "headline": FOUND.headline,
+    }  # fmt: skip
     assert content["culprits"] == [
         {
             "rank": 3,

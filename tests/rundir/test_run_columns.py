@@ -37,6 +37,9 @@ def checked(columns: Rows | Steps, records: list[StepRecord] | list[CollectiveRo
     kept = [record for record, is_chosen in zip(records, chosen, strict=False) if is_chosen]
     mask = np.array(chosen[: len(records)], dtype=np.bool_)
     assert columns.take(mask) == columns.take(np.flatnonzero(mask)) == kept
+    everything = np.arange(len(records))
+    assert columns.take(everything) is columns.take(everything >= 0) is columns[:] is columns
+    assert columns.take(everything[::-1]) == records[::-1]
 
 
 @settings(deadline=None, max_examples=50)

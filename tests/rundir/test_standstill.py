@@ -91,6 +91,21 @@ def test_of_a_stopped_process_triage_says_how_it_goes_on(tmp_path: Path) -> None
     assert [culprit.rank for culprit in clue.culprits] == [1]
 
 
+def test_calls_of_the_ranks_are_read_if_one_of_them_is_in_a_step(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    state = training(run, {0: (1, 40, "backward"), 1: (42, 0, "forward")})
+    layout = RunLayout(run)
+    layout.rank(1).collectives.unlink()
+    layout.rank(1).collectives.mkdir()
+    idle = read_run(layout, state)
+    assert not any(rank.steps for rank in idle.ranks.values())
+    waits_in(layout.rank(0), 7, calls=[["0", 7, "all_reduce", 4, "float32", NOW, None, None, None, True, None]])
+    waiting = read_run(layout, state)
+    assert len(waiting.ranks[0].steps) > 1
+    for read in (idle, waiting):
+        assert [path for path, _ in read.gaps if path.endswith("collectives.jsonl")]
+
+
 def test_a_rank_that_is_silent_while_steps_end(tmp_path: Path) -> None:
     state = training(tmp_path / "run", {0: (1, 0.1, "forward"), 1: (42, 0, "forward")})
     assert (state.state, words(state)) == ("training", "rank 1 silent for 42 s")

@@ -8,7 +8,5 @@ from diag.hang.rules.network import completions, connections
 from diag.hang.rules.processes import by_exception, by_signal
 from diag.hang.rules.waiting import outside_collectives, silent, slow
 
-RULES = (
-    *(direct, by_signal, by_exception, connections, completions, differences),
-    *(mismatch, absence, slow, outside_collectives, silent),
-)
+OF_LINES = (direct, by_signal, by_exception, connections, completions)  # a program's line names the failure
+RULES = (*OF_LINES, differences, mismatch, absence, slow, outside_collectives, silent)

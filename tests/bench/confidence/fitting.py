@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from diag.diagnoses.confidence import Fit
 from diag.diagnoses.policy import CONFIDENCE
+from diag.model.fits import Fit
 from tests.bench.confidence.cases import FEATURES, Case
 
 Vector = npt.NDArray[np.float64]
@@ -24,13 +24,25 @@ SCRIPT = "python -m tests.bench.confidence --fit"
 
 
 def fitted(cases: Sequence[Case], day: str) -> Fit:
-    """The most likely coefficients, none of them above 0, with a ridge: Newton's steps, a coefficient at a time. Cases
-    that a rule decides are left out: what is not recorded would lower the coefficients of what is."""
+    """Cases that a rule decides are left out: what is not recorded would lower the coefficients of what is."""
     cases = [case for case in cases if case.bound >= FREE]
-    x = np.array([[1.0, *(case.features[name] for name in FEATURES)] for case in cases])
-    right = np.array([float(case.right) for case in cases])
+    sets = [case.set for case in cases]
+    return fit_of(FEATURES, [case.features for case in cases], [case.right for case in cases], sets, day, SCRIPT)
+
+
+def fit_of(
+    names: Sequence[str],
+    features: Sequence[Mapping[str, float]],
+    is_right: Sequence[bool],
+    sets: Sequence[str],
+    day: str,
+    script: str,
+) -> Fit:
+    """The most likely coefficients, none of them above 0, with a ridge: Newton's steps, a coefficient at a time."""
+    x = np.array([[1.0, *(of_case[name] for name in names)] for of_case in features])
+    right = np.array([float(one) for one in is_right])
     coefficients = np.zeros(x.shape[1])
-    ridge = np.array([0.0, *[RIDGE] * len(FEATURES)])
+    ridge = np.array([0.0, *[RIDGE] * len(names)])
     for _ in range(SWEEPS):
         before = coefficients.copy()
         for at in range(len(coefficients)):
@@ -43,13 +55,13 @@ def fitted(cases: Sequence[Case], day: str) -> Fit:
             break
     return Fit(
         fitted=day,
-        script=SCRIPT,
-        cases=len(cases),
+        script=script,
+        cases=len(right),
         right=int(right.sum()),
-        sets=dict(sorted(Counter(case.set for case in cases).items())),
+        sets=dict(sorted(Counter(sets).items())),
         ridge=RIDGE,
         intercept=round(float(coefficients[0]), 4),
-        coefficients={name: round(float(c), 4) + 0.0 for name, c in zip(FEATURES, coefficients[1:], strict=True)},
+        coefficients={name: round(float(c), 4) + 0.0 for name, c in zip(names, coefficients[1:], strict=True)},
     )
 
 

@@ -65,7 +65,8 @@ def test_the_command_says_the_same(tmp_path: Path) -> None:
     ended = diag("triage", run, "--json")
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["verdict"] == {
-        "fault_class": "healthy", "confidence": found.confidence, "headline": found.headline,
+        "fault_class": "healthy", "confidence": found.confidence, "culprit_confidence": None,
+        "headline": found.headline,
     }  # fmt: skip
     text = " ".join(diag("triage", run).stdout.split())
     assert found.headline in text

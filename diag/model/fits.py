@@ -1,0 +1,30 @@
+"""Probabilities that were fitted on cases with a known truth: logistic models of named reasons for doubt.
+
+Each feature is a reason for doubt, 0 where there is none, and no coefficient is positive, so that more doubt never
+makes an answer surer. The coefficients are data, with the cases and the script that fits them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import exp
+
+from msgspec import Struct
+
+
+class Fit(Struct, frozen=True, kw_only=True):
+    """``coefficients``: by feature, none above 0. ``cases``, ``right``: what it was fitted on, and ``sets`` how many
+    cases of each set."""
+
+    fitted: str
+    script: str
+    cases: int
+    right: int
+    sets: dict[str, int]
+    ridge: float
+    intercept: float
+    coefficients: dict[str, float]
+
+    def probability(self, features: Mapping[str, float]) -> float:
+        score = self.intercept + sum(coefficient * features[name] for name, coefficient in self.coefficients.items())
+        return 1 / (1 + exp(-score))

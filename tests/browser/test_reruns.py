@@ -1,0 +1,66 @@
+"""A choice on a page draws its part of the page again, not the whole page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, WebSocket, expect
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+
+from tests.app.runs import write_run
+from tests.app.served import Served, dashboard
+from tests.browser.chromium import visit
+
+
+def whole_runs(page: Page) -> list[int]:
+    """The ends of runs of the whole page's script, as the server tells the browser of them."""
+    ends: list[int] = []
+
+    def received(data: bytes | str) -> None:
+        message = ForwardMsg.FromString(data if isinstance(data, bytes) else data.encode())
+        if (
+            message.WhichOneof("type") == "script_finished"
+            and message.script_finished == ForwardMsg.FINISHED_SUCCESSFULLY
+        ):
+            ends.append(message.script_finished)
+
+    def opened(socket: WebSocket) -> None:
+        socket.on("framereceived", received)
+
+    page.on("websocket", opened)
+    return ends
+
+
+def chosen(label: str, option: str) -> Callable[[Page], None]:
+    def act(page: Page) -> None:
+        page.get_by_role("combobox", name=label).first.click()
+        page.get_by_role("option", name=option).first.click()
+
+    return act
+
+
+def searched(page: Page) -> None:
+    page.get_by_role("textbox", name="Search").fill("no run has this")
+    page.keyboard.press("Enter")
+
+
+def test_a_filter_does_not_draw_the_whole_page_again(browser: Browser, served: Served, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        write_run(tmp_path / name)
+    with dashboard(tmp_path) as folder:
+        for address, until, act, answer in (
+            (served.at("collectives"), "Sorted by", chosen("Collective", "reduce-scatter"), "calls, "),
+            (served.at(), "Coverage", chosen("Step", "12"), "Every step of rank"),
+            (folder.at(), "All numbers", searched, "No run matches all search words"),
+        ):
+            with visit(browser, height=1400) as found:
+                ends = whole_runs(found.page)
+                found.open(address, until=until)
+                before = len(ends)
+                assert before > 0
+                act(found.page)
+                expect(found.page.get_by_text(answer).first).to_be_visible()
+                found.settle()
+                assert len(ends) == before
+                assert found.complaints == []

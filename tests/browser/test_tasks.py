@@ -1,0 +1,88 @@
+"""What people come to the dashboard for, each in at most two clicks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from diag.serve.server import SAMPLES
+from tests.app.served import Served, dashboard
+from tests.browser.chromium import visit
+
+Click = Callable[[Page], Locator]
+MOST_CLICKS = 2
+
+
+class Task(NamedTuple):
+    """``opened``: the address at which one begins; ``seen``: the answer on the page."""
+
+    opened: str
+    clicks: tuple[Click, ...]
+    seen: Callable[[Page], Locator]
+
+
+def text(words: str) -> Callable[[Page], Locator]:
+    return lambda page: page.get_by_text(words).first
+
+
+def menu(title: str) -> Click:
+    return lambda page: page.get_by_test_id("stSidebarNavLink").filter(has_text=title)
+
+
+def button(name: str) -> Click:
+    return lambda page: page.get_by_role("button", name=name, exact=True)
+
+
+COMPARED = re.compile(r"The step is .*(shorter|longer)")  # the sentence of the terminal
+SLOW_LINK, STRAGGLER = "?run=fsdp2-slow-link-rank1", "?run=fsdp2-straggler-rank0"
+TASKS = {
+    "which run is worst": Task("", (), lambda page: page.get_by_role("listitem").filter(has_text="critical").first),
+    "which rank is at fault": Task(STRAGGLER, (), text("at fault ▸ rank 0")),
+    "which collective takes longest": Task(SLOW_LINK, (menu("Collectives"),), text("Sorted by exposed time")),
+    "which module": Task(STRAGGLER, (menu("Kernels"),), text("Named by FSDP unit")),
+    "would prefetch help": Task("?run=fsdp2-not-overlapped", (), text("prefetch")),
+    "the network, or a rank": Task(SLOW_LINK, (menu("Collectives"),), text("The others' waiting is for its link")),
+    "what would it be without the fault": Task(SLOW_LINK, (menu("What if"),), text("The step would take")),
+    "where memory peaks": Task(STRAGGLER, (menu("Memory"),), text("Peak memory")),
+    "what to send a colleague": Task(STRAGGLER, (button("Copy as message"),), text("Copied")),
+    "did the change help": Task(STRAGGLER, (menu("Compare"),), lambda page: page.get_by_text(COMPARED).first),
+    "is it running, and how far": Task(STRAGGLER, (), text("step 23")),
+    "who hangs": Task(STRAGGLER, (menu("Hang triage"),), text("The run ended well")),
+}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with dashboard(SAMPLES) as running:
+        yield running
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_takes_two_clicks_at_most(browser: Browser, served: Served, name: str) -> None:
+    task = TASKS[name]
+    assert len(task.clicks) <= MOST_CLICKS
+    with visit(browser, height=900, width=1440) as found:
+        found.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        found.open(served.at(task.opened), until="rank")
+        for click in task.clicks:
+            click(found.page).click()
+        expect(task.seen(found.page)).to_be_visible()
+        assert found.complaints == []
+
+
+@pytest.mark.matrix
+def test_a_step_is_opened_by_its_number(browser: Browser, served: Served) -> None:
+    with visit(browser, height=900, width=1440) as found:
+        found.open(served.at(STRAGGLER), until="rank")
+        menu("Timeline")(found.page).click()
+        found.page.get_by_placeholder("step", exact=True).fill("12")
+        found.page.keyboard.press("Enter")
+        found.page.wait_for_url("**step=12**")
+        summary = found.page.locator("summary").filter(has_text="Perfetto").first
+        summary.click()
+        expect(found.page.get_by_role("button", name="Open step 12")).to_be_visible()
