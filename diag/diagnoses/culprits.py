@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.diagnoses.policy import STRAGGLER
+from diag.rundir.policy import SILENCE
 
 Series = npt.NDArray[np.float64]  # one value a step
 
@@ -31,6 +32,8 @@ class Culprits(Struct, frozen=True):
     suspects: tuple[int, ...] = ()
     moves: bool = False
     late_ns: tuple[tuple[int, float], ...] = ()  # (rank, mean a step that others waited for it)
+    # Places of the few steps with nearly all of the delay, where the culprit stood still: who it was is measured.
+    stood_still: tuple[int, ...] = ()
 
 
 def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int, noise_ns: int = 0) -> Culprits:
@@ -51,6 +54,10 @@ def _proven_culprits(names: Sequence[int], late: Series, dur_ns: Series, ranks: 
     total = float(dur_ns.sum())
     worst_each = late.max(axis=0)
     share = float(worst_each.sum()) / total
+    if (stood_still := _standstill(late, dur_ns)) is not None:
+        worst, places = stood_still
+        times = len(places)
+        return Culprits((names[worst],), share, (times, times), STRAGGLER.chance, (names[worst],), stood_still=places)
     least = np.maximum(STRAGGLER.affected_step_share * dur_ns, noise_ns)
     affected = worst_each > least
     count = int(affected.sum())
@@ -83,6 +90,22 @@ def _proven_culprits(names: Sequence[int], late: Series, dur_ns: Series, ranks: 
         return Culprits(worst_first, share, (leads, count), min(chance, even), worst_first)
     moves = _others_too(late, suspects, least, ranks)
     return Culprits((), share, (leads, count), min(chance, even), worst_first, moves)
+
+
+def _standstill(late: Series, dur_ns: Series) -> tuple[int, tuple[int, ...]] | None:
+    """The rank for which the others waited far longer than any step takes, in few steps, and in all of these; and their
+    places. Nothing but these steps may matter: whether it is always this rank is no question then. Longer than that is
+    as of a stall in ``diag.history``."""
+    worst = late.max(axis=0)
+    most_ns = max(SILENCE.slow_s * 1e9, SILENCE.slow_steps * float(np.median(dur_ns)))
+    places = np.flatnonzero(worst >= most_ns)
+    few = len(places) <= STRAGGLER.few_steps_share * len(dur_ns)
+    if not len(places) or not few or worst[places].sum() < STRAGGLER.nearly_all_waiting_share * worst.sum():
+        return None
+    ranks = late[:, places].argmax(axis=0)
+    others = np.delete(late[:, places], ranks[0], axis=0)
+    alone = not len(others) or bool((2 * others.max(axis=0) < worst[places]).all())
+    return (int(ranks[0]), tuple(places.tolist())) if alone and (ranks == ranks[0]).all() else None
 
 
 def typical(each: Series, ranks: int) -> float:

@@ -157,6 +157,7 @@ def _waiting_on(subject: Subject, culprits: Culprits) -> Finding:
     names = ranks_text(ranks)
     cost = subject.each(subject.charged(Cost.DATA, ranks if alone else ()))
     if alone:
+        cost += subject.in_few_steps(culprits)
         others_wait = subject.waiting_ranks_text(ranks)
         title = sentences.LOADER_OF_RANKS_IS_SLOW(ranks=names, cost=cost, others_wait=others_wait)
         action = _look_at(subject, ranks, bool(others))

@@ -42,7 +42,7 @@ def find(subject: Subject) -> list[Finding]:
             len(ranks),
             ranks=ranks_text(ranks).capitalize(),
             place=_in(place),
-            cost=cost,
+            cost=cost + subject.in_few_steps(culprits),
             others_wait=subject.waiting_ranks_text(ranks),
         )
     elif unequal:

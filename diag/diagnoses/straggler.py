@@ -268,7 +268,7 @@ def _of_work(subject: Subject) -> list[Finding]:
     if shares.share(Cost.STRAGGLER) < FINDINGS.mention_share:
         return []
     culprits = _culprits(subject, Cost.STRAGGLER)
-    cost = subject.each(subject.charged(Cost.STRAGGLER, culprits.ranks))
+    cost = subject.each(subject.charged(Cost.STRAGGLER, culprits.ranks)) + subject.in_few_steps(culprits)
     if subject.once(throttled_ranks):
         return []  # a known reason: diag.diagnoses.throttled_device has these nanoseconds
     if shares.unexplained > COSTS.unexplained_wait_share:
@@ -325,7 +325,7 @@ def _of_hosts(subject: Subject) -> list[Finding]:
     if shares.share(Cost.HOST_STRAGGLER) < FINDINGS.mention_share or subject.once(throttled_ranks):
         return []
     culprits, last = _culprits(subject, Cost.HOST_STRAGGLER), subject.once(last_arrivals)
-    cost = subject.each(subject.charged(Cost.HOST_STRAGGLER, culprits.ranks))
+    cost = subject.each(subject.charged(Cost.HOST_STRAGGLER, culprits.ranks)) + subject.in_few_steps(culprits)
     if culprits.ranks:
         names = ranks_text(culprits.ranks)
         count, who = len(culprits.ranks), names.capitalize()

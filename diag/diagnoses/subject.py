@@ -157,6 +157,14 @@ class Subject(Struct, frozen=True):
         """The steps that count, for a query on the frame of steps or of meetings."""
         return {"counted": True} if self.attribution.usable else {}
 
+    def in_few_steps(self, culprits: Culprits) -> str:
+        """Where nearly all of a delay is, if the culprit stood still in few steps: ", nearly all of it in step 100"."""
+        numbers = [self.shares.numbers[at] for at in culprits.stood_still]
+        if len(numbers) < 2:
+            return sentences.NEARLY_ALL_IN_ONE_STEP(step=f"{numbers[0]:,}") if numbers else ""
+        first, last = f"{numbers[0]:,}", f"{numbers[-1]:,}"
+        return sentences.NEARLY_ALL_IN_FEW_STEPS(count=len(numbers), first=first, last=last)
+
     def charged(self, cost: Cost, ranks: tuple[int, ...]) -> Series:
         """The cost of a finding with these ranks at fault, per step: the number in its title and on every page."""
         return self.shares.charged(cost, ranks) if ranks else self.shares.cost(cost)

@@ -184,6 +184,8 @@ TRAINING_IS_BLOCKED = Sentence("The training is blocked{place}: {cost}")
 ALL_RANKS_ARE_BLOCKED = Sentence("All ranks are blocked{place}: {cost}")
 OTHERS_WAITED = Sentence("others waited {waits}")
 OTHERS_WAITED_AND_ALL_ALIKE = Sentence("others waited {waits}; all ranks alike lose {common}")
+NEARLY_ALL_IN_ONE_STEP = Sentence(", nearly all of it in step {step}")
+NEARLY_ALL_IN_FEW_STEPS = Sentence(", nearly all of it in {count} steps from {first} to {last}")
 OTHERS_WAITED_AT_ONCE = Sentence("others waited {waits}, partly at the same time")
 
 # -- findings about late ranks and loaders -----------------------------------------------------------------------------

@@ -1,0 +1,55 @@
+"""A rank that stands still in few steps, and is like the others in all others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diag.api import open_run
+from diag.diagnoses.culprits import find_culprits
+from tests.history.planted import Training
+
+S = 10**9
+USUAL = np.full(160, 0.2 * S)
+
+
+def late(*stood: tuple[int, int, float]) -> dict[int, np.ndarray]:
+    """By rank, how long the others waited for it: (rank, step, seconds)."""
+    waited = {rank: np.zeros(len(USUAL)) for rank in range(4)}
+    for rank, step, seconds in stood:
+        waited[rank][step] = seconds * S
+    return waited
+
+
+def duration(waited: dict[int, np.ndarray]) -> np.ndarray:
+    return USUAL + np.max(list(waited.values()), axis=0)
+
+
+def test_who_stood_still_in_one_step_is_no_question_of_chance() -> None:
+    waited = late((1, 100, 45))
+    found = find_culprits(waited, duration(waited), 4)
+    assert (found.ranks, found.stood_still, found.steps) == ((1,), (100,), (1, 1))
+
+
+@pytest.mark.parametrize(
+    "stood",
+    [
+        [(1, 100, 45), (2, 120, 45)],  # another rank each time
+        [(1, 100, 45), (2, 100, 30)],  # both
+        [(1, 100, 3)],  # as long as a pause of the system
+        [(1, 100, 45), *((2, step, 0.4) for step in range(0, 160, 2))],  # and another reason costs as much
+    ],
+)
+def test_it_is_where_steps_do_not_agree_or_are_not_everything(stood: list[tuple[int, int, float]]) -> None:
+    waited = late(*stood)
+    assert find_culprits(waited, duration(waited), 4).stood_still == ()
+
+
+def test_the_answer_names_the_rank_and_the_step(tmp_path: Path) -> None:
+    Training(tmp_path / "R", ranks=2).train(100).stall(45_000, rank=1).train(60).close(exit_code=0)
+    result = open_run(tmp_path / "R")
+    assert result.verdict.culprit_ranks == (1,)
+    assert "nearly all of it in step 100" in result.verdict.headline
+    assert "uncertain" not in result.verdict.headline
