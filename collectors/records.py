@@ -532,6 +532,24 @@ class MachineRecord:
     whole: bool = True
 
 
+# Values of a machine that go up and down, by how their names end. All others are counters.
+MACHINE_GAUGES = frozenset({
+    "active", "rate_mbit", "speed_mbit", "up", "link_width", "max_link_width", "link_speed_mt", "max_link_speed_mt",
+    "available", "used", "limit", "memory_used", "memory_total", "memory_of_processes", "processes",
+})  # fmt: skip
+_OF_DEVICES = frozenset({"rdma", "net", "pcie", "gpu"})
+
+
+def split_machine_name(name: str) -> tuple[str, str]:
+    """The device that a reading is of, "" for the whole machine, and the name without it: ("mlx5_0:1",
+    "rdma.port_xmit_wait")."""
+    kind, _, rest = name.partition(".")
+    if kind not in _OF_DEVICES:
+        return "", name
+    device, _, counter = rest.rpartition(".")
+    return device, f"{kind}.{counter}"
+
+
 @dataclass(slots=True)
 class DeviceHealth:
     """Values of a device that change seldom: read every half minute, and twice at the end. None: the device or its

@@ -51,6 +51,7 @@ class Sample(NamedTuple):
 # Labels. An unknown value is an empty label, which Prometheus treats as missing.
 RUN, RANK, HOST, GPU = "run", "rank", "host", "gpu"
 PART, OP, GROUP = "part", "op", "group"
+DEVICE, NAME = "device", "name"  # of a reading of a host
 STAT = "stat"  # of a summary: min, mean, max over the ranks
 
 RECENT = 20  # number of the last finished steps in "recent" metrics
@@ -124,6 +125,15 @@ UNREADABLE = Metric(
     MetricUnit.NONE,
     "Unreadable lines of the records; skipped.",
 )
+MACHINE_COUNTER = Metric(
+    "diag_machine_counter_total", Kind.COUNTER, MetricUnit.NONE,
+    "Counters of a host since it started, by the kernel's name: rdma.port_xmit_wait, net.rx_dropped, pcie.aer_fatal, "
+    "pressure.cpu.some_us, cpu.steal_ns, cgroup.cpu.throttled_us, gpu.nvlink_rcv_errors, ...",
+)  # fmt: skip
+MACHINE_READING = Metric(
+    "diag_machine_reading", Kind.GAUGE, MetricUnit.NONE,
+    "Other readings of a host: rdma.rate_mbit, net.speed_mbit, pcie.link_width, memory.available, gpu.memory_used, ...",
+)  # fmt: skip
 ANALYSED_PART = Metric(
     "diag_analysed_step_part_seconds", Kind.GAUGE, MetricUnit.SECONDS,
     f"Step time {_PARTS}; mean of the steps that the last diag analyze counted, wait and transfer separated.",
@@ -219,7 +229,7 @@ METRICS = (
     MFU, VERDICT_INFO, VERDICT_SHARE, VERDICT_CONFIDENCE, VERDICT_TIME,
     STEPS, STEP_SECONDS, STEP_DURATION, PART_SECONDS, PART_DURATION, ANALYSED_PART, TOKENS, TOKEN_RATE,
     LAST_STEP, LAST_STEP_TIME, HEARTBEAT_TIME, HEARTBEAT_AGE,
-    ALLOCATED, RESERVED, CAPACITY, RETRIES, RESIDENT,
+    MACHINE_COUNTER, MACHINE_READING, ALLOCATED, RESERVED, CAPACITY, RETRIES, RESIDENT,
     COLLECTIVES, COLLECTIVE_SECONDS, COLLECTIVE_BYTES, UNREADABLE,
 )  # fmt: skip
 

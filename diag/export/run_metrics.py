@@ -11,8 +11,16 @@ from pathlib import Path
 
 import msgspec
 
-from diag.collectors.layout import RankLayout, RunLayout
-from diag.collectors.records import Heartbeat, Manifest, RankRecord, StepRecord
+from diag.collectors.layout import RankLayout, RunLayout, numbered_parts
+from diag.collectors.records import (
+    MACHINE_GAUGES,
+    Heartbeat,
+    MachineRecord,
+    Manifest,
+    RankRecord,
+    StepRecord,
+    split_machine_name,
+)
 from diag.export import definitions as of
 from diag.export.finished_steps import FinishedSteps, RankTotals, must_be_run
 from diag.export.policy import EXPORT_LIMITS
@@ -21,7 +29,15 @@ from diag.model.breakdown import peak_of
 from diag.model.steps import Parts
 from diag.rundir.columns import Steps
 from diag.rundir.job_ranks import job_ranks
-from diag.rundir.lines import Judged, RestartedError, read_answer, read_heartbeat, read_identity, read_manifest
+from diag.rundir.lines import (
+    Judged,
+    RestartedError,
+    read_answer,
+    read_heartbeat,
+    read_identity,
+    read_last_lines,
+    read_manifest,
+)
 from diag.rundir.numbers import first_odd, numbers_of
 from diag.rundir.runs import RunState, state_of
 from diag.rundir.state_words import behind_ranks
@@ -289,6 +305,35 @@ class RunMetrics:
         ).mfu.value
 
 
+class _Machine:
+    """What the rank that reads its host's counters wrote last; most ranks of a host write nothing."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._size = file, 0
+        self._values: dict[str, int] = {}
+
+    def read(self) -> Gap | None:
+        """Reads the newest lines again if there are more."""
+        last = numbered_parts(self._file)[-1:]
+        size = sum(part.stat().st_size + number for number, part in last)
+        if size == self._size:
+            return None
+        self._size = size
+        lines, gap = read_last_lines(self._file, MachineRecord, EXPORT_LIMITS.machine_tail_bytes)
+        for line in lines:
+            self._values = {} if line.whole else self._values
+            self._values |= {name: value for name, value in line.values.items() if value is not None}
+            for name in [name for name, value in line.values.items() if value is None]:
+                self._values.pop(name, None)
+        return gap
+
+    def samples(self, run: Mapping[str, str], host: str) -> Iterator[Sample]:
+        for name, value in self._values.items():
+            device, short = split_machine_name(name)
+            metric = of.MACHINE_READING if name.rpartition(".")[2] in MACHINE_GAUGES else of.MACHINE_COUNTER
+            yield Sample(metric, {**run, of.HOST: host, of.DEVICE: device, of.NAME: short}, value)
+
+
 class _Rank:
     """Follows one rank. ``recent``: its last records, if ``keeps_records``."""
 
@@ -297,6 +342,7 @@ class _Rank:
         self.identity: RankRecord | None = None
         self.heartbeat: Heartbeat | None = None
         self._gaps: list[Gap | None] = []
+        self._machine = _Machine(files.machine)
         self._start()
 
     def _start(self) -> None:
@@ -318,6 +364,8 @@ class _Rank:
         """Reads new records; returns what could not be read."""
         self.heartbeat, gap = read_heartbeat(self.files)
         self._gaps = [gap]
+        with suppress(OSError):  # a part may be removed meanwhile
+            self._gaps.append(self._machine.read())
         try:
             self._add(ended)
         except RestartedError:  # the counters start at 0 again, as after a restart of a process
@@ -330,6 +378,8 @@ class _Rank:
     def samples(self, run: Mapping[str, str], now_ns: int) -> Iterator[Sample]:
         unreadable = self._steps.unreadable if self._steps is not None else 0
         yield from self._totals.samples(self.labels(run), self.identity, self.heartbeat, unreadable, now_ns)
+        if self.identity is not None:
+            yield from self._machine.samples(run, self.identity.host)
 
     def _add(self, ended: bool) -> None:
         if self.identity is None:

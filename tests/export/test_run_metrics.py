@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from diag.api import open_run
 from diag.collectors.files import encode
+from diag.collectors.machine import readings
 from diag.collectors.records import (
     CollectiveLine,
     CollectiveRow,
     DeviceStepRecord,
+    MachineRecord,
     MemoryRecord,
     RankRecord,
     StepRecord,
@@ -27,6 +29,7 @@ from diag.export.definitions import Sample
 from diag.export.policy import EXPORT_LIMITS
 from diag.export.run_metrics import OTHERS, RunMetrics
 from diag.show.json import save
+from tests.collectors.test_machine import TREE, tree
 from tests.export.runs import NOW_NS, cut, values, written
 from tests.simulate import MS
 
@@ -271,3 +274,25 @@ def test_whether_a_run_is_live(tmp_path: Path) -> None:
     layout.manifest.write_bytes(layout.manifest.read_bytes().replace(b'"exit_code":null', b'"exit_code":0'))
     assert values(followed.read(NOW_NS), of.EXIT_CODE, of.RUN) == {"r": 0}
     assert not followed.live
+
+
+def test_what_a_machine_knows_is_exported(tmp_path: Path) -> None:
+    """From a copy of the kernel's files, through what the rank that reads them writes."""
+    layout = written(tmp_path / "r", steps=4)
+    before = readings(tree(tmp_path / "root", TREE))
+    changed = {"rdma.mlx5_0:1.port_xmit_wait": before["rdma.mlx5_0:1.port_xmit_wait"] + 70, "net.eth0.rx_dropped": None}
+    lines = [MachineRecord(1, dict(before)), MachineRecord(2, changed, whole=False)]
+    layout.rank(1).machine.write_bytes(b"".join(map(encode, lines)))
+    follower = RunMetrics(layout.root)
+    for _ in range(2):
+        counters = [sample for sample in follower.read(NOW_NS) if sample.metric is of.MACHINE_COUNTER]
+        by_name = {(sample.labels[of.DEVICE], sample.labels[of.NAME]): sample.value for sample in counters}
+        assert by_name["mlx5_0:1", "rdma.port_xmit_wait"] == before["rdma.mlx5_0:1.port_xmit_wait"] + 70
+        assert by_name["0000:3b:00.0", "pcie.aer_correctable"] == 4
+        assert by_name["", "pressure.cpu.some_us"] == 4500
+        assert ("eth0", "net.rx_dropped") not in by_name
+        assert {sample.labels[of.HOST] for sample in counters} == {"host-a"}
+    levels = [sample for sample in follower.read(NOW_NS) if sample.metric is of.MACHINE_READING]
+    named = {sample.labels[of.NAME] for sample in levels}
+    assert {"pcie.link_width", "memory.available"} <= named
+    assert not named & {sample.labels[of.NAME] for sample in counters}
