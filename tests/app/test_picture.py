@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diag.api import open_run
-from diag.app.picture import BEYOND_MEDIAN, WAITED_FOR, Data, advice_rows, picture_of
+from diag.app.picture import BEYOND_MEDIAN, WAITED_FOR, Data, advice_rows, picture_of, waited_for, waits_for_loaders
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import RunView, view_of
 from diag.app.theme import LIGHT
@@ -16,6 +16,7 @@ from diag.serve.server import SAMPLES
 from diag.show.page import STEP_TIME, advice_of, numbers_of
 from diag.summaries import open_summaries
 from tests.app.runs import write_run
+from tests.app.shown import shown
 from tests.many_ranks import Job, write_summaries
 
 MANY = 40
@@ -84,3 +85,16 @@ def test_a_row_of_advice_has_its_gain_as_a_part_of_the_step() -> None:
     for row, advice in zip(data["rows"], advised, strict=True):
         assert row["share"][1] == pytest.approx(advice.gain_share, abs=0.01)
         assert row["copy"]
+
+
+def test_for_whom_many_ranks_wait_is_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "run", ranks=MANY, steps=6, slow_data_ms={7: 40})
+    for ms, unit in (waited_for(open_run(run)), waits_for_loaders(open_run(run))):
+        assert max(ms, key=lambda rank: ms[rank]) == 7
+        assert len(ms) == MANY
+        assert unit.startswith("ms a step")
+    drawn_on = []
+    monkeypatch.setattr("diag.app.views.common.component", lambda name: lambda **asked: drawn_on.append(asked["key"]))
+    for page in ("collectives", "input"):
+        shown(page, run, monkeypatch)
+    assert drawn_on == ["collectives-grid", "loader-grid"]
