@@ -68,6 +68,8 @@ from .runs import split_job
 from .step_lines import CollectiveLines, RowsReader, stream_bytes
 from .tables import RankTables, RecordedRows, Store, Tables
 
+_Line = TypeVar("_Line")
+
 # -- settings ----------------------------------------------------------------------------------------------------------
 #
 # ``diag.toml``: settings of an analysis for a folder of traces, or for the current directory.
@@ -78,7 +80,6 @@ from .tables import RankTables, RecordedRows, Store, Tables
 # matches a kernel decides: rules of the command line come first, then those of the analysed folders, then those of the
 # current directory.
 
-_Line = TypeVar("_Line")
 FILE: Final = "diag.toml"
 COMM_KERNELS: Final = "comm_kernels"
 
@@ -418,8 +419,8 @@ def _open_rank(
     def lines_of(stream: str, kind: type[_Line]) -> list[_Line]:
         if stream not in there:
             return []
-        lines, gaps = read_lines(files.at(f"{stream}.jsonl"), kind, files.run)
-        line_gaps.extend(gaps)
+        lines, of_stream = read_lines(files.at(f"{stream}.jsonl"), kind, files.run)
+        line_gaps.extend(of_stream)
         return lines
 
     device_steps = lines_of("device_steps", DeviceStepRecord)
