@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import nlargest
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from diag.collectors.records import split_machine_name
 from diag.diagnoses.policy import MACHINES
 from diag.model.query import Query
 from diag.model.steps import Evidence, Finding
@@ -26,13 +29,19 @@ _MEMORY = r"pressure\.memory\.some_us|(cgroup\.)?memory\.(oom_kills|at_limit)"
 # By the id of a finding: the counters that may explain it.
 _EXPLAINED_BY = {
     **dict.fromkeys((SLOW_LINK, "slow-network", "low-bus-bandwidth"), re.compile(_NETWORK)),
-    **dict.fromkeys(("contended-host", "crowded-host", "stalled-rank"), re.compile(_HOST)),
+    **dict.fromkeys(("contended-host", "crowded-host", "stalled-rank", "stalled-ranks"), re.compile(_HOST)),
     **dict.fromkeys(("host-straggler", "compute-straggler", "straggler-cause-unknown"), re.compile(_HOST)),
+    **dict.fromkeys(("straggler-rank-unknown", "compute-imbalance", "slow-data-rank-unknown"), re.compile(_HOST)),
     **dict.fromkeys(("slow-data-one-rank", "slow-data-all-ranks", "slow-data-bursty"), re.compile(_HOST)),
+    **dict.fromkeys(("checkpoint-stall", "host-bound", "launch-bound", "host-stall"), re.compile(_HOST)),
+    **dict.fromkeys(("exposed-communication", "communication-not-overlapped"), re.compile(_NETWORK)),
+    "tensor-parallel-communication": re.compile(_NETWORK),
     **dict.fromkeys(("allocator-retries", "near-out-of-memory"), re.compile(_MEMORY)),
-    "degraded-pcie": re.compile(r"pcie\..*\.aer_\w+"),
+    **dict.fromkeys(("degraded-pcie", "exposed-copy"), re.compile(r"pcie\..*\.aer_\w+")),
     "degraded-gpu-links": re.compile(r"gpu\..*\.nvlink_\w+"),
 }
+# They are about the network and name no rank: what all hosts counted is evidence, too.
+_OF_ALL_HOSTS = frozenset({"slow-network", "low-bus-bandwidth"})
 _MEMORY_FINDINGS = ("allocator-retries", "near-out-of-memory")
 _PER_SECOND = {"_us": 1e6, "_ns": 1e9}  # of a counter of time, by how its name ends
 _MEMORY_USED = re.compile(r"gpu\..*\.memory_used")
@@ -56,7 +65,12 @@ def cited(subject: Subject, finding: Finding) -> Finding:
         return finding
     ranks = finding.ranks or tuple(subject.tables.ranks)
     hosts = list(dict.fromkeys(host for rank in ranks if (host := subject.host_of(rank)) is not None and host in found))
-    evidence = [item for host in hosts for item in _grown(found, host, hosts, pattern)]
+    if finding.ranks or len(hosts) < 2:
+        evidence = [item for host in hosts for item in _grown(found, host, hosts, pattern)]
+    else:  # of no rank in particular: a host that is unlike all others may be the reason
+        evidence = [item for host in _unlike_others(found, pattern) for item in _grown(found, host, [host], pattern)]
+        if not evidence and finding.id in _OF_ALL_HOSTS:
+            evidence = [item for host in hosts for item in _grown(found, host, hosts, pattern)]
     if finding.id in _MEMORY_FINDINGS:
         evidence += [item for host in hosts for item in _held_by_others(subject, found[host], host)]
     return replace(finding, evidence=(*finding.evidence, *evidence)) if evidence else finding
@@ -113,6 +127,23 @@ def _grown(
         grown.append((rate / most if most else float("inf"), name, by, most))
     grown.sort(key=lambda item: (-item[0], item[1]))
     return [_evidence(host, machine, name, by, most) for _, name, by, most in grown[: MACHINES.most_counters_cited]]
+
+
+def _unlike_others(found: Mapping[str, Machine], pattern: re.Pattern[str]) -> list[str]:
+    """The hosts on which a counter grew much faster than on every other host, the most unusual first."""
+    rates: dict[str, dict[str, float]] = defaultdict(dict)
+    for host, machine in found.items():
+        for name, by in machine.grew.items():
+            if machine.seconds and pattern.fullmatch(name):
+                of_host = rates[split_machine_name(name)[1]]
+                of_host[host] = max(of_host.get(host, 0.0), by / machine.seconds)
+    unlike: dict[str, float] = {}
+    for by_host in rates.values():
+        first, second = nlargest(2, by_host, key=by_host.__getitem__) if len(by_host) > 1 else ("", "")
+        if first and by_host[first] > MACHINES.faster_than_others * by_host[second]:
+            times = by_host[first] / by_host[second] if by_host[second] else float("inf")
+            unlike[first] = max(times, unlike.get(first, 0.0))
+    return nlargest(MACHINES.most_hosts_cited, unlike, key=unlike.__getitem__)
 
 
 def _kin(other: Machine, name: str) -> float | None:

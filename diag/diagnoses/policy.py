@@ -396,6 +396,7 @@ class Machines(Topic, name="machines"):
         0.01, "fraction", "chosen", "of the time: less pressure, steal or throttling explains nothing"
     )
     most_counters_cited = threshold(3, "counters", "chosen", "of each host")
+    most_hosts_cited = threshold(3, "hosts", "chosen", "by a finding that names no rank")
 
 
 MACHINES = Machines()

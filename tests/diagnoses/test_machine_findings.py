@@ -84,6 +84,17 @@ def test_a_slow_link_cites_the_counters_of_its_ports() -> None:
     assert cited(found) == [(f"host == node1, {WAIT} in this run (the other hosts at most 20)", 9_000.0, "")]
 
 
+def test_communication_of_all_ranks_cites_the_host_that_is_unlike_the_others() -> None:
+    slow = Plan(ranks=4, hosts=lambda rank: f"node{rank}", ns_a_byte=5.0)
+    little, waited = [{WAIT: 5}, {WAIT: 25}, {}], [{WAIT: 100}, {WAIT: 5_100}, {WAIT: 9_100}]
+    found = recorded(slow, dict.fromkeys(range(3), little) | {3: waited})
+    assert cited(finding(found, "communication-not-overlapped")) == [
+        (f"host == node3, {WAIT} in this run (the other hosts at most 20)", 9_000.0, "")
+    ]
+    alike = recorded(slow, dict.fromkeys(range(4), waited))
+    assert cited(finding(alike, "communication-not-overlapped")) == []
+
+
 def test_memory_that_pytorch_does_not_hold_is_cited() -> None:
     gb = 10**9
     plan = Plan(memory=MemoryRecord(rss=gb, reserved=70 * gb, allocated=69 * gb, capacity=72 * gb))
