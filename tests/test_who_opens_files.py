@@ -25,6 +25,7 @@ REASONS = {
     "diag/linting/model.py": "its own list of keys",
     "diag/account/cached_steps.py": "its own sources, for the version of what it keeps",
     "diag/diagnoses/confidence.py": "its own coefficients",
+    "diag/hang/confidence.py": "its own coefficients",
     # What the user names may be a pipe.
     "diag/hang/text/streams.py": "a path of the command line, as `<(zcat log.gz)`",
     # Not by a path at all.
