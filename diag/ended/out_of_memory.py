@@ -68,6 +68,16 @@ MESSAGES: Mapping[str, Message] = {
         r"RESOURCE_EXHAUSTED: (?:[\w ]{0,40}: )?(?:Out of memory|Error allocating device buffer)(?:[^\n]{0,80}? "
         r"allocate (?P<size>[\d.]+ ?(?:bytes|[KMGT]i?B?)))?",
     ),
+    "tensorflow-out-of-memory": Message(
+        ("OOM when allocating tensor", "ran out of memory trying to allocate"),
+        r"OOM when allocating tensor with shape|Allocator \([^()\n]{1,60}\) ran out of memory trying to allocate "
+        r"(?P<size>[\d.]+ ?[KMGT]?i?B)",
+    ),
+    "other-out-of-memory": Message(
+        ("NPU out of memory", "XPU out of memory", "MPS backend out of memory", "MODULE:PT_DEVMEM Allocation failed"),
+        r"(?:NPU|XPU) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ [KMGT]iB))?|MPS backend out of memory|"
+        r"MODULE:PT_DEVMEM Allocation failed",
+    ),
     "paddle-out-of-memory": Message(
         ("Out of memory error on GPU",),
         r"Out of memory error on GPU (?P<gpu>\d+)\. Cannot allocate (?P<size>[\d.]+ ?[KMGT]?i?B)",

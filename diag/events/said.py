@@ -1,5 +1,5 @@
-"""Who said so: the members that programs report as missing, behind or lost, and those that the same reports show to have
-come."""
+"""Who said so: the members that programs report as missing, behind or lost, and those that the same reports show to
+have come."""
 
 from __future__ import annotations
 

@@ -297,6 +297,12 @@ _DEVICES = (
                 "<= 2.22; transport/net_ib.cc:95 (v2.18.3)",
                 "A port of the adapter lost its link.",
             ),
+            "mlx5-link-down": LogPattern(
+                (": Link down",),
+                r"mlx5_core (?P<bus>[0-9a-fA-F:]{7,}\.[0-7]) (?P<hca>[\w.-]+): Link down",
+                "kernel log of mlx5, Linux 4+; drivers/net/ethernet/mellanox/mlx5/core/en_main.c",
+                "The kernel saw {hca} lose its link.",
+            ),
             "non-fatal-port-error": LogPattern(
                 ("Got non-fatal async event", "Got async error event"),
                 r"NET/IB : (?P<hca>\w+):(?P<port>\d+) Got (?:non-fatal async|async error) event: "
@@ -347,6 +353,14 @@ _INFINIBAND = (
                 _COMPLETION.format(r"(?!5\b|4\b)\d+") + _REST,
                 f"{_VERSIONS}; {_WHERE}",
                 "A transfer[ with {peer}] failed.",
+                support=NAMES_AN_EFFECT,
+            ),
+            "ucx-retries": LogPattern(
+                ("ransport retry count exceeded on ", "emote access error on "),
+                r"(?:\[(?P<host>[^:\]\s]+):(?P<pid>\d+)\s*:\d+:\d+\] )?.{0,80}?(?:Transport retry count exceeded|"
+                r"Remote access error) on (?P<hca>\w+):(?P<port>\d+)/",
+                "UCX 1.5+; src/uct/ib/mlx5/ib_mlx5_log.c",
+                "UCX got no answer over adapter {hca}, port {port}.",
                 support=NAMES_AN_EFFECT,
             ),
             "completion-flushed": cascade(
@@ -504,6 +518,16 @@ _MEMORY = (
                 "xla-out-of-memory",
                 "JAX, TensorFlow; xla/stream_executor, tsl/framework/bfc_allocator.cc",
                 "XLA could not allocate[ {size} of] memory of the device.",
+            ),
+            "tensorflow-out-of-memory": _out_of_memory(
+                "tensorflow-out-of-memory",
+                "TensorFlow 1+; tensorflow/core/common_runtime/bfc_allocator.cc",
+                "TensorFlow could not allocate[ {size} of] memory of the device.",
+            ),
+            "other-out-of-memory": _out_of_memory(
+                "other-out-of-memory",
+                "torch_npu, Intel XPU, MPS, Gaudi; NPUCachingAllocator.cpp, XPUCachingAllocator.cpp, MPSAllocator.mm",
+                "The device's allocator could not allocate[ {size} of] memory.",
             ),
             "paddle-out-of-memory": _out_of_memory(
                 "paddle-out-of-memory",

@@ -111,7 +111,7 @@ ENDS: dict[str, LogPattern] = {
     ),
     "pdsh-exited": confirms(
         ("ssh exited with exit code ",),
-        r"\bpdsh@[^:\s]+: (?P<host>[^:\s]+): ssh exited with exit code (?P<exitcode>\d+)",
+        r"\bpdsh@[^:\s]+: (?P<host>[^:\s]+): ssh exited with exit code (?!255\b)(?P<exitcode>\d+)",
         "pdsh 2+, under DeepSpeed; src/pdsh/dsh.c",
         "pdsh saw the command on {host} end with exit code {exitcode}.",
         SUGGESTS,

@@ -343,7 +343,7 @@ CLASSES = (
         ),
         rule="NCCL warns from its network code, and no more specific class fits.",
         if_read={
-            ("via ssh", "ssh: "): (
+            ("via ssh", "ssh: ", "Permission denied (", "Host key verification", "ssh exited with"): (
                 "Run the launcher's own test from the host that starts the job: {ssh} with the "
                 "name as the hostfile has it. Mend the name (DNS, /etc/hosts), the port of sshd, or "
                 "the key.",
@@ -382,6 +382,13 @@ CLASSES = (
                 r"ssh: connect to host (?P<store>\S{1,255}) port (?P<port>\d+): (?P<error>[^\r\n]{1,80})",
                 "any; OpenSSH, sshconnect.c, ssh.c",
                 "ssh cannot connect to {store}, port {port}: {error}.",
+            ),
+            "ssh-refused": LogPattern(
+                ("Permission denied (", "Host key verification failed", "ssh exited with exit code 255"),
+                r"(?:^|[\s:])(?:(?P<store>[\w.@-]{1,255}): )?Permission denied \((?:publickey|password|gssapi|keyboard)"
+                r"[^)]*\)|Host key verification failed\.|: (?P<other>[^:\s]{1,255}): ssh exited with exit code 255",
+                "OpenSSH, pdsh; sshconnect2.c, sshconnect.c, src/pdsh/dsh.c",
+                "ssh cannot log in to[ {store}][ {other}] the host.",
             ),
             "ssh-name": LogPattern(
                 ("ssh: Could not resolve hostname",),

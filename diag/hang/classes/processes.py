@@ -79,6 +79,17 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
     }
 
 
+def _of_open_mpi(number: int) -> LogPattern:
+    """What Open MPI's handler prints in a process that a signal ends, behind its host and process."""
+    return LogPattern(
+        (f"Signal: {_WORDS[number]} ({number})",),
+        rf"(?:\[(?P<host>[^:\]\s]+):(?P<pid>\d+)\] )?(?:\*\*\* )?Signal: {_WORDS[number]} \({number}\)",
+        "Open MPI 1.2+; opal/util/stacktrace.c",
+        "The process caught a signal: " + _WORDS[number] + ".",
+        support=NAMES_AN_EFFECT,
+    )
+
+
 def _shell(number: int) -> LogPattern:
     """What shells print when a signal ends a command: bash and dash the text of strsignal, zsh its own words behind its
     name, fish the signal's name."""
@@ -202,6 +213,7 @@ CLASSES = (
         patterns={
             **_ended("sigbus", 7, "The launcher saw the process end by SIGBUS."),
             "shell-sigbus": _shell(7),
+            "ompi-sigbus": _of_open_mpi(7),
             "caught-sigbus": LogPattern(
                 ("Caught signal 7 (Bus error", "Fatal Python error: Bus error", "*** SIGBUS (@"),
                 _UCX + r"Caught signal 7 \(Bus error|Fatal Python error: Bus error|" + _GLOG.format("SIGBUS"),
@@ -232,6 +244,7 @@ CLASSES = (
         patterns={
             **_ended("sigsegv", 11, "The launcher saw the process end by SIGSEGV."),
             "shell-sigsegv": _shell(11),
+            "ompi-sigsegv": _of_open_mpi(11),
             **_ended(
                 "sigill", 4, "The launcher saw the process end by SIGILL: an instruction that this CPU does not have."
             ),

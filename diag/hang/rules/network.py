@@ -275,6 +275,15 @@ class _Pair:
         return frozenset((self.here, self.there))
 
 
+def _of_ucx(job: JobLogs) -> list[Clue]:
+    """UCX's transfers that failed: the line names this end and its adapter, not the other end."""
+    hits = job.named("ucx-retries")
+    if not hits:
+        return []
+    culprits = [Culprit(host=short_host(hit.groups.get("host", "")), nic=hit.groups["hca"]) for hit in hits]
+    return [clue_of("ib_completion_error", hits, culprits, hits[0].sentence)]
+
+
 def completions(job: JobLogs) -> list[Clue]:
     hits, events = job.named("completion-with-error"), job.named("queue-event")
     failed = {(job.culprit(hit.line).host, hit.groups.get("hca", "")) for hit in events}
@@ -287,7 +296,7 @@ def completions(job: JobLogs) -> list[Clue]:
         sure = HANG_EVIDENCE.names_an_effect if hits else HANG_EVIDENCE.suggests
         return [clue_of("ib_completion_error", events, culprits, note, hits, confidence=sure)]
     if not hits:
-        return []
+        return _of_ucx(job)
     pairs = [_pair(job, hit) for hit in hits]
     links = {pair.ends for pair in pairs if len(pair.ends - {""}) == 2}
     counts = Counter(end for link in links for end in link if end)

@@ -72,7 +72,9 @@ def recorded(support: Support, case: Case) -> Iterator[None]:
             support.patterns[name].append(case.id)
         return []
 
-    with _rules((hits, *map(noted, reason.RULES))):
+    noted_rules = {rule: noted(rule) for rule in reason.RULES}
+    of_lines = tuple(noted_rules[rule] for rule in reason.OF_LINES)
+    with _rules((hits, *noted_rules.values()), of_lines):
         yield
     for name, found in clues.items():
         if any(clue.fault_class in (case.fault_class, *case.also) for clue in found):
@@ -93,13 +95,15 @@ def independent(cases: Sequence[Case]) -> int:
 
 
 @contextmanager
-def _rules(rules: tuple[Rule, ...]) -> Iterator[None]:
+def _rules(rules: tuple[Rule, ...], of_lines: tuple[Rule, ...] = reason.OF_LINES) -> Iterator[None]:
+    """``of_lines``: those of the rules whose answers have a fitted confidence."""
     before: Any = reason.RULES
-    reason.RULES = rules  # type: ignore[assignment]
+    before_of_lines: Any = reason.OF_LINES
+    reason.RULES, reason.OF_LINES = rules, of_lines  # type: ignore[assignment]
     try:
         yield
     finally:
-        reason.RULES = before
+        reason.RULES, reason.OF_LINES = before, before_of_lines
 
 
 @contextmanager

@@ -60,6 +60,9 @@ def of(folder: Path, text: str) -> Triage:
          "AT n2\n=   EXIT CODE: 134\n", RAISED, "n2"),
         ('n1:4:4 [0] src/init.cc:179 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to hang!\n',
          "p2p_iommu_acs", "n1"),
+        ("[n3:218] *** Process received signal ***\n[n3:218] Signal: Segmentation fault (11)\n", CRASHED, "n3"),
+        ("[n3:218] Signal: Bus error (7)\n", "rank_killed_sigbus", "n3"),
+        ("n4 kernel: [ 12.500000] mlx5_core 0000:3b:00.0 ens1f0: Link down\n", "ib_link_down", "n4"),
         ("srun: error: Node failure on n12\n", "missing_rank", "n12"),
         ("[n7:12] *** An error occurred in MPI_Allreduce\n[n7:12] *** reported by process [31,2]\n[n7:12] *** on "
          "communicator MPI_COMM_WORLD\n[n7:12] *** MPI_ERR_TRUNCATE: message truncated\n", "mismatch_shape", 2),
@@ -90,6 +93,12 @@ def test_the_launcher_s_word_about_who_ended(tmp_path: Path, text: str, fault_cl
         ("  hostname:  n9\n", "undetermined"),
         ("[W reducer.cpp:1050] Warning: find_unused_parameters=True was specified, but did not find any unused "
          "parameters.\n", "healthy"),
+        ("RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB (NPU 3; 60.97 GiB total capacity)\n", "cuda_oom"),
+        ("ResourceExhaustedError: OOM when allocating tensor with shape[64,3] and type float\n", "cuda_oom"),
+        ("[n12:4711:0:4711] ib_mlx5_log.c:177  Transport retry count exceeded on mlx5_2:1/IB (synd 0x15)\n",
+         "ib_completion_error"),
+        ("pdsh@head: n3: ssh exited with exit code 255\n", "net_failure"),
+        ("n3: Permission denied (publickey,password).\n", "net_failure"),
         ("ABORT!!! Out of all 2 trainers, the trainer process with rank=[0, 1] was aborted.\n", "undetermined"),
         ("node: mlx5_core 0000:3b:00.0: firmware version: 20.31.1014\n", "undetermined"),
     ],
