@@ -29,3 +29,13 @@ def keeps_law(op: str, elements_in: int, elements_out: int, size: int) -> bool:
     if kind == "reduce_scatter":
         return elements_in == elements_out * size
     return True
+
+
+def members_of(op: str, elements_in: int, elements_out: int) -> int | None:
+    """The size of the group that input and output of an all-gather or a reduce-scatter fit; None where they do not say
+    it."""
+    kind = kind_of(op)
+    large, small = (elements_out, elements_in) if kind == "all_gather" else (elements_in, elements_out)
+    if kind not in ("all_gather", "reduce_scatter") or small <= 0 or large % small:
+        return None
+    return large // small

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from diag.ended.model import Clue, Culprit, Source
 from diag.events.differs import Difference, Kind, Known, first_met, who_differs
-from diag.events.operations import keeps_law
+from diag.events.operations import keeps_law, members_of
 from diag.events.policy import COLLECTIVES
 from diag.events.rows import Call, Did, Event, GroupRank, JobRank, M
 from diag.events.said import Report, who_said_so
@@ -253,9 +253,17 @@ def _watchdogs(job: JobLogs) -> list[Clue]:
 
 def _one_group(job: JobLogs, reports: Mapping[int, Timeout]) -> bool:
     """Whether reports that name no group (torch before 2.2) are of one group: all ranks stopped at the same number.
-    Without a world size, all ranks up to the highest that was seen must have."""
+    Without a world size, all ranks up to the highest that was seen must have; or enough of them for a vote, if input
+    and output of each say the same number of members, and no rank is above it."""
+    if len({report.seq for report in reports.values()}) != 1:
+        return False
     world = job.logs.world_size or max(max(reports, default=0) + 1, HANG_RULES.ranks_for_a_vote)
-    return len(reports) == world and len({report.seq for report in reports.values()}) == 1
+    if len(reports) == world:
+        return True
+    members = {members_of(one.op, one.numel_in or 0, one.numel_out or 0) for one in reports.values()}
+    size = members.pop() if len(members) == 1 else None
+    of_all = size is not None and max(reports) < size and job.logs.world_size in (None, size)
+    return of_all and len(reports) >= HANG_RULES.ranks_for_a_vote
 
 
 def _by_watchdog(job: JobLogs, group: GroupTimeouts, reports: dict[int, Timeout]) -> Clue | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import diag.hang.api
 from diag.ended.model import Clue, Culprit, Source
 from diag.hang.classes import CLASSES, NEVER_ROOTS, PATTERNS, anchors, hits_of
 from diag.hang.flight import FlightFindings
@@ -290,6 +292,25 @@ def test_the_minority_of_the_watchdogs_is_named(odd: dict[str, object], name: st
         job.timeout(rank, **(odd if rank == 2 else {}))  # type: ignore[arg-type]
     triage = reason(job.logs())
     assert (triage.fault_class, ranks(triage), triage.victims) == (name, [2], (0, 1, 3))
+
+
+WATCHDOG = (
+    "[E ProcessGroupNCCL.cpp:467] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, "
+    "OpType=_ALLGATHER_BASE, NumelIn={numel}, NumelOut={out}, Timeout(ms)=600000) ran for 600376 milliseconds before "
+    "timing out.\n"
+)
+
+
+@pytest.mark.parametrize(("members", "expected"), [(8, ("mismatch_shape", [0])), (4, ("undetermined", []))])
+def test_some_ranks_of_a_group_that_their_sizes_show_are_enough_for_a_vote(
+    members: int, expected: tuple[str, list[int]], tmp_path: Path
+) -> None:
+    """In a group of four rank 6 is in another one, so nothing shows that these four met."""
+    numels = {6: 100, 1: 100, 2: 100, 0: 25}
+    text = "".join(WATCHDOG.format(rank=rank, numel=n, out=n * members) for rank, n in numels.items())
+    (tmp_path / "train.log").write_text(text)
+    found = diag.hang.api.triage([str(tmp_path)])
+    assert (found.fault_class, ranks(found)) == expected
 
 
 def test_uneven_all_to_alls_are_no_mismatch() -> None:
