@@ -26,11 +26,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models/' $(VENV)/lib || true
 	@touch $@
 
-browser: ## install the browser that the tests of the dashboard look through (Debian's Chromium), if there is none
-	@command -v $${DIAG_CHROMIUM:-chromium-headless-shell} chromium chromium-browser google-chrome > /dev/null \
-	|| { SUDO=$$(test "$$(id -u)" = 0 || echo sudo); INSTALL="$$SUDO apt-get install -qq --no-install-recommends"; \
-	     $$SUDO apt-get update -qq \
-	     && { $$INSTALL chromium-headless-shell > /dev/null 2>&1 || $$INSTALL chromium > /dev/null; }; } \
+browser: ## install the browser that the tests of the dashboard look through (Debian's chromium), if there is none
+	@command -v $${DIAG_CHROMIUM:-chromium} chromium-browser google-chrome > /dev/null \
+	|| { SUDO=$$(test "$$(id -u)" = 0 || echo sudo); \
+	     $$SUDO apt-get update -qq && $$SUDO apt-get install -qq --no-install-recommends chromium > /dev/null; } \
 	|| { echo "No Chromium, and apt-get cannot install it: install one and set DIAG_CHROMIUM to its path" >&2; exit 1; }
 
 screenshots: setup browser ## pictures of every page of the dashboard, light and dark (OUT=folder, default runs/screenshots)

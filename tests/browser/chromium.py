@@ -1,7 +1,4 @@
-"""A headless Chromium for tests and screenshots: Debian's, or the one that ``DIAG_CHROMIUM`` names.
-
-The headless shell comes first: without the parts that draw a window it takes a third less CPU.
-"""
+"""A headless Chromium for tests and screenshots: Debian's, or the one that ``DIAG_CHROMIUM`` names."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from playwright.sync_api import Browser, BrowserType, ConsoleMessage, Page, expe
 
 from tests.patience import PATIENCE_S
 
-_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Nothing of it talks to the network by itself; as root, as in a container, it has no sandbox.
 _QUIET = ("--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
           "--disable-sync", "--disable-quic")  # fmt: skip
