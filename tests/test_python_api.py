@@ -80,7 +80,7 @@ def test_two_runs_side_by_side(run: Result) -> None:
 def test_triage() -> None:
     found = diag.triage(CAPTURED / "sigkill-2-ranks")
     first, _, third = three_lines(found)
-    assert first == "Triage: rank_killed_sigkill, confidence 90%; at fault: rank 1"
+    assert first == "Triage: rank_killed_sigkill, confidence 94%; at fault: rank 1"
     assert third.startswith("Next: ")
     assert found.fault_class == "rank_killed_sigkill"
     with pytest.raises(diag.DiagError):

@@ -38,11 +38,12 @@ def find(subject: Subject) -> list[Finding]:
     asked = ranks or (culprits.suspects if unequal else ()) or tuple(subject.scheduling.ranks)
     place = _place(subject, asked)
     if ranks:
+        cost += subject.in_few_steps(culprits)
         title = sentences.RANKS_ARE_BLOCKED(
             len(ranks),
             ranks=ranks_text(ranks).capitalize(),
             place=_in(place),
-            cost=cost + subject.in_few_steps(culprits),
+            cost=cost,
             others_wait=subject.waiting_ranks_text(ranks),
         )
     elif unequal:

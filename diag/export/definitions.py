@@ -381,6 +381,18 @@ _PANELS = (
         "A live rank writes a heartbeat every second.",
     ),
     _Panel(
+        "Counters of the hosts per second",
+        "short",
+        (("sum by (host, name) (rate(MACHINE_COUNTER))", "{{host}} {{name}}"),),
+        "Ports, PCIe, pressure, control group, GPU links. Times are in the unit of the name.",
+    ),
+    _Panel(
+        "Readings of the hosts",
+        "short",
+        (("max by (host, name) (MACHINE_READING)", "{{host}} {{name}}"),),
+        "Rates of ports, widths of links, memory.",
+    ),
+    _Panel(
         "Unreadable lines, exit code",
         "none",
         (("sum(UNREADABLE)", "unreadable lines"), ("EXIT_CODE", "exit code")),

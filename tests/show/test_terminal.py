@@ -85,6 +85,7 @@ EXCEPTIONS = {
     "traces/reading.py": "its standard output is a pipe to the process that started it",
     "cli/environment.py": "opens closed streams; passes on what a command with limited memory printed",
     "cli/open.py": "writes the bytes of an archive to standard output, which is no terminal",
+    "watch/attached.py": "closes standard error for itself, as that may be the job's log",
     "cli/main.py": "closes standard error when nobody reads any more",
 }
 ASKING = {"isatty", "fileno"}  # what may be asked of a stream
