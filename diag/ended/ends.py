@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import HANG, RankExit
+from diag.ended.codes import signal_number
 from diag.ended.model import Clue, Source
 from diag.ended.policy import ENDED
 from diag.ended.raised import Chain, about_the_group, lost_worker, shortened
@@ -46,7 +47,6 @@ _SENT = {
     "SIGUSR2": _BEFORE_THE_LIMIT,
 }
 _SENT_BY_ANY = "A person or a scheduler (time limit, preemption, cancellation) sent this signal"
-_BY_SHELLS = 128  # added to a signal's number, by programs that handle it too
 
 
 class End(StrEnum):
@@ -127,7 +127,7 @@ def _asked_by(record: Rank) -> str:
     if record.ended_as_hung:
         return ""
     code = record.exit.exit_code if record.exit is not None else 0
-    number = -code if code < 0 else code - _BY_SHELLS
+    number = signal_number(code)
     name = signal.Signals(number).name if number in set(signal.Signals) else ""
     if name in _ASKS:
         return name

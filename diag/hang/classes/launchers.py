@@ -7,12 +7,12 @@ code says of which class the end is (``ended_as``).
 
 from __future__ import annotations
 
+from diag.ended.codes import signal_number
 from diag.hang.classes.base import SUGGESTS, LogPattern, confirms
 
 _SIGNALS = {9: "rank_killed_sigkill", 7: "rank_killed_sigbus", **dict.fromkeys((11, 4, 8), "rank_killed_sigsegv")}
 _ASKED = (15, 2, 1)  # SIGTERM, SIGINT, SIGHUP: somebody ended it
 ABORTED = 6  # SIGABRT
-_BY_SHELLS = 128  # and above: a shell's exit codes for signals
 # NTSTATUS: access violation, illegal instruction, stack overflow; as Windows' exit codes
 _CRASHES_OF_WINDOWS = (0xC0000005, 0xC000001D, 0xC00000FD)
 _INTERRUPTED_ON_WINDOWS = 0xC000013A
@@ -25,7 +25,7 @@ def ended_as(code: int | None) -> str:
         return EXCEPTION
     if code & 0xFFFFFFFF in _CRASHES_OF_WINDOWS:
         return "rank_killed_sigsegv"
-    number = -code if code < 0 else code - _BY_SHELLS
+    number = signal_number(code)
     if code == 0 or number in _ASKED or code & 0xFFFFFFFF == _INTERRUPTED_ON_WINDOWS:
         return ""
     return _SIGNALS.get(number, EXCEPTION)

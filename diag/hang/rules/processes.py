@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from diag.ended.codes import BY_SHELLS
 from diag.ended.model import Clue, Culprit, Source, short_host
 from diag.ended.raised import about_others, lost_worker, shortened
 from diag.events.left import Ended, who_left
@@ -78,7 +79,7 @@ def _code_of(hit: Hit) -> int | None:
     code = int(text) if text else None
     if hit.name == "hydra-exited" and code in _SIGNALS_OF_HYDRA:
         return -code
-    return -ABORTED if code in (None, _SIGNALLED + ABORTED) and _ABORTS.search(hit.line.text) else code
+    return -ABORTED if code in (None, BY_SHELLS + ABORTED) and _ABORTS.search(hit.line.text) else code
 
 
 _SIGNALS_OF_HYDRA = (6, 7, 9, 11, 15)  # of a process that a signal ended, it prints the signal as the exit code
@@ -302,7 +303,6 @@ def _bus_error_in_nccl(job: JobLogs, blocks: tuple[FailedRank, ...]) -> list[Clu
 
 # -- Python exceptions: a cause if not about other ranks, and not later than their time-outs ---------------------------
 
-_SIGNALLED = 128  # and above: a shell's exit codes for signals
 # Limits of the operating system, which few programs get over: memory and open files.
 _OF_THE_SYSTEM = re.compile(r"\[Errno (?:12|23|24)\] ")
 
@@ -447,7 +447,7 @@ def _ends_with_codes(job: JobLogs, blocks: tuple[FailedRank, ...], aborts: bool)
             ends.append(_WithCode(culprit, hit.line, _code_in_box(job, hit.line), observed=not waits, waits=waits))
     for end in job.once(reported_ends):
         aborted = end.code == -ABORTED and (end.hit.name == "spawn-exited" or (aborts and end.hit.name != "exitcode"))
-        if end.fault_class == EXCEPTION and (end.code is None or 0 < end.code < _SIGNALLED or aborted):
+        if end.fault_class == EXCEPTION and (end.code is None or 0 < end.code < BY_SHELLS or aborted):
             ends.append(_WithCode(end.culprit, end.hit.line, end.code))
     for hit in job.named("mpi-abort"):
         rank = int(next(hit.groups[name] for name in ("rank", "number", "process") if name in hit.groups))
