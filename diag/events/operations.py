@@ -23,19 +23,20 @@ def needs_all(op: str) -> bool:
 def keeps_law(op: str, elements_in: int, elements_out: int, size: int) -> bool:
     """Whether input and output fit a group of this size: an all-gather's output is the input of all members; a
     reduce-scatter's reverse."""
-    kind = kind_of(op)
-    if kind == "all_gather":
-        return elements_out == elements_in * size
-    if kind == "reduce_scatter":
-        return elements_in == elements_out * size
-    return True
+    sides = _sides(op, elements_in, elements_out)
+    return sides is None or sides[1] == sides[0] * size
 
 
 def members_of(op: str, elements_in: int, elements_out: int) -> int | None:
     """The size of the group that input and output of an all-gather or a reduce-scatter fit; None where they do not say
     it."""
+    part, whole = _sides(op, elements_in, elements_out) or (0, 0)
+    return whole // part if part > 0 and whole % part == 0 else None
+
+
+def _sides(op: str, elements_in: int, elements_out: int) -> tuple[int, int] | None:
+    """The elements of one member and those of all; None for an operation whose input and output are alike."""
     kind = kind_of(op)
-    large, small = (elements_out, elements_in) if kind == "all_gather" else (elements_in, elements_out)
-    if kind not in ("all_gather", "reduce_scatter") or small <= 0 or large % small:
-        return None
-    return large // small
+    if kind == "all_gather":
+        return elements_in, elements_out
+    return (elements_out, elements_in) if kind == "reduce_scatter" else None
