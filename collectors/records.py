@@ -6,6 +6,7 @@ shares), unless a name says ``unix_ns``. Fields are only ever added, always with
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -530,6 +531,11 @@ class MachineRecord:
     monotonic_ns: int
     values: dict[str, int | None] = field(default_factory=dict)
     whole: bool = True
+
+
+def machine_values(before: Mapping[str, int | None], record: MachineRecord) -> dict[str, int | None]:
+    """All values that are known with a line of machine.jsonl, after those that were known before it."""
+    return record.values if record.whole else {**before, **record.values}
 
 
 # Values of a machine that go up and down, by how their names end. All others are counters.

@@ -19,6 +19,7 @@ from diag.collectors.records import (
     Manifest,
     RankRecord,
     StepRecord,
+    machine_values,
     split_machine_name,
 )
 from diag.export import definitions as of
@@ -310,7 +311,7 @@ class _Machine:
 
     def __init__(self, file: Path) -> None:
         self._file, self._size = file, 0
-        self._values: dict[str, int] = {}
+        self._values: dict[str, int | None] = {}
 
     def read(self) -> Gap | None:
         """Reads the newest lines again if there are more."""
@@ -321,14 +322,13 @@ class _Machine:
         self._size = size
         lines, gap = read_last_lines(self._file, MachineRecord, EXPORT_LIMITS.machine_tail_bytes)
         for line in lines:
-            self._values = {} if line.whole else self._values
-            self._values |= {name: value for name, value in line.values.items() if value is not None}
-            for name in [name for name, value in line.values.items() if value is None]:
-                self._values.pop(name, None)
+            self._values = machine_values(self._values, line)
         return gap
 
     def samples(self, run: Mapping[str, str], host: str) -> Iterator[Sample]:
         for name, value in self._values.items():
+            if value is None:
+                continue
             device, short = split_machine_name(name)
             metric = of.MACHINE_READING if name.rpartition(".")[2] in MACHINE_GAUGES else of.MACHINE_COUNTER
             yield Sample(metric, {**run, of.HOST: host, of.DEVICE: device, of.NAME: short}, value)

@@ -25,6 +25,7 @@ from diag.collectors.records import (
     Manifest,
     NumberRecord,
     RankRecord,
+    machine_values,
 )
 from diag.model import Gap
 from diag.model.axes import Axes
@@ -263,7 +264,7 @@ def whole_records(records: tuple[MachineRecord, ...]) -> tuple[MachineRecord, ..
     values: dict[str, int | None] = {}
     found = []
     for record in records:
-        values = record.values if record.whole else {**values, **record.values}
+        values = machine_values(values, record)
         found.append(MachineRecord(record.monotonic_ns, values))
     return tuple(found)
 
