@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
-
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.collectors.layout import MOST_NS, RankLayout, RunLayout, parts_of
-from diag.collectors.policy import RECORDED_FILES
-from diag.collectors.reading import open_regular
+from diag.collectors.layout import MOST_NS, RankLayout, RunLayout
 from diag.collectors.records import DeviceStepRecord, KeptLine
-from diag.model import DAMAGED, Gap
+from diag.model import Gap
 from diag.model.retained import KeptSpan
 from diag.words.formatting import rank_ranges
 
@@ -34,22 +27,9 @@ class _Head(Struct):
 
 def kept_spans(files: RankLayout) -> tuple[KeptSpan, ...]:
     """What a rank has kept, in order of steps. What cannot be read is left out."""
-    decode = msgspec.json.Decoder(_Head).decode
-    found = []
-    for line in _lines(files.kept, files.run):
-        with suppress(*DAMAGED):
-            head = decode(line)
-            if 0 <= head.first <= head.last < MOST_NS:
-                found.append(KeptSpan(head.first, head.last, head.why))
+    heads, _ = read_lines(files.kept, _Head, files.run)
+    found = [KeptSpan(head.first, head.last, head.why) for head in heads if 0 <= head.first <= head.last < MOST_NS]
     return tuple(sorted(found, key=lambda span: span.first))
-
-
-def _lines(stream: Path, run: Path) -> Iterator[bytes]:
-    for part in parts_of(stream):
-        with suppress(OSError), open_regular(part, run) as file:
-            while line := file.readline(RECORDED_FILES.line_bytes):
-                if line.endswith(b"\n"):
-                    yield line
 
 
 def with_kept(tables: Tables, only: Only) -> Tables | None:
