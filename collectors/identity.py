@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 import time
@@ -15,7 +14,7 @@ import torch.distributed as dist
 from .accelerator import accelerator_of
 from .durations import TIMING_VARIABLE, no_timing_because
 from .flight_recorder import TORCH
-from .launchers import LOCAL_RANK, RANK, WORLD_SIZE, attempt_key, first_number, joins, torchrun_id
+from .launchers import LOCAL_RANK, RANK, WORLD_SIZE, attempt_key, digest, first_number, joins, torchrun_id
 from .layout import RankLayout
 from .living import boot_id, pid_namespace
 from .records import RankRecord
@@ -42,7 +41,7 @@ def job_of(environ: Mapping[str, str] = os.environ, world_size: int = 1) -> str:
     key = attempt_key(world_size, environ) if joins(environ) else ""
     if not key and not run_id:
         return ""
-    return hashlib.sha256((key or f"{run_id} {environ.get('MASTER_PORT', '')}").encode()).hexdigest()[:12]
+    return digest(key or f"{run_id} {environ.get('MASTER_PORT', '')}")
 
 
 def identify(device: torch.device) -> RankRecord:

@@ -90,7 +90,12 @@ def scheduled_as(environ: Mapping[str, str] = os.environ) -> str:
     """Equal in all attempts of the scheduler's job that this process belongs to: a digest, as its name may be a secret.
     "" where no variable names one."""
     job = job_in(environ)
-    return hashlib.sha256(f"{job.scheduler}:{job.name}".encode()).hexdigest()[:12] if job is not None else ""
+    return digest(f"{job.scheduler}:{job.name}") if job is not None else ""
+
+
+def digest(name: str) -> str:
+    """Stands for a name that others need not see."""
+    return hashlib.sha256(name.encode()).hexdigest()[:12]
 
 
 def joins(environ: Mapping[str, str] = os.environ) -> bool:

@@ -84,8 +84,16 @@ def read_object(path: Path | str, within: Path | str | None) -> dict[str, Any]:
     """The JSON object in a file that the training wrote; empty where there is none, or it cannot be read. The analyser
     reads with ``diag.rundir.lines``, which reports errors."""
     try:
-        content = json.loads(read_regular(path, RECORDED_FILES.document_bytes, within))
-    except (OSError, ValueError, RecursionError):
+        return object_of(read_regular(path, RECORDED_FILES.document_bytes, within))
+    except OSError:
+        return {}
+
+
+def object_of(text: bytes | str) -> dict[str, Any]:
+    """The JSON object of a text; empty where it is none."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

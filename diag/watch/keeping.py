@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
 
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.packing import Packing
 from diag.collectors.policy import RECORDING
-from diag.collectors.reading import read_object
+from diag.collectors.reading import object_of, read_object
 from diag.collectors.records import STUCK, VERDICT, KeepAsked
 from diag.errors import DiagError
 from diag.store.requests import NAME, ask_nodes, decoded
@@ -40,9 +37,9 @@ def ask_to_keep(layout: RunLayout, first: int, last: int, why: str, packing: Pac
     name = layout.keep_asked.name
     store = Store(packing.to) if packing is not None else None
     if store is None:
-        content: Mapping[str, Any] = read_object(layout.keep_asked, layout.root)
+        content = read_object(layout.keep_asked, layout.root)
     else:
-        content = _object(decoded(store.read_if_there(NAME)).files.get(name, ""))
+        content = object_of(decoded(store.read_if_there(NAME)).files.get(name, ""))
     spans = content.get("spans")
     before = [entry for entry in spans if isinstance(entry, dict)] if isinstance(spans, list) else []
     numbers = [number for entry in before if isinstance(number := entry.get("number"), int)]
@@ -52,11 +49,3 @@ def ask_to_keep(layout: RunLayout, first: int, last: int, why: str, packing: Pac
         replace_file(layout.keep_asked, data)
     else:
         ask_nodes(store, name, data)
-
-
-def _object(text: str) -> Mapping[str, Any]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}

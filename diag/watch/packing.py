@@ -9,11 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from diag import processes
+from diag.collectors.launchers import digest
 from diag.collectors.packing import MODULE, PACK_VARIABLE, Packing, make_private, node_folder
 from diag.errors import DiagError, ExitCode
 from diag.store.packer import ENDS as PACKER_ENDS
@@ -35,7 +35,7 @@ def place_of(out: str | None, pack: bool, interval_s: float, attempt: str = "") 
     if is_remote(out):
         require_client(out)
     to = out if is_remote(out) else str(Path(out).resolve())
-    folder = node_folder(sha256(f"{to} {attempt}".encode()).hexdigest()[:12] if attempt else "")
+    folder = node_folder(digest(f"{to} {attempt}") if attempt else "")
     try:
         make_private(folder)
     except OSError as error:
