@@ -119,13 +119,15 @@ class Rundir:
 
     def stack_files(self) -> tuple[list[Path], list[Path]]:
         """The stacks of its ranks that were taken in this standstill, and those of an earlier one."""
-        standstill = self.judged.standstill if self.judged is not None and self.stuck else None
         taken: tuple[list[Path], list[Path]] = [], []
-        for record in self.ranks.values() if standstill is not None else ():
+        standstill = self.judged.standstill if self.judged is not None and self.stuck else None
+        if standstill is None:
+            return taken
+        for record in self.ranks.values():
             for file in (RankLayout(record.folder).stacks, RankLayout(record.folder).pyspy):
                 with suppress(OSError):
                     status = file.stat()
-                    if status.st_size and standstill is not None:
+                    if status.st_size:
                         taken[status.st_mtime_ns < standstill.since_unix_ns].append(file)
         return taken
 

@@ -336,7 +336,7 @@ def need(
     ``replica``: the ranks over which hybrid sharding shards one copy, if given. ``expert``: over how many ranks the
     experts are divided. ``size`` has a rank's own part of them, of which there are as many fewer copies to shard."""
     shards = (replica or min(ranks, per_host)) if strategy.within_host else ranks
-    experts = size.shape.of_experts if size.shape is not None and expert > 1 else 0
+    experts = divided_experts(size, expert)
     states = model_states(size.parameters - experts, strategy.sharding, shards, recipe.each)
     if experts:
         states = states + model_states(experts, strategy.sharding, copies_of(shards, expert), recipe.each)
@@ -355,6 +355,11 @@ def need(
     elif ranks > 1:
         buffers = ZERO_BUCKET * recipe.reduced  # DeepSpeed allocates it whole, also for a small model
     return Need(strategy, shards, states, gathered, buffers)
+
+
+def divided_experts(size: Size, expert: int) -> int:
+    """Parameters of a rank's experts where these are divided over so many ranks; 0 where they are not."""
+    return size.shape.of_experts if size.shape is not None and expert > 1 else 0
 
 
 def copies_of(ranks: int, expert: int) -> int:

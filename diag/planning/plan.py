@@ -26,6 +26,7 @@ from .memory import (
     Traffic,
     activations,
     check_chunks,
+    divided_experts,
     fewest,
     need,
     shares,
@@ -230,7 +231,7 @@ class StageTable:
         sent = traffic(
             part.size.parameters, self.recipe, needed, cluster, self.batch.micro_batches, ranks=ranks,
             apart=self.tensor, expert=expert,
-            experts=part.size.shape.of_experts if part.size.shape is not None and expert > 1 else 0,
+            experts=divided_experts(part.size, expert),
         )  # fmt: skip
         axis_traffics: list[AxisTraffic] = []
         if part.size.shape is not None and not axes.plain:
