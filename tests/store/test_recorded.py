@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from diag.rundir.runs import state_of
 from diag.rundir.states import State
 from diag.watch.packing import packed
 from tests.command import diag, diag_process
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ddp.py"
 
@@ -123,12 +122,6 @@ def test_another_rank_takes_over_when_the_first_one_and_its_packer_are_killed(tm
     def start(rank: int) -> None:
         of_rank = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": "29512"}
         ranks.append(subprocess.Popen([sys.executable, script], env=os.environ | json.loads(told.stdout) | of_rank))
-
-    def until(holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not holds():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
 
     def stored(rank: int) -> bytes:
         with suppress(DiagError, OSError):

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from diag.api import local_path
 from diag.collectors.layout import RunLayout
 from diag.collectors.packing import HIDDEN, PACK_VARIABLE, Packing
 from diag.errors import DiagError
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 from tests.store.servers import Server
 
 INTERVAL_S = 0.2
@@ -45,13 +44,6 @@ def stored(address: str, name: str) -> bytes:
     with contextlib.suppress(DiagError, OSError):
         return (local_path(address) / name).read_bytes()
     return b""
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.mark.slow

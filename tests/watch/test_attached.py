@@ -7,7 +7,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from diag.collectors.policy import KEEPING
 from diag.collectors.settings import CollectorSettings, attached
 from diag.collectors.watching import WATCH_VARIABLE, Watching, watcher_lock, watching_from
 from tests.command import diag_process
-from tests.patience import PATIENCE_S
+from tests.patience import until
 
 RANK = """
 import json, os, sys, time
@@ -80,13 +79,6 @@ def rank_of(run: Path, log: Path, **more: str) -> Iterator[subprocess.Popen[str]
     finally:
         process.kill()
         process.communicate()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def is_free(run: Path) -> bool:
