@@ -112,17 +112,20 @@ class MemorySnapshots:
             return
         self._reasons.add(reason)
         try:
-            why_not = self.write(reason, self._step() if step is None else step)
+            # The last one before the training ends is worth waiting for; the others can be asked for again.
+            patience_s = RECORDING.longest_snapshot_wait_s if reason == OOM else 0.0
+            why_not = self.write(reason, self._step() if step is None else step, patience_s)
         except Exception as error:
             why_not = repr(error)
         if why_not:
             self._complaints.add(f"the memory snapshot ({reason}) could not be written", why_not)
 
-    def write(self, reason: str, step: int) -> str:
-        """Writes a snapshot. Returns "" or why there is none. Passes torch's exceptions on."""
+    def write(self, reason: str, step: int, patience_s: float = 0.0) -> str:
+        """Writes a snapshot. ``patience_s``: seconds to wait where another one is being written. Returns "" or why
+        there is none. Passes torch's exceptions on."""
         if self._accelerator is None:
             return _NO_ALLOCATOR
-        if not self._writing.acquire(blocking=False):
+        if not self._writing.acquire(timeout=patience_s):
             return _BUSY
         try:
             snapshot = self._accelerator.memory_snapshot()

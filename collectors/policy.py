@@ -115,6 +115,9 @@ class Recording(Topic, name="recording", fixed=True):
     near_full_share = threshold(
         0.9, "fraction", "chosen", "of the device's memory allocated in a step: one snapshot of the first such step"
     )
+    longest_snapshot_wait_s = threshold(
+        10.0, "s", "chosen", "a failed allocation waits for a snapshot under way, whose own history says less"
+    )
     between_writes_ns = threshold(2_000_000_000, "ns")
     steps_written_at_once = threshold(20, "steps", "chosen", "steps at the begin")
     latest_calls = threshold(

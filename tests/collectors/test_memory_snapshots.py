@@ -19,7 +19,7 @@ from diag.collectors import accelerator, identity, memory_snapshots, session
 from diag.collectors.accelerator import CUDA, Accelerator
 from diag.collectors.background import TraceRequests
 from diag.collectors.files import Budget, Complaints, encode, replace_file
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import OOM, RunLayout
 from diag.collectors.memory_snapshots import MemorySnapshots
 from diag.collectors.reading import read_object
 from diag.collectors.records import TRACE_RECORDED, MemoryRecord, TraceAsked
@@ -27,6 +27,7 @@ from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
 from tests.allocator import MIB, train
 from tests.collectors.test_device_run import HostAsDevice
+from tests.patience import PATIENCE_S
 
 ON = CollectorSettings(trace=False, nvml=False, memory_snapshots=True, memory_history=500, interval_s=0.02)
 FULL = MemoryRecord(rss=1, allocated=95, reserved=96, capacity=100)
@@ -169,27 +170,48 @@ def test_whatever_torch_raises_stays_here(tmp_path: Path) -> None:
     assert "history is not recorded" in older.complaints.messages[0]
 
 
-def test_an_allocation_that_fails_while_one_is_written_waits_for_nothing(tmp_path: Path) -> None:
-    """It holds no lock that the other needs, and must not hang a training that is about to raise."""
-    begun, go_on = threading.Event(), threading.Event()
+class Slow(Device):
+    """Its allocator is being read until the test lets it go on."""
 
-    class Slow(Device):
-        def memory_snapshot(self) -> dict[str, Any]:
-            begun.set()
-            go_on.wait(30)
-            return super().memory_snapshot()
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = threading.Event(), threading.Event()
 
+    def memory_snapshot(self) -> dict[str, Any]:
+        self.begun.set()
+        assert self.go_on.wait(PATIENCE_S)
+        return super().memory_snapshot()
+
+
+def test_an_allocation_that_fails_while_one_is_written_waits_for_it(tmp_path: Path) -> None:
+    """The state at the failure is what a user asks for; that of a moment before does not show it."""
+    device = Slow()
+    rank = Rank(tmp_path, device)
+    rank.snapshots.look(FULL, 6)
+    near = threading.Thread(target=rank.snapshots.serve)
+    near.start()
+    assert device.begun.wait(PATIENCE_S)
+    assert device.observer is not None
+    failed = threading.Thread(target=device.observer, args=(0, 1, 1, 1))
+    failed.start()
+    device.go_on.set()
+    near.join(PATIENCE_S)
+    failed.join(PATIENCE_S)
+    assert rank.names == ["memory-near-oom-step000006.pickle", "memory-oom-step000007.pickle"]
+    assert rank.complaints.messages == []
+
+
+def test_it_waits_no_longer_than_its_patience(tmp_path: Path) -> None:
+    """A training that is about to raise must not hang."""
     device = Slow()
     rank = Rank(tmp_path, device)
     asking = threading.Thread(target=rank.snapshots.ask, args=(TraceAsked(1, 7, 0, memory=True),))
     asking.start()
-    assert begun.wait(30)
-    assert device.observer is not None
-    device.observer(0, 1, 1, 1)
-    go_on.set()
-    asking.join(30)
+    assert device.begun.wait(PATIENCE_S)
+    assert rank.snapshots.write(OOM, 7, patience_s=0.01) == "another snapshot was being written"
+    device.go_on.set()
+    asking.join(PATIENCE_S)
     assert rank.snapshots.answer == (1, TRACE_RECORDED)
-    assert "another snapshot was being written" in rank.complaints.messages[0]
 
 
 def test_requests_are_told_apart(tmp_path: Path) -> None:
