@@ -118,6 +118,9 @@ class Dashboard(Topic, name="dashboard", fixed=True):
     shortest_view_ns = threshold(1000, "ns")
     event_name_chars = threshold(100, "characters")
     ranks_by_number = threshold(16, "ranks", "chosen", "up to this many are ordered by number; more, worst first")
+    analysis_first_s = threshold(
+        3.0, "s", "chosen", "the verdict of a run of a few ranks is there by then; pages that need none wait no longer"
+    )
     lists_in_a_row = threshold(3, "lists", "chosen", "up to this many lists get one row each")
 
 

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.config import WS_PROTOCOLS
 
+from diag.app.policy import DASHBOARD
 from diag.app.ready import READY
 from diag.serve.guard import HEADERS, Answer, Guard, Request, with_headers
 
@@ -45,8 +46,6 @@ _STDIN = 0
 _LATE = ("pandas", "pyarrow", "PIL.Image", "diag.replay.advice")  # imported when a page is drawn
 # While modules are imported a request waits this long for the GIL, not the usual 5 ms: the page has 150 files.
 _SWITCH_S, _USUAL_SWITCH_S = 0.0005, sys.getswitchinterval()
-
-_ANALYSIS_FIRST_S = 3.0  # the verdict of a run of a few ranks is there by then
 
 # Streamlit runs a full garbage collection after each run of a page. Python's own in between would take a sixth of the
 # time of an analysis.
@@ -251,7 +250,7 @@ def _views() -> list[str]:
     return [f"{package.__name__}.{module.name}" for module in iter_modules(package.__path__)]
 
 
-def _warm_up(root: Path) -> None:
+def _warm_up(root: Path, analysis_first_s: float = DASHBOARD.analysis_first_s) -> None:
     """Analyses the first run, then imports what its figures and tables need. Runs while the browser loads Streamlit's
     page, which takes as long. Pages that need no analysis, as that of a hang, do not wait for one that takes long."""
     try:
@@ -260,7 +259,7 @@ def _warm_up(root: Path) -> None:
 
         analysis = threading.Thread(target=prepare, args=(root,), daemon=True)
         analysis.start()
-        analysis.join(_ANALYSIS_FIRST_S)
+        analysis.join(analysis_first_s)
         for name in (*_LATE, *_views()):
             import_module(name)
         gc.freeze()  # the modules: Streamlit runs a full collection after each run of a page and of a fragment

@@ -306,16 +306,18 @@ def settings_of(options: Mapping[str, Any]) -> Settings | None:
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables as one, with dotted keys."""
+    """Nested tables as one, with dotted keys, in their order."""
     found: dict[str, Any] = {}
-    pending = [("", values)]
-    while pending:
-        prefix, table = pending.pop()
-        for key, value in table.items():
+    open_tables = [("", iter(values.items()))]
+    while open_tables:
+        prefix, items = open_tables[-1]
+        for key, value in items:
             if isinstance(value, Mapping):
-                pending.append((f"{prefix}{key}.", value))
-            else:
-                found[f"{prefix}{key}"] = value
+                open_tables.append((f"{prefix}{key}.", iter(value.items())))
+                break
+            found[f"{prefix}{key}"] = value
+        else:
+            open_tables.pop()
     return found
 
 

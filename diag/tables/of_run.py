@@ -14,6 +14,7 @@ import polars as pl
 from msgspec import to_builtins
 
 from diag.model.accounts import Attribution
+from diag.model.programs import flat
 from diag.model.steps import Detail, Kind, joined
 from diag.rundir.tables import RankTables, Tables
 from diag.tables.frames import frame, frame_of, names_of
@@ -103,19 +104,15 @@ def facts(tables: Tables, described: Mapping[str, Any]) -> pl.DataFrame:
     """A row for each thing that is known of the run. ``described``: what the analysis adds to the records."""
     found: list[tuple[str, Any, str]] = []
     if tables.manifest is not None:
-        found += [(key, value, "manifest.json") for key, value in _flat("", to_builtins(tables.manifest))]
+        found += [(key, value, "manifest.json") for key, value in _known(to_builtins(tables.manifest))]
     for rank, of_rank in sorted(tables.ranks.items()):
         if of_rank.identity is not None:
             identity = to_builtins(of_rank.identity)
-            found += [(f"ranks.{rank}.{key}", value, "rank.json") for key, value in _flat("", identity)]
-    found += [(key, value, "analysis") for key, value in _flat("", described)]
+            found += [(f"ranks.{rank}.{key}", value, "rank.json") for key, value in _known(identity)]
+    found += [(key, value, "analysis") for key, value in _known(described)]
     return frame("facts", ({"key": key, "value": str(value), "source": source} for key, value, source in found))
 
 
-def _flat(prefix: str, content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _known(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The values of nested mappings by their joined names, without those that are not known."""
-    for name, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _flat(f"{prefix}{name}.", value)
-        elif value is not None and value != [] and value != "":
-            yield f"{prefix}{name}", value
+    return ((name, value) for name, value in flat(content).items() if value is not None and value != [] and value != "")

@@ -49,10 +49,9 @@ def test_pages_are_drawn_even_where_the_first_analysis_fails(tmp_path: Path, mon
 def test_pages_that_need_no_analysis_do_not_wait_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
     monkeypatch.setattr("diag.app.address.prepare", lambda path: ended.wait())
-    monkeypatch.setattr(app_server, "_ANALYSIS_FIRST_S", 0.0)
     READY.clear()
     try:
-        app_server._warm_up(tmp_path)
+        app_server._warm_up(tmp_path, analysis_first_s=0.0)
         assert READY.is_set()
     finally:
         ended.set()
