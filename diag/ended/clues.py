@@ -158,7 +158,7 @@ def evidence_of_standstill(record: Rank) -> Source:
 # -- Calls that differ from those of the other ranks, or from the rank's own previous step -----------------------------
 #
 # A training calls the same collectives step after step. Where two ranks differ, that call alone does not show which of
-# them is wrong; the one that also differs from its own previous step is. So this names one rank of two, which a single
+# them is wrong; the one that also differs from its own earlier steps is. So this names one rank of two, which a single
 # dump or log line cannot. Ranks that ended in C++ (gloo aborts when it receives more than it expects) leave no record
 # of their last step: gloo's message states what they expected.
 
@@ -202,11 +202,25 @@ def _different(run: Rundir, last: int) -> _Odd | None:
         }
         for group in sorted({call.group for calls in of_step.values() for call in calls}):
             members = {rank: _of_group(calls, group) for rank, calls in of_step.items() if _is_member(run, rank, group)}
-            before = {rank: _of_group(run.ranks[rank].steps.get(step - 1, ()), group) for rank in members}
-            odd = _first_difference(step, members, before) or _alone(run, step, members, before)
+            before = {rank: _before(run.ranks[rank], step, group, calls) for rank, calls in members.items()}
+            later = {
+                rank: [
+                    call for at, calls in run.ranks[rank].steps.items() if at > step for call in _of_group(calls, group)
+                ]
+                for rank in members
+            }
+            odd = _first_difference(step, members, before) or _alone(run, step, members, before, later)
             if odd is not None:
                 return odd
     return None
+
+
+def _before(record: Rank, step: int, group: str, calls: Calls) -> Calls:
+    """The calls of a group in an earlier step of the rank: in the newest one that went as this one does so far, because
+    steps may take turns, as where every fifth one logs; otherwise in the step before."""
+    earlier = (_of_group(record.steps[at], group) for at in sorted(record.steps, reverse=True) if at < step)
+    alike = next((found for found in earlier if _continues(calls, found)), None)
+    return alike if alike is not None else _of_group(record.steps.get(step - 1, ()), group)
 
 
 def _is_member(run: Rundir, rank: int, group: str) -> bool:
@@ -236,11 +250,22 @@ def _first_difference(step: int, calls: Mapping[int, Calls], before: Mapping[int
 _BEFORE = JobRank(-1)  # stands for a rank's own step before
 
 
-def _alone(run: Rundir, step: int, calls: Mapping[int, Calls], before: Mapping[int, Calls]) -> _Odd | None:
-    """For two ranks of which one recorded the step: compares that rank with its own previous step."""
+def _alone(
+    run: Rundir,
+    step: int,
+    calls: Mapping[int, Calls],
+    before: Mapping[int, Calls],
+    later: Mapping[int, Sequence[CalledCollective]],
+) -> _Odd | None:
+    """For two ranks of which one recorded the step: compares that rank with its own earlier step. ``later``: its calls
+    of the group in later steps. Steps differ without a fault, as the first one that logs; where a whole step's calls of
+    the group ended after the difference, the other rank had taken part in it. A process that is there and left no
+    record of the step was not looked at in vain: that it is silent is what stops the job."""
     if len(calls) != 1 or run.world_size != 2:
         return None
     rank, current = next(iter(calls.items()))
+    if any(record.runs for other, record in run.ranks.items() if other != rank):
+        return None
     both = {JobRank(rank): current, _BEFORE: before[rank]}
     met = first_met(
         Event(who, place, _call(call)) for who, of_rank in both.items() for place, call in enumerate(of_rank)
@@ -248,6 +273,8 @@ def _alone(run: Rundir, step: int, calls: Mapping[int, Calls], before: Mapping[i
     if not met:
         return None
     place = met[0].number
+    if sum(call.ended for call in (*current[place + 1 :], *later[rank])) >= len(before[rank]):
+        return None
     known = Known({JobRank(rank): False, _BEFORE: True})
     difference = who_differs(
         met, known=known, since=lambda who: _whats(both[who][place:]), step=_whats(before[rank][place:])

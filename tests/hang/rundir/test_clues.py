@@ -30,6 +30,7 @@ from diag.ended.rundir import clues_of, read_runs
 
 # A step of FSDP2 on two units: (operation, bytes).
 STEP = (("all_gather", 400), ("all_gather", 900), ("reduce_scatter", 900), ("reduce_scatter", 400), ("all_reduce", 4))
+LOGGED = (("all_gather", 8), ("all_gather", 8))  # before a step, by a trainer that logs every few steps
 DONE = 3  # whole steps before the one that goes wrong
 Calls = Sequence[tuple[str, int]]
 
@@ -52,6 +53,8 @@ class Told:
     log: str = ""
     failed_in: str = ""
     done: bool = False
+    written: int = DONE  # of the whole steps: later ones are lost with its process
+    logs_in: frozenset[int] = frozenset()  # steps in which it first gathers two numbers
 
 
 def rows(step: int, calls: Calls, waits: bool) -> list[CollectiveRow]:
@@ -78,7 +81,12 @@ def clues(folder: Path, told: Mapping[int, Told], why: str | None = HANG, before
             encode(RankRecord(rank, rank, len(told), "node1.cluster", 100 + rank, "", 0, 0, "cpu"))
         )
         lines = [
-            CollectiveLine(step, rows(step, STEP, False), {"0": [*told]} if not step else {}) for step in range(before)
+            CollectiveLine(
+                step,
+                rows(step, (*LOGGED, *STEP) if step in one.logs_in else STEP, False),
+                {"0": [*told]} if not step else {},
+            )
+            for step in range(min(before, one.written))
         ]
         files.collectives.write_bytes(b"".join(map(encode, lines)))
         files.log.write_text(one.log)
@@ -175,6 +183,25 @@ def test_calls_that_differ(tmp_path: Path, calls: Calls, fault_class: str, ranks
     found = clues(tmp_path, told)
     assert answer(found) == (fault_class, [1], tuple(rank for rank in told if rank != 1))
     assert found[0].note.startswith("Rank 1 ")
+
+
+@pytest.mark.parametrize("logs_in", [{0}, {1}, {2}, {0, 2}], ids=str)
+def test_steps_that_log_accuse_nobody(tmp_path: Path, logs_in: set[int]) -> None:
+    """Of two ranks one was stopped, and what it had not written is lost. The other one's steps are not all alike."""
+    told = {0: Told(STEP[:3], logs_in=frozenset(logs_in)), 1: Told(None, answered=0, written=1)}
+    found = clues(tmp_path, told)
+    assert answer(found) == ("missing_rank", [1], (0,))
+
+
+def test_of_two_a_process_that_is_there_and_silent_is_the_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first step that logs, no step before shows that it is usual."""
+    told = {0: Told((*LOGGED, *STEP[:3])), 1: Told(None, answered=0, written=1)}
+    of_another_host = clues(tmp_path / "elsewhere", told)
+    assert {clue.fault_class for clue in of_another_host} == {"mismatch_shape", "missing_rank"}
+    monkeypatch.setattr("diag.ended.read.process_runs", lambda identity, unix_ns: True)
+    assert answer(clues(tmp_path / "here", told)) == ("missing_rank", [1], (0,))
 
 
 def test_of_two_without_a_step_before_both_are_named(tmp_path: Path) -> None:
