@@ -123,10 +123,19 @@ class Answer:
 
     @property
     def right(self) -> bool:
+        """Whether the state names the rank at fault."""
+        return self.named in self._expected
+
+    @property
+    def blamed_right(self) -> bool:
+        """Whether ``diag triage`` does."""
+        return self.by_triage in self._expected
+
+    @property
+    def _expected(self) -> tuple[tuple[int, ...], ...]:
         """One rank of a deadlock calls the groups in turn: naming it is right, as is naming none or all."""
         case = self.case
-        expected = ((case.culprit,),) if KINDS[case.kind] else ((), tuple(range(case.ranks)), (case.culprit,))
-        return self.named in expected
+        return ((case.culprit,),) if KINDS[case.kind] else ((), tuple(range(case.ranks)), (case.culprit,))
 
 
 def run_case(case: Case) -> Answer:
@@ -204,16 +213,25 @@ def _answers_in(out: Path) -> list[Answer]:
 
 def table(answers: list[Answer]) -> None:
     for of, names in (("kind", (*KINDS, "all")), ("training", TRAININGS)):
-        head = ("cases", "noticed", "within 5 s of the limit", "rank right", "with stacks", "after the last step")
+        head = (
+            "cases",
+            "noticed",
+            "within 5 s of the limit",
+            "rank right",
+            "by triage",
+            "with stacks",
+            "after the last step",
+        )
         print(f"\n| {of} | {' | '.join(head)}: median, most |")
-        print("|---|--:|--:|--:|--:|--:|--:|")
+        print("|---|--:|--:|--:|--:|--:|--:|--:|")
         for name in names:
             some = [answer for answer in answers if name in (getattr(answer.case, of), "all")]
             after = [answer.after_s for answer in some if answer.after_s is not None]
             times = f"{statistics.median(after):.1f} s, {max(after):.1f} s" if after else ""
             soon = sum(answer.after_s is not None and answer.after_s <= answer.limit_s + 5 for answer in some)
-            right, stacks = sum(answer.right for answer in some), sum(answer.stacks for answer in some)
-            print(f"| {name} | {len(some)} | {len(after)} | {soon} | {right} | {stacks} | {times} |")
+            right, blamed = sum(answer.right for answer in some), sum(answer.blamed_right for answer in some)
+            stacks = sum(answer.stacks for answer in some)
+            print(f"| {name} | {len(some)} | {len(after)} | {soon} | {right} | {blamed} | {stacks} | {times} |")
 
 
 # -- Real trainings beside busy loops ----------------------------------------------------------------------------------
