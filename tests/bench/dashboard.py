@@ -1,15 +1,10 @@
-"""What a person waits for in the browser until the verdict of many ranks is there. `timeline.py` measures zooming.
+"""What a person waits for in the browser: until the verdict is there, until the page rests, and after each click.
 
     python tests/bench/dashboard.py [--ranks 64 1024] [--follow 60] [--repeats 3] [--keep FOLDER]
 
-Makes runs of that many ranks (40 steps of 20 collectives, beyond 256 ranks 10 steps of 2), analyses them once as
-``diag analyze`` does, starts the dashboard, and opens each run in a fresh headless Chromium. Seconds are from the call
-of the address until the text is on the page, and until all figures are drawn. "Blocked" is the longest task
-on the browser's main thread. Each first visit finds a server that has not opened the run yet. An empty Streamlit page,
-measured in the same way, is the peer: what no page can be faster than. "Launch" is of a sample run that was not
-analysed before: seconds from the start of ``diag dashboard`` until its address is printed, until the verdict is on the
-page and until all is, with the CPU time of its processes until the verdict. ``--follow S`` measures the CPU time of the
-server in S seconds in which one page follows a run of two ranks that writes 20 steps a second. The last line is JSON.
+``docs/benchmarks/dashboard.md`` explains the figures; `timeline.py` measures zooming. Makes runs of that many ranks (40
+steps of 20 collectives, beyond 256 ranks 10 steps of 2), analyses them once as ``diag analyze`` does, starts the
+dashboard, and opens each run in a fresh headless Chromium. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -18,14 +13,15 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 from playwright.sync_api import Browser, Page
@@ -42,6 +38,7 @@ from tests.app.served import dashboard, streamlit  # noqa: E402
 from tests.bench._growing import growing  # noqa: E402
 from tests.browser.chromium import chromium, visit  # noqa: E402
 
+VIEWS = HERE.parents[1] / "app" / "views"
 _STEPS, _CALLS = 40, 20
 _SAMPLE = "fsdp2-straggler-rank0"
 _STEPS_PER_S = 20.0  # of a run that is followed
@@ -52,48 +49,160 @@ new PerformanceObserver(list => {
   for (const task of list.getEntries()) window.longest = Math.max(window.longest, task.duration);
 }).observe({type: 'longtask', buffered: true});
 """
-_FIGURES_DRAWN = """() => {
-    const figures = [...document.querySelectorAll('[data-testid=stPlotlyChart]')];
-    return figures.length && figures.every(one => one.querySelector('.main-svg'));
-}"""
-_EMPTY = "import streamlit as st\nst.title('Nothing')\n"
+# Looks at the page a hundred times a second. It rests while Streamlit has nothing to do and what is in the window is
+# drawn: every figure, and no place of one that is still to come. `answered`: when the awaited text came onto the page.
+_WATCH = """
+window.watched = {acted: 0, awaited: null, answered: 0, since: 0};
+{
+  const all = what => [...document.querySelectorAll(what)];
+  const shadows = () => all('[data-testid^=stBidiComponent]').map(it => it.shadowRoot).filter(it => it);
+  const shown = part => it => {
+    const {top, bottom, height} = it.getBoundingClientRect();
+    return height > 0 && Math.min(bottom, innerHeight) - Math.max(top, 0) >= part * height;
+  };
+  const rests = () => all('[data-testid=stApp][data-test-script-state=notRunning]').length > 0
+    && !all('[data-testid=stSkeleton]').some(shown(0))
+    && !all('[data-testid=stPlotlyChart]').some(it => shown(0)(it) && !it.querySelector('.main-svg'))
+    && !shadows().some(it => [...it.querySelectorAll('.later')].some(shown(PART)));
+  const text = () => [document.querySelector('[data-testid=stMain]'), ...shadows()].map(it => it?.textContent).join();
+  watched.has = awaited => text().includes(awaited);
+  setInterval(() => {
+    const now = Date.now();
+    if (watched.awaited && !watched.answered && watched.has(watched.awaited)) {
+      watched.answered = now;
+      watched.since = 0; // it rested before the click, too
+    }
+    watched.since = rests() ? watched.since || now : 0;
+  }, 10);
+  for (const kind of ['pointerdown', 'keydown'])
+    addEventListener(kind, event => { watched.acted = performance.timeOrigin + event.timeStamp; }, true);
+}
+""".replace("PART", re.findall(r"SEEN = ([\d.]+)", (VIEWS / "lazy.js").read_text())[0])
+_RESTS_MS = 500  # so long nothing may come after it
+_EMPTY = """import streamlit as st
+st.title("Nothing")
+if st.button("Ask"):
+    st.write("Answered")
+"""
 
 
-def visited(browser: Browser, address: str, text: str, settled: bool = True) -> dict[str, float]:
-    """Seconds until the text is there and until all is, and the longest task of the main thread."""
+class Click(NamedTuple):
+    """``answer``: the text that it brings onto the page."""
+
+    name: str
+    act: Callable[[Page], None]
+    answer: str
+
+
+def _menu(title: str) -> Callable[[Page], None]:
+    return lambda page: page.get_by_test_id("stSidebarNavLink").filter(has_text=title).click()
+
+
+def _button(name: str) -> Callable[[Page], None]:
+    return lambda page: page.get_by_role("button", name=name, exact=True).click()
+
+
+def _option(name: str) -> Callable[[Page], None]:
+    return lambda page: page.get_by_role("option").filter(has_text=name).first.click()
+
+
+def _chosen(label: str, option: str) -> Callable[[Page], None]:
+    def act(page: Page) -> None:
+        page.get_by_role("combobox", name=label).first.click()
+        page.get_by_role("option", name=option).first.click()
+
+    return act
+
+
+def _typed(box: str, text: str) -> Callable[[Page], None]:
+    def act(page: Page) -> None:
+        page.get_by_role("textbox", name=box).fill(text)
+        page.keyboard.press("Enter")
+
+    return act
+
+
+def walk(headline: str) -> tuple[Click, ...]:
+    """Through every page of a folder of the samples, with the choices that a reader makes there. ``headline``: of
+    `_SAMPLE`."""
+    return (
+        Click("search of the runs", _typed("Search", "no run has this"), "No run matches all search words"),
+        Click("search taken back", _typed("Search", ""), "ddp-healthy"),
+        Click("a run", _button(_SAMPLE), headline),
+        Click("a rank", _option("rank 1"), "Every step of rank 1"),
+        Click("a step", _chosen("Step", "12"), "Rank 1, step 12 on the timeline"),
+        Click("Timeline", _menu("Timeline"), "In this window"),
+        Click("next step", _button("Next step"), "step 13"),
+        Click("What if", _menu("What if"), "The step would take"),
+        Click("Collectives", _menu("Collectives"), "Sorted by exposed time"),
+        Click("a collective", _chosen("Collective", "reduce-scatter 135"), "17\u00a0calls"),
+        Click("Kernels", _menu("Kernels"), "Named by FSDP unit"),
+        Click("Input", _menu("Input"), "Every rank"),
+        Click("Memory", _menu("Memory"), "Model states"),
+        Click("Compare", _menu("Compare"), "The step is"),
+        Click("Hang triage", _menu("Hang triage"), "The run ended well"),
+        Click("Overview", _menu("Overview"), headline),
+        Click("another run", _chosen("Run", "fsdp2-slow-wire"), "fsdp2-slow-wire"),
+        Click("Runs", _menu("Runs"), "All numbers"),
+    )
+
+
+def walked(browser: Browser, address: str, until: str, clicks: Sequence[Click]) -> dict[str, dict[str, float]]:
+    """By click, seconds until its answer is on the page and until the page rests."""
+    with visit(browser, height=900, width=1440) as found:
+        page = found.page
+        page.add_init_script(_WATCH)
+        found.open(address, until=until)
+        rested(page)
+        times = {}
+        for click in clicks:
+            if page.evaluate("text => watched.has(text)", click.answer):
+                raise RuntimeError(f"{click.name}: {click.answer!r} is on the page before the click")
+            page.evaluate("text => Object.assign(watched, {awaited: text, answered: 0})", click.answer)
+            click.act(page)
+            page.wait_for_function("watched.answered", timeout=300_000)
+            rest = rested(page)
+            acted, answered = page.evaluate("[watched.acted, watched.answered]")
+            times[click.name] = {"answered_s": (answered - acted) / 1000, "rest_s": rest - acted / 1000}
+    return times
+
+
+def visited(browser: Browser, address: str, text: str, last: str = "Looked for") -> dict[str, float]:
+    """Seconds until the text is there and until the page rests, and the longest task of the main thread."""
     with visit(browser) as found:
         found.page.add_init_script(_LONG_TASKS)
-        begin = time.perf_counter()
-        found.page.goto(address, wait_until="commit")
-        found.page.get_by_text(text).first.wait_for(timeout=300_000)
-        first = time.perf_counter() - begin
-        if settled:
-            _wait_for_all(found.page)
-        whole = time.perf_counter() - begin
-        found.page.wait_for_timeout(500)
-        return {"first_s": first, "whole_s": whole, "blocked_s": _blocked(found.page)}
+        begin = time.time()  # the browser's clock
+        first = shown(found.page, address, text) - begin
+        rest = rested(found.page, last) - begin
+        return {"first_s": first, "rest_s": rest, "blocked_s": _blocked(found.page)}
 
 
-def _wait_for_all(page: Page) -> None:
-    """Until its last text is there, Streamlit has nothing left to do, and every figure is drawn."""
-    page.get_by_text("Looked for").first.wait_for(timeout=300_000)
-    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for(timeout=300_000)
-    page.wait_for_function(_FIGURES_DRAWN, timeout=300_000)
+def shown(page: Page, address: str, text: str) -> float:
+    """Opens the address; when the text is on the page, in seconds of the wall clock."""
+    page.add_init_script(f"{_WATCH}; watched.awaited = {json.dumps(text)};")
+    page.goto(address, wait_until="commit")
+    page.wait_for_function("window.watched?.answered", timeout=300_000)
+    return float(page.evaluate("watched.answered")) / 1000
+
+
+def rested(page: Page, last: str = "") -> float:
+    """Waits until the page rests, with its last text on it; since when, in seconds of the wall clock."""
+    if last:
+        page.get_by_text(last).first.wait_for(timeout=300_000)
+    page.wait_for_function(f"watched.since && Date.now() - watched.since > {_RESTS_MS}", timeout=300_000)
+    return float(page.evaluate("watched.since")) / 1000
 
 
 def launched(browser: Browser, run: Path) -> dict[str, float]:
     """From the command to the page, as a person waits for it."""
     headline = open_run(run).verdict.headline
     shutil.rmtree(run / "tables", ignore_errors=True)  # what that left
-    begin = time.perf_counter()
+    begin = time.time()  # the browser's clock
     with dashboard(run) as served, visit(browser) as found:
-        printed = time.perf_counter() - begin
-        found.page.goto(served.at(), wait_until="commit")
-        found.page.get_by_text(headline).first.wait_for(timeout=300_000)
-        verdict, cpu_s = time.perf_counter() - begin, cpu_of(served.process.pid)
-        _wait_for_all(found.page)
-        whole = time.perf_counter() - begin
-    return {"printed_s": printed, "verdict_s": verdict, "whole_s": whole, "cpu_s": cpu_s}
+        printed = time.time() - begin
+        verdict, cpu_s = shown(found.page, served.at(), headline) - begin, cpu_of(served.process.pid)
+        rest = rested(found.page, "Looked for") - begin
+    return {"printed_s": printed, "verdict_s": verdict, "rest_s": rest, "cpu_s": cpu_s}
 
 
 def followed(browser: Browser, folder: Path, seconds: float) -> dict[str, float]:
@@ -121,7 +230,7 @@ def _blocked(page: Page) -> float:
 
 
 def _median(found: list[dict[str, float]]) -> dict[str, float]:
-    return {key: round(statistics.median(one[key] for one in found), 2) for key in found[0]}
+    return {key: _middle(one[key] for one in found) for key in found[0]}
 
 
 @contextlib.contextmanager
@@ -135,12 +244,14 @@ def _empty_page(folder: Path) -> Iterator[int]:
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     with chromium() as browser:
-        visited_empty = []
         with _empty_page(folder) as port:
-            for _ in range(options.repeats):
-                visited_empty.append(visited(browser, f"http://127.0.0.1:{port}", "Nothing", settled=False))
-        rows["empty page"] = _median(visited_empty)
-        _print("empty page", rows["empty page"])
+            address = f"http://127.0.0.1:{port}"
+            empty = _median([visited(browser, address, "Nothing", last="") for _ in range(options.repeats)])
+            ask = Click("ask", _button("Ask"), "Answered")
+            asked = _median([walked(browser, address, "Nothing", [ask])["ask"] for _ in range(options.repeats)])
+        rows["empty page"], rows["empty page, a click"] = empty, asked
+        _print("empty page", empty)
+        _print("empty page, a click", asked)
         shutil.copytree(SAMPLES / _SAMPLE, folder / _SAMPLE, dirs_exist_ok=True)
         rows["launch"] = _median([launched(browser, folder / _SAMPLE) for _ in range(options.repeats)])
         _print("launch, a sample run", rows["launch"])
@@ -164,17 +275,45 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 "first": _median(first),
                 "again": _median(again),
             }
-            _print(f"{ranks} ranks, opened first", _median(first))
-            _print(f"{ranks} ranks, again", _median(again))
+            for name, row in (("opened first", _median(first)), ("again", _median(again))):
+                _print(f"{ranks} ranks, {name}", row)
+                _print("  times the empty page", _ratios(row, empty), unit="x")
+        rows["clicks"] = clicked(browser, folder / "samples", options.repeats)
+        _print("a click, median", rows["clicks"]["median"])
+        _print("  times the empty page", _ratios(rows["clicks"]["median"], asked), unit="x")
         if options.follow:
             rows["following"] = followed(browser, folder, options.follow)
             _print(f"following, {options.follow:.0f} s", rows["following"])
     return rows
 
 
-def _print(name: str, row: dict[str, float]) -> None:
+def clicked(browser: Browser, samples: Path, repeats: int) -> dict[str, Any]:
+    """A walk over a folder of the sample runs, each time with a server of its own; the median of all clicks as well."""
+    shutil.copytree(SAMPLES, samples, dirs_exist_ok=True)
+    clicks = walk(open_run(samples / _SAMPLE).verdict.headline)
+    walks = []
+    for _ in range(repeats):
+        with dashboard(samples) as served:
+            walks.append(walked(browser, served.at(), "All numbers", clicks))
+    rows: dict[str, Any] = {}
+    for click in clicks:
+        rows[click.name] = _median([one[click.name] for one in walks])
+        _print(f"  click: {click.name}", rows[click.name])
+    return {**rows, "median": _median(list(rows.values()))}
+
+
+def _ratios(row: dict[str, float], empty: dict[str, float]) -> dict[str, float]:
+    """How many times as long as the empty page it takes, where that was measured of both."""
+    return {key: round(value / empty[key], 1) for key, value in row.items() if empty.get(key)}
+
+
+def _middle(values: Iterable[float]) -> float:
+    return round(statistics.median(values), 2)
+
+
+def _print(name: str, row: dict[str, float], unit: str = "s") -> None:
     print(
-        f"  {name:<28}" + "".join(f"{key.removesuffix('_s'):>10} {value:6.2f} s" for key, value in row.items()),
+        f"  {name:<28}" + "".join(f"{key.removesuffix('_s'):>10} {value:6.2f} {unit}" for key, value in row.items()),
         flush=True,
     )
 

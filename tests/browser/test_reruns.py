@@ -50,7 +50,7 @@ def test_a_filter_does_not_draw_the_whole_page_again(browser: Browser, served: S
         write_run(tmp_path / name)
     with dashboard(tmp_path) as folder:
         for address, until, act, answer in (
-            (served.at("collectives"), "Sorted by", chosen("Collective", "reduce-scatter"), "calls, "),
+            (served.at("collectives"), "Sorted by", chosen("Collective", "reduce-scatter 135"), "17\u00a0calls"),
             (served.at(), "Coverage", chosen("Step", "12"), "Every step of rank"),
             (folder.at(), "All numbers", searched, "No run matches all search words"),
         ):
