@@ -68,10 +68,14 @@ def card_px(title: str, value: str) -> int:
 
 @cache
 def component(name: str) -> Any:
-    """The component with the files NAME.js and NAME.css beside this module, and what components share (common.js)."""
+    """The component with the files NAME.js and, if it has a look, NAME.css beside this module, and what components
+    share (common.js)."""
     here = Path(__file__).parent
-    shared, own, css = ((here / file).read_text("utf-8") for file in ("common.js", f"{name}.js", f"{name}.css"))
-    return st.components.v2.component(f"diag_{name}", css=css, js=f"{shared}\n{own}")
+    shared, own = ((here / file).read_text("utf-8") for file in ("common.js", f"{name}.js"))
+    css = here / f"{name}.css"
+    return st.components.v2.component(
+        f"diag_{name}", css=css.read_text("utf-8") if css.exists() else None, js=f"{shared}\n{own}"
+    )
 
 
 def in_view(key: str, height: float) -> bool:

@@ -75,34 +75,45 @@ def _found(root: Path, open_run: Callable[[str], None], compare: Callable[[str, 
     with right:
         baseline = choose_baseline(root, runs_of(root)[0])
     words = searched.lower().split()
-    busy = any(state.live or outline_of(state) is None for state in map(state_of, runs_of(root)[0]))
-    st.fragment(_runs, run_every=DASHBOARD.runs_every_s if busy else DASHBOARD.idle_runs_every_s)(
-        root, words, baseline, busy, open_run, compare
-    )
+    _runs(root, words, baseline, open_run, compare)
 
 
+@st.fragment
 def _runs(
     root: Path,
     words: Sequence[str],
     baseline: Path | None,
-    busy: bool,
     open_run: Callable[[str], None],
     compare: Callable[[str, str], None],
 ) -> None:
+    """Draws the runs, again and again: how soon depends on what was drawn, which ``run_every`` cannot."""
+    busy = _draw_runs(root, words, baseline, open_run, compare)
+    every_s = DASHBOARD.runs_every_s if busy else DASHBOARD.idle_runs_every_s
+    component("pace")(key="pace", data={"ms": 1000 * every_s}, on_again_change=lambda: None)
+
+
+def _draw_runs(
+    root: Path,
+    words: Sequence[str],
+    baseline: Path | None,
+    open_run: Callable[[str], None],
+    compare: Callable[[str, str], None],
+) -> bool:
+    """Whether a run trains or waits for its analysis."""
     try:
         listed, jobs = runs_of(root)
     except DiagError as error:  # the folder is gone
         show_error(error, "The runs cannot be listed")
-        return
+        return False
     states = [state_of(run) for run in listed]
     rows = {state.path: row_for(root, state) for state in states}
     states.sort(key=lambda state: (not state.live, -rows[state.path].changed_ns * (not state.live)))
     matching = [state for state in states if rows[state.path].holds(words)]
-    waiting = sum(outline_of(state) is None for state in states)
-    st.caption(plain(_caption(root, len(states), len(matching), waiting, any(state.live for state in states))))
+    waiting, live = sum(outline_of(state) is None for state in states), any(state.live for state in states)
+    st.caption(plain(_caption(root, len(states), len(matching), waiting, live)))
     if not matching:
         st.info("No run matches all search words.", icon=":material/search_off:")
-        return
+        return waiting > 0 or live
     lines = {state.path: _line(state, rows[state.path]) for state in states}
     against = lines.get(baseline) if baseline is not None else None  # it may be gone since it was chosen
     ticked = _cockpit([lines[state.path] for state in matching], against, open_run)
@@ -127,8 +138,7 @@ def _runs(
         ]
     )
     _sorted(jobs)
-    if busy and not waiting and not any(state.live for state in states):
-        st.rerun()  # no run needs to be followed any more
+    return waiting > 0 or live
 
 
 def _caption(root: Path, runs: int, matches: int, waiting: int, live: bool) -> str:

@@ -64,3 +64,16 @@ def test_a_filter_does_not_draw_the_whole_page_again(browser: Browser, served: S
                 found.settle()
                 assert len(ends) == before
                 assert found.complaints == []
+
+
+def test_runs_are_analysed_while_one_looks_at_their_folder(browser: Browser, tmp_path: Path) -> None:
+    for number in range(4):
+        write_run(tmp_path / f"run{number}")
+    with dashboard(tmp_path) as folder, visit(browser, height=1400) as found:
+        ends = whole_runs(found.page)
+        found.open(folder.at(), until="4\u00a0runs in")
+        expect(found.page.get_by_text("not analysed yet")).to_have_count(0)
+        expect(found.page.get_by_text("waiting for analysis")).to_have_count(0)
+        found.settle()
+        assert len(ends) == 1
+        assert found.complaints == []
