@@ -154,8 +154,15 @@ class _Rank:
         return self.beat.phase.removeprefix(FAILED) if self.beat is not None and self.beat.failed else ""
 
     @property
-    def waits(self) -> bool:
+    def in_call(self) -> bool:
+        """Whether a collective that it called is not known to be finished."""
         return self.open and not self.silent and self.beat is not None and self.beat.may_wait
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits in a collective. One whose thread is blocked outside of the job does not, whatever the
+        Flight Recorder counts: where two calls end in another order than they began, its last one is the first."""
+        return self.in_call and not self.misses
 
     @property
     def in_phase_ns(self) -> int | None:
@@ -373,7 +380,7 @@ def _of_live(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], now_ns: in
             patience_ns = max(base_ns, SILENCE.own_times * pauses.period_ns)
             if any(rank.moves for rank in heard):
                 patience_ns = max(patience_ns, SILENCE.first_busy_s * 1e9)
-            elif not any(rank.waits for rank in heard):  # all may evaluate or save, which nothing announces
+            elif not any(rank.in_call for rank in heard):  # all may evaluate or save, which nothing announces
                 patience_ns = max(patience_ns, SILENCE.first_pause_s * 1e9)
             stuck = still_ns >= patience_ns
             state = State.STUCK if stuck else State.SLOW if still_ns > pauses.period_ns else State.TRAINING

@@ -416,6 +416,18 @@ def test_all_ranks_that_wait_for_one_lock_are_stuck_at_once(tmp_path: Path) -> N
     assert state.headline.replace("\u00a0", " ").endswith("ranks 0, 1 wait in flock /data/lock, at train.py:9 in load.")
 
 
+def test_a_rank_in_a_lock_waits_in_no_collective(tmp_path: Path) -> None:
+    """Two calls that ended in another order than they began: the Flight Recorder counts the first as the last one."""
+    run = tmp_path / "run"
+    training(run, {0: (1, 12, "between steps"), 1: (1, 12, "between steps")})
+    for rank, files in RunLayout(run).ranks().items():
+        blocked(files, recorder={"0": (67, 67 - rank)})
+    state = state_of(run, NOW)
+    assert state.stuck
+    assert [rank.rank for rank in state.behind] == []
+    assert state.headline.replace("\u00a0", " ").endswith("ranks 0, 1 wait in flock /data/lock, at train.py:9 in load.")
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"missing": False}, {"idle_since_ns": 0}, {"phase": "evaluation"}, {"idle_since_ns": LAST_END_NS + 9 * S}],
