@@ -62,7 +62,7 @@ def standing(run: Rundir) -> Standing:
     states: dict[str, list[int]] = {}
     for rank, record in sorted(run.ranks.items()):
         states.setdefault(_state(run, record), []).append(rank)
-    parts = [f"{spaced(listing(ranks))}: {words}" for words, ranks in states.items()]
+    parts = [f"{spaced(listing(ranks))}: {words.removeprefix('is ')}" for words, ranks in states.items()]
     missing = (run.world_size or 0) - len(run.ranks)
     if missing > 0:
         parts.append(f"no record of {spaced(counted(missing, 'rank'))}")

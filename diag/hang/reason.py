@@ -582,7 +582,8 @@ def _told(job: JobLogs, no_cause: NoCause, suspects: Sequence[Clue]) -> NoCause:
         lines = tuple(dict.fromkeys((*(hit.line for hit in (states[0], states[-1])), *no_cause.lines)))
         return replace(no_cause, headline=words, lines=lines)
     if (stacked := _stacked(job)) is not None:
-        return stacked
+        known = no_cause.headline if no_cause.headline != UNKNOWN else ""  # of a recorded run: since when, and where
+        return replace(stacked, headline=f"{known} {stacked.headline}".lstrip())
     if no_cause.headline != UNKNOWN:
         return no_cause
     if suspects:

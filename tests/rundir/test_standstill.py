@@ -428,6 +428,21 @@ def test_a_rank_in_a_lock_waits_in_no_collective(tmp_path: Path) -> None:
     assert state.headline.replace("\u00a0", " ").endswith("ranks 0, 1 wait in flock /data/lock, at train.py:9 in load.")
 
 
+def test_triage_of_ranks_in_one_lock_says_since_when_and_in_what(tmp_path: Path) -> None:
+    """Their stacks add that none of them is behind; they do not show what the call waits for."""
+    run = tmp_path / "run"
+    training(run, {0: (1, 12, "between steps"), 1: (1, 12, "between steps")})
+    for files in RunLayout(run).ranks().values():
+        blocked(files)
+        files.stacks.write_text(
+            'Current thread 0x1 (most recent call first):\n  File "/data/train.py", line 9 in load\n'
+            '  File "/data/train.py", line 30 in <module>\n'
+        )
+        os.utime(files.stacks, ns=(NOW, NOW))
+    text = triage([run]).headline.replace("\u00a0", " ")
+    assert "after step 11; ranks 0, 1 wait in flock /data/lock, at train.py:9 in load. Ranks 0, 1 are all in" in text
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"missing": False}, {"idle_since_ns": 0}, {"phase": "evaluation"}, {"idle_since_ns": LAST_END_NS + 9 * S}],
