@@ -42,9 +42,6 @@ class Recording(Topic, name="recording", fixed=True):
     idle_share = threshold(
         0.01, "fraction", "chosen: of a second. A thread that runs less is blocked, or polls now and then for a lock"
     )
-    most_socket_bytes = threshold(
-        1 << 18, "bytes", "chosen", "of the system's list of connections, in which a store's is looked for"
-    )
     longest_leaving_s = threshold(
         2.0,
         "s",

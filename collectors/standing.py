@@ -35,6 +35,7 @@ _CALLS: dict[str, dict[int, tuple[str, bool]]] = {
         212: ("receive", True), 260: ("wait for a child", False),
     },
 }  # fmt: skip
+_ADDRESS_BYTES = 128  # sockaddr_storage
 # Locks that are polled: a thread that waits for one sleeps between its attempts.
 _POLLED_LOCKS = ("torch/utils/file_baton.py", "filelock/_api.py", "portalocker/utils.py")
 _OF_LIBRARIES = tuple(
@@ -117,7 +118,7 @@ def call_of(native_id: int, proc: Path = Path("/proc/self"), store_port: str | N
     descriptor = int(fields[1], 16) if on_file else _polled(proc, int(fields[1], 16)) if name == "poll" else None
     place = _link(proc / f"fd/{descriptor}") if descriptor is not None else ""
     if place.startswith("socket:["):
-        peer = _peer(proc, place[8:-1])
+        peer = _peer(descriptor) if descriptor is not None else ""
         of_store = bool(peer) and peer.rpartition(":")[2] == (store_port or os.environ.get("MASTER_PORT", "29500"))
         place = f"from the store at {peer}" if of_store else f"from {peer}" if peer else ""
         return f"receive {place}".strip(), of_store
@@ -138,17 +139,22 @@ def _polled(proc: Path, address: int) -> int | None:
         return None
 
 
-def _peer(proc: Path, inode: str) -> str:
-    """``10.0.0.1:29500``, the other end of a TCP socket; "" where it is none."""
-    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        for line in _text(proc / "net" / name, RECORDING.most_socket_bytes).splitlines()[1:]:
-            fields = line.split()
-            if len(fields) > 9 and fields[9] == inode:
-                address, _, port = fields[2].partition(":")
-                words = bytes.fromhex(address)
-                raw = b"".join(words[at : at + 4][::-1] if sys.byteorder == "little" else words[at : at + 4]
-                               for at in range(0, len(words), 4))  # fmt: skip
-                return f"{socket.inet_ntop(family, raw).removeprefix('::ffff:')}:{int(port, 16)}"
+def _peer(descriptor: int) -> str:
+    """``10.0.0.1:29500``, the other end of a TCP connection of this process; "" where it is none. Asks libc: Python's
+    socket objects may change the mode of a descriptor, and the system's list of connections is long on a busy host."""
+    import ctypes  # not in each process that imports torch
+
+    address, size = ctypes.create_string_buffer(_ADDRESS_BYTES), ctypes.c_uint32(_ADDRESS_BYTES)
+    try:
+        if ctypes.CDLL(None).getpeername(descriptor, address, ctypes.byref(size)) != 0:
+            return ""
+    except (OSError, AttributeError):
+        return ""
+    family, port = struct.unpack_from("=H", address)[0], struct.unpack_from("!H", address, 2)[0]
+    if family == socket.AF_INET:
+        return f"{socket.inet_ntop(family, address.raw[4:8])}:{port}"
+    if family == socket.AF_INET6:
+        return f"{socket.inet_ntop(family, address.raw[8:24]).removeprefix('::ffff:')}:{port}"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -81,17 +82,34 @@ def test_a_pipe_of_a_child_may_take_its_time() -> None:
     assert not place.missing
 
 
-@pytest.mark.parametrize("of_store", [True, False])
-def test_only_the_jobs_store_counts_as_missing(of_store: bool) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
+@pytest.mark.parametrize(("host", "of_store"), [("127.0.0.1", True), ("127.0.0.1", False), ("::1", True)])
+def test_only_the_jobs_store_counts_as_missing(host: str, of_store: bool) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if family == socket.AF_INET6 and not _has(host):
+        pytest.skip("this machine has no IPv6")
+    with socket.create_server((host, 0), family=family) as server:
         port = server.getsockname()[1]
-        ours = socket.create_connection(("127.0.0.1", port))
+        ours = socket.create_connection((host, port))
         theirs, _ = server.accept()
         with waiting(lambda: ours.recv(1), theirs.close) as thread:
             assert thread.native_id is not None
             call, missing = call_of(thread.native_id, store_port=str(port) if of_store else "1")
         ours.close()
-    assert (call, missing) == (f"receive from {'the store at ' if of_store else ''}127.0.0.1:{port}", of_store)
+    assert (call, missing) == (f"receive from {'the store at ' if of_store else ''}{host}:{port}", of_store)
+
+
+def test_a_pair_of_sockets_has_no_address() -> None:
+    ours, theirs = socket.socketpair()
+    with waiting(lambda: ours.recv(1), theirs.close) as thread:
+        assert thread.native_id is not None
+        assert call_of(thread.native_id) == ("receive", False)
+    ours.close()
+
+
+def _has(host: str) -> bool:
+    with contextlib.suppress(OSError), socket.create_server((host, 0), family=socket.AF_INET6):
+        return True
+    return False
 
 
 def test_a_thread_that_runs_is_idle_since_never() -> None:
