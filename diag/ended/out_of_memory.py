@@ -74,9 +74,15 @@ MESSAGES: Mapping[str, Message] = {
         r"(?P<size>[\d.]+ ?[KMGT]?i?B)",
     ),
     "other-out-of-memory": Message(
-        ("NPU out of memory", "XPU out of memory", "MPS backend out of memory", "MODULE:PT_DEVMEM Allocation failed"),
+        (
+            "NPU out of memory",
+            "XPU out of memory",
+            "MPS backend out of memory",
+            "MODULE:PT_DEVMEM Allocation failed",
+            "ERROR_OUT_OF_DEVICE_MEMORY",
+        ),
         r"(?:NPU|XPU) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ [KMGT]iB))?|MPS backend out of memory|"
-        r"MODULE:PT_DEVMEM Allocation failed",
+        r"MODULE:PT_DEVMEM Allocation failed|\b(?:ZE|UR)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY\b",
     ),
     "paddle-out-of-memory": Message(
         ("Out of memory error on GPU",),

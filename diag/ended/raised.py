@@ -13,7 +13,8 @@ from diag.ended.policy import ENDED
 _OF_THE_GROUP = (
     "DistBackendError", "DistNetworkError", "DistStoreError", "ChildFailedError", "CalledProcessError",
     "ProcessExitedException", "ProcessRaisedException", "ncclUnhandled", "ncclSystemError", "ncclInternalError",
-    "ncclRemoteError", "SignalException", "RendezvousTimeoutError", "RendezvousConnectionError", "NCCL error",
+    "ncclRemoteError", "SignalException", "RendezvousTimeoutError", "RendezvousConnectionError",
+    "RendezvousClosedError", "NCCL error",
     "NCCL Error", "unhandled system error",
     "NCCL communicator was aborted", "Watchdog caught", "collective operation timeout", "timed out in blocking wait",
     "Connection closed by peer", "Connection was likely closed", "Application timeout", "Socket Timeout",
@@ -21,7 +22,7 @@ _OF_THE_GROUP = (
     "remote process exited", "store->get", "monitoredBarrier", "Detected mismatch between collectives",
     "failed to synchronize", "Gloo connectFullMesh failed", "gloo/transport", "Horovod has been shut down",
     "HorovodInternalError", "Horovod detected that one or more processes", "Collective ops is aborted by",
-    "DEADLINE_EXCEEDED", "heartbeat timeout", "stopped sending heartbeats",
+    "DEADLINE_EXCEEDED", "heartbeat timeout", "stopped sending heartbeats", "ActorDiedError", "The actor died",
 )  # fmt: skip
 # These messages also come from other connections of the rank: to a data server, or to its DataLoader's workers.
 _OF_ANY_CONNECTION = (

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 from diag.ended.model import Culprit, short_host
 from diag.hang.classes import CLASSES
+from diag.hang.classes.base import Hit
 from diag.hang.classes.processes import SAYS
-from diag.hang.job import JobLogs
-from diag.hang.model import MOST_RANKS, Line, Role, absent_of, grouped
+from diag.hang.job import JobLogs, culprit_of
+from diag.hang.model import MOST_RANKS, Line, Role, Speaker, absent_of, grouped
 from diag.hang.numbering import Member, Numbering
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.text.prefixes import at_ns
@@ -101,10 +102,56 @@ def speaker_of(job: JobLogs, line: Line) -> Culprit:
     culprit = job.culprit(line)
     if culprit.rank is not None:
         return culprit
+    if (spawned := _spawned(job, line)) is not None:
+        return of_process(job, spawned, int(spawned.groups["process"]))
     rank = _rank_by_launcher(job, line, culprit.host)
+    rank = _rank_beside(job, line) if rank is None else rank
+    rank = _rank_by_paddle(job, line) if rank is None else rank
+    # Where a job has one process, all that is not of its launcher is of that one.
+    if rank is None and job.logs.world_size == 1 and line.source not in ("kernel", "launcher"):
+        rank = 0
     if rank is None:
         return culprit
     return job.of_rank(rank, culprit.host)
+
+
+def of_process(job: JobLogs, hit: Hit, number: int) -> Culprit:
+    """The culprit for the number of a process among those of its launcher: the local rank, and on one host the rank."""
+    host = hit.line.speaker.host or job.host_of_path(hit.line.path)
+    process = job.find_process(host=host, local_rank=number, path=hit.line.path)
+    if process is not None:
+        return culprit_of(process)
+    return job.of_rank(number, host) if len(job.hosts) <= 1 else Culprit(host=host)
+
+
+def is_tied(job: JobLogs, line: Line) -> bool:
+    """Whether the lines around a line without a prefix say whose it is."""
+    alone = job.logs.world_size == 1 and line.source not in ("kernel", "launcher")
+    beside = (_rank_beside(job, line), _rank_by_paddle(job, line))
+    return alone or _spawned(job, line) is not None or any(rank is not None for rank in beside)
+
+
+def _spawned(job: JobLogs, line: Line) -> Hit | None:
+    """The line of torch.multiprocessing above, "-- Process 1 terminated with the following error", where a line
+    belongs to what it quotes."""
+    if line.speaker != Speaker() or line.source in ("launcher", "kernel"):
+        return None
+    above = [
+        hit
+        for hit in job.named("spawned")
+        if hit.line.path == line.path and 0 < line.number - hit.line.number <= HANG_RULES.traceback_reach
+    ]
+    return above[-1] if above else None
+
+
+def _rank_beside(job: JobLogs, line: Line) -> int | None:
+    """The rank in the line that torch_npu prints below its exception."""
+    below = (
+        hit
+        for hit in job.named("npu-error")
+        if hit.line.path == line.path and 0 < hit.line.number - line.number <= HANG_RULES.rank_beside_reach
+    )
+    return next((int(hit.groups["rank"]) for hit in below), None)
 
 
 def _rank_by_launcher(job: JobLogs, line: Line, host: str) -> int | None:
@@ -158,6 +205,32 @@ def _offsets_of_local(job: JobLogs) -> dict[str, set[int]]:
         for path, rank, local, group in numbers
         if rank is not None and local is not None and (is_world(group) or group == _UNKNOWN)
     )
+
+
+def actor_above(job: JobLogs, line: Line) -> dict[str, str]:
+    """Name, process and address of the actor that Ray prints above a line: ``name``, ``pid``, ``ip``, as far as they
+    are there."""
+    return {
+        hit.groups["key"]: hit.groups["value"]
+        for hit in job.named("ray-actor")
+        if hit.line.path == line.path and 0 < line.number - hit.line.number <= HANG_RULES.actor_reach
+    }
+
+
+def _listed(hit: Hit) -> list[int]:
+    return [int(number) for number in re.findall(r"\d{1,9}", hit.groups.get("ranks") or hit.groups["rank"])]
+
+
+def _rank_by_paddle(job: JobLogs, line: Line) -> int | None:
+    """The rank whose log Paddle's launcher shows: until 2.2 that of its first process, later that of the one that
+    failed."""
+    if line.speaker != Speaker() or line.source in ("nccl", "kernel", "launcher"):
+        return None
+    first = {rank for hit in job.named("paddle-aborted") if hit.line.path == line.path for rank in _listed(hit)}
+    if 0 in first:
+        return 0
+    failed = {rank for hit in job.named("paddle-exited") if hit.line.path == line.path for rank in _listed(hit)}
+    return failed.pop() if len(failed) == 1 else None
 
 
 # -- Watchdogs: collectives that timed out, by group -------------------------------------------------------------------

@@ -78,6 +78,10 @@ class HangRules(Topic, name="hang-rules"):
     perhaps_a_victim = threshold(0.45, "confidence")
     first_of_many = threshold(0.3, "confidence")
     traceback_reach = threshold(200, "lines")
+    frame_reach = threshold(
+        4, "lines", "chosen", "lines from a frame to its exception (source, carets), or to the words of a chain"
+    )
+    rank_beside_reach = threshold(2, "lines", "chosen", "lines from an exception of torch_npu to the rank below it")
     tiny_collective = threshold(8, "elements", "chosen", "elements: a barrier, a flag, a length")
     early_collectives = threshold(
         5, "collectives", "chosen", "the first collectives: the barrier behind which one rank prepares"

@@ -15,7 +15,7 @@ from diag.ended.state import EndedWell, Standing
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
 from diag.hang.confidence import doubts_of, fitted, named
-from diag.hang.failures import STEP, TIMED_OUT, Timeout, ended_well, groups_of, in_order, timeouts_of
+from diag.hang.failures import STEP, TIMED_OUT, Timeout, actor_above, ended_well, groups_of, in_order, timeouts_of
 from diag.hang.flight import FlightFindings
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Known, Line, Logs, Role, RuledOut, Triage, absent_of
@@ -115,11 +115,7 @@ def _worker_died(job: JobLogs, died: Sequence[Hit]) -> NoCause:
 
 def _actor_words(job: JobLogs, died: Hit) -> str:
     """As the line says it, with the name, process and address of the actor that Ray prints before it."""
-    known = {
-        hit.groups["key"]: hit.groups["value"]
-        for hit in job.named("ray-actor")
-        if hit.line.path == died.line.path and 0 < died.line.number - hit.line.number <= HANG_RULES.actor_reach
-    }
+    known = actor_above(job, died.line)
     parts = [known.get("name", ""), f"pid {known['pid']}" if "pid" in known else "", known.get("ip", "")]
     words = ", ".join(part for part in parts if part)
     return died.sentence.replace(" die", f" die ({words})", 1) if words else died.sentence

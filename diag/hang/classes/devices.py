@@ -63,13 +63,21 @@ _DEVICES = (
                 "ROCm reports an exception of GPU {bus_id}[: {reason}].",
             ),
             "amdgpu-timeout": LogPattern(
-                ("*ERROR* ring ", "GPU reset begin", "uncorrectable hardware errors detected"),
-                r"amdgpu[^\n]*\*ERROR\* ring (?P<ring>\S+) timeout|"
-                r"amdgpu (?P<bus_id>[0-9a-fA-F:]{7,}\.[0-7]): (?:amdgpu: )?(?:GPU reset begin|[1-9]\d* uncorrectable "
-                r"hardware errors detected)",
-                "kernel log of amdgpu, Linux 5.4+; drivers/gpu/drm/amd/amdgpu/amdgpu_job.c, amdgpu_device.c, "
-                "amdgpu_ras.c",
-                "The driver reports that the GPU[ at {bus_id}] does not answer[: ring {ring} timed out].",
+                (
+                    "*ERROR* ring ",
+                    "*ERROR* amdgpu: ring ",
+                    "GPU reset",
+                    "VRAM is lost",
+                    "uncorrectable hardware errors detected",
+                ),
+                # The other GPUs of a hive are reset as well, and each of them reports that it succeeded.
+                r"amdgpu (?P<bus_id>[0-9a-fA-F:]{7,}\.[0-7]): (?:amdgpu: )?(?:GPU reset(?: begin| failed|\s*$)|"
+                r"[1-9]\d* uncorrectable hardware errors detected)|amdgpu[^\n]*\*ERROR\* (?:amdgpu: )?ring "
+                r"(?:(?P<ring>\S+) timeout|(?P<tested>\S+) test failed)|amdgpu[^\n]*VRAM is (?P<memory>lost)",
+                "kernel log of amdgpu, Linux 4.15+; drivers/gpu/drm/amd/amdgpu/amdgpu_job.c, amdgpu_device.c, "
+                "amdgpu_ring.c, soc15.c, amdgpu_ras.c",
+                "The driver reports that the GPU[ at {bus_id}] does not answer[: ring {ring} timed out]"
+                "[: ring {tested} failed its test][: its memory was {memory} in a reset].",
             ),
             "driver-init-failed": LogPattern(
                 ("RmInitAdapter failed", "rm_init_adapter failed"),
@@ -152,6 +160,14 @@ _DEVICES = (
                 "A call of the runtime failed[ ({call})][ ({function})]: {error}.",
                 support=NAMES_AN_EFFECT,
                 unless=("out of memory", *_HARDWARE),
+            ),
+            "level-zero": LogPattern(
+                ("ZE_RESULT_ERROR_", "UR_RESULT_ERROR_"),
+                r"\b(?P<error>(?:ZE|UR)_RESULT_ERROR_[A-Z_]+)\b",
+                "oneAPI 2022+; Level Zero, ze_api.h; unified-runtime, ur_api.h",
+                "A call of Level Zero, the runtime of Intel's GPUs, failed: {error}.",
+                support=NAMES_AN_EFFECT,
+                unless=("OUT_OF_DEVICE_MEMORY",),
             ),
             "rocm-memory-fault": LogPattern(
                 ("Memory access fault by GPU", "HSA_STATUS_ERROR"),

@@ -139,6 +139,13 @@ ENDS: dict[str, LogPattern] = {
         "vLLM saw worker [{rank}][{ranks}] die, which printed no reason here.",
         SUGGESTS,
     ),
+    "pycharm-exited": confirms(
+        ("Process finished with exit code ",),
+        r"^Process finished with exit code (?P<exitcode>-?\d+)(?: \(0x[0-9A-Fa-f]+\))?\s*$",
+        "PyCharm; platform/lang-api, ProcessTerminatedListener.java",
+        "The program ended with exit code {exitcode}.",
+        SUGGESTS,
+    ),
     "mindspore-exited": confirms(
         ("exit with exception.",),
         r"Worker process (?P<pid>\d+) exit with exception\.",

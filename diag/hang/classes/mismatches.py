@@ -297,14 +297,23 @@ _CALLS = (
                 SUGGESTS,
             ),
             "node-lost": confirms(
-                ("has been marked dead", "Task launch for", "Node failure on ", "marked as not ready", "NodeNotReady "),
-                r"node with node id: \S+ and (?:ip|address): (?P<host>[\w.:-]+) has been marked dead|Task launch for "
-                r"\S+ failed on node (?P<node>[\w.-]+): (?P<why>.+)|srun: error: Node failure on (?P<failed>[\w.-]+)|"
+                (
+                    "has been marked dead",
+                    "Task launch for",
+                    "Node failure on ",
+                    "marked as not ready",
+                    "NodeNotReady ",
+                    "its node has died. Node Id",
+                ),
+                r"dead because its node has (?P<ended>died)\. Node Id: |node with node id: \S+ and (?:ip|address): "
+                r"(?P<host>[\w.:-]+) has been marked dead|Task launch for \S+ failed on node (?P<node>[\w.-]+): "
+                r"(?P<why>.+)|srun: error: Node failure on (?P<failed>[\w.-]+)|"
                 r"[Nn]ode (?P<not_ready>[\w.-]+) (?:is|has been|was) marked as not ready|\bNodeNotReady +\S.*Node "
                 r"(?:(?P<named>[\w.-]+) )?(?:is not ready|status is now: NodeNotReady)",
                 "Ray, Slurm, Kubernetes; ray/gcs, src/srun/libsrun/launch.c, src/api/step_launch.c, "
                 "pkg/controller/nodelifecycle",
-                "[Node {host} no longer answers Ray.][The scheduler could not start its task on {node}: {why}.]"
+                "[Node {host} no longer answers Ray.][Ray lost the node of an actor: it has {ended}.]"
+                "[The scheduler could not start its task on {node}: {why}.]"
                 "[The scheduler lost node {failed}.][Kubernetes lost node {not_ready}.][Kubernetes lost node {named}.]",
             ),
             "coordination-barrier": confirms(

@@ -265,6 +265,14 @@ CLASSES = (
                 "gloo's connection to {peer} ended: {error}.",
                 support=SUGGESTS,
             ),
+            "c10d-connection": LogPattern(
+                ("Connection reset by peer", "Broken pipe"),
+                r"^(?:torch\.distributed\.)?(?:RuntimeError|Dist\w{1,20}Error): (?:\[Errno \d+\] )?"
+                r"(?P<error>Connection reset by peer|Broken pipe)\.?\s*$",
+                "torch 1.0+; torch/csrc/distributed/c10d/Utils.hpp, socket.cpp",
+                "torch's connection to another process ended: {error}.",
+                support=SUGGESTS,
+            ),
             "mpi-peer": confirms(
                 ("Peer host:",),
                 r"^\s*Peer host: +(?P<host>[\w.-]+)",

@@ -106,8 +106,8 @@ def _shell(number: int) -> LogPattern:
 
 
 _UCX = r"(?:\[(?P<host>[^:\]\s]+):(?P<pid>\d+)\s*:\d+:\d+\] )?"
-# glog's handler, in Caffe2, Paddle and torchcomms
-_GLOG = r"\*\*\* {} \(@0x[0-9a-f]+\) received by PID \d+"
+# The handlers of glog, in Caffe2, Paddle and torchcomms, and of Abseil, in JAX and libtpu
+_GLOG = r"\*\*\* {} (?:\(@(?:0x[0-9a-f]+|\(nil\))\)(?:, see \S+)? )?received by PID \d+"
 _WORDS = {
     9: "Killed",
     7: "Bus error",
@@ -154,7 +154,8 @@ CLASSES = (
                     "low on resource: memory",
                     "tried to allocate more memory than is available",
                 ),
-                r"OOMKilled|[Dd]etected \d+ oom[-_]kill|OOM Killed|by the OOM killer|due to the node running low "
+                r"(?:^(?P<host>[a-z0-9][a-z0-9.-]{0,252}) +\d+/\d+ +)?OOMKilled|[Dd]etected \d+ oom[-_]kill|"
+                r"OOM Killed|by the OOM killer|due to the node running low "
                 r"on memory|TERM_MEMLIMIT: job killed|Exceeded job memory limit|exceeded memory limit \([^)]*\), being "
                 r"killed|PBS: job killed: mem \S+ exceeded|systemd-oomd killed|The node was low on resource: memory|"
                 r"[Nn]otebook tried to allocate more memory than is available",
@@ -162,6 +163,13 @@ CLASSES = (
                 "The host's memory, or the limit of the container or job, was used up.",
                 support=NAMES_AN_EFFECT,
                 unless=("potential root causes", "common causes include"),  # Ray lists what may have happened
+            ),
+            "pod-described": confirms(
+                ("Name:  ",),
+                r"^Name: {2,}(?P<host>[a-z0-9][a-z0-9.-]{0,252})\s*$",
+                "kubectl describe; k8s.io/kubectl/pkg/describe/describe.go",
+                "kubectl describes {host}.",
+                SUGGESTS,
             ),
             "ray-worker-died": confirms(
                 ("exit type: SYSTEM_ERROR",),
@@ -215,7 +223,7 @@ CLASSES = (
             "shell-sigbus": _shell(7),
             "ompi-sigbus": _of_open_mpi(7),
             "caught-sigbus": LogPattern(
-                ("Caught signal 7 (Bus error", "Fatal Python error: Bus error", "*** SIGBUS (@"),
+                ("Caught signal 7 (Bus error", "Fatal Python error: Bus error", "*** SIGBUS "),
                 _UCX + r"Caught signal 7 \(Bus error|Fatal Python error: Bus error|" + _GLOG.format("SIGBUS"),
                 "UCX's handler; Python 3.3+; glog; ucs/debug/debug.c; Python faulthandler",
                 "The process caught a bus error.",
@@ -280,7 +288,7 @@ CLASSES = (
                 (
                     "Caught signal 11 (Segmentation fault",
                     "Fatal Python error: Segmentation fault",
-                    "*** SIGSEGV (@",
+                    "*** SIGSEGV ",
                 ),
                 _UCX
                 + r"Caught signal 11 \(Segmentation fault|Fatal Python error: Segmentation fault|"
@@ -347,6 +355,19 @@ CLASSES = (
                 printed_by="any Python; Python traceback module",
                 says="A Python traceback begins.",
                 support=SUGGESTS,
+            ),
+            "chained": confirms(
+                ("The above exception was the direct cause of", "During handling of the above exception"),
+                printed_by="any Python; Python traceback module",
+                says="The exception above led to another one.",
+                support=SUGGESTS,
+            ),
+            "frame": confirms(
+                ('", line ',),
+                r'^\s*File "[^"\n]{1,400}", line \d+',
+                "any Python; Python traceback module",
+                "A frame of a Python traceback.",
+                SUGGESTS,
             ),
             "exception": confirms(
                 ("Error", "Exception", "KeyboardInterrupt", "StopIteration", "SystemExit"),
@@ -523,9 +544,11 @@ CLASSES = (
                     "got signal: 15",
                     "Received 15 death signal",
                     "Received Signals.SIGTERM death signal",
+                    "*** SIGTERM received by PID",
                 ),
-                r"Process \d+ got signal: 15\b|Received (?:15|Signals\.SIGTERM) death signal, shutting down workers",
-                "torch 1.9+; torch/distributed/elastic/agent/server/api.py",
+                r"Process \d+ got signal: 15\b|Received (?:15|Signals\.SIGTERM) death signal, shutting down workers|"
+                r"\*\*\* SIGTERM received by PID \d+",
+                "torch 1.9+, JAX; torch/distributed/elastic/agent/server/api.py, Abseil's failure_signal_handler.cc",
                 "The launcher was asked to stop (SIGTERM) by a scheduler, a person, or another node that failed.",
                 support=WAS_ASKED,
             ),

@@ -350,6 +350,13 @@ CLASSES = (
                 says="The job ended, and this host only ran the daemon of mpirun.",
                 support=SUGGESTS,
             ),
+            "npu-error": confirms(
+                ("RankID:",),
+                r"\(PID:(?P<pid>\d+), Device:-?\d+, RankID:(?P<rank>\d+)\) ERR\d+",
+                "torch_npu 2.1+; torch_npu/csrc/core/npu/NPUException.cpp",
+                "torch_npu names the process that failed: rank {rank}.",
+                SUGGESTS,
+            ),
             "hccp-in-use": confirms(
                 ("Failed to initialize the HCCP process",),
                 printed_by="CANN 6+; the error code EJ0001",
@@ -388,9 +395,10 @@ CLASSES = (
             "pod-restarts": confirms(
                 ("Back-off restarting failed container", "CrashLoopBackOff"),
                 r"[Bb]ack-?[Oo]ff (?:\w+ )?restarting failed container[ =]?(?:[\w.-]+)?(?: in pod (?P<pod>[\w.-]+)|"
-                r"[ =]+pod=(?P<named>[\w.-]+))?|CrashLoopBackOff",
+                r"[ =]+pod=(?P<named>[\w.-]+))?|(?:^(?P<row>[a-z0-9][a-z0-9.-]{0,252}) +\d+/\d+ +(?:Init:)?)?"
+                r"CrashLoopBackOff",
                 "Kubernetes; pkg/kubelet/kuberuntime/kuberuntime_manager.go",
-                "A container[ of pod {pod}][ of pod {named}] fails each time that it is started.",
+                "A container[ of pod {pod}][ of pod {named}][ of pod {row}] fails each time that it is started.",
                 SUGGESTS,
             ),
             "gaudi-failed": confirms(
@@ -443,11 +451,12 @@ CLASSES = (
                     "terminated by signal SIGABRT",
                     "Signal 6 (SIGABRT)",
                     "Fatal Python error: Aborted",
+                    "*** SIGABRT ",
                 ),
                 r"^(?:\S+: line \d+: *)?(?:\d+ +)?Aborted\s*(?:$|\(core dumped\)|[\w./]*(?:python|torchrun|deepspeed|"
                 r"accelerate))|^zsh: abort\b|^fish: Job .{0,400} terminated by signal SIGABRT|"
-                r"Fatal Python error: Aborted",
-                "any shell; bash, sh, zsh, fish; Python faulthandler",
+                r"Fatal Python error: Aborted|\*\*\* SIGABRT (?:\(@\S+ )?received by PID \d+",
+                "any shell; bash, sh, zsh, fish; Python faulthandler; glog and Abseil, failure_signal_handler.cc",
                 "A process aborted (SIGABRT).",
                 SUGGESTS,
             ),

@@ -19,6 +19,7 @@ from diag.hang.classes.base import Hit
 from diag.hang.failures import (
     TIMED_OUT,
     GroupTimeouts,
+    actor_above,
     ended_well,
     failed,
     groups_of,
@@ -99,8 +100,16 @@ def _lost_nodes(job: JobLogs) -> list[Clue]:
     hits = job.named("node-lost")
     if not hits:
         return []
-    hosts = who_said_so(Report(tuple(hit.groups[name] for name in _LOST if name in hit.groups)) for hit in hits).named
-    return [clue_of("missing_rank", hits, [job.of_host(host) for host in hosts], hits[0].sentence)]
+    hosts = who_said_so(Report(_hosts_of(job, hit)) for hit in hits).named
+    note = next((hit.sentence for hit in hits if "ended" not in hit.groups), hits[0].sentence)
+    return [clue_of("missing_rank", hits, [job.of_host(host) for host in hosts], note)]
+
+
+def _hosts_of(job: JobLogs, hit: Hit) -> tuple[str, ...]:
+    """The nodes that a line names; of an actor of Ray whose node died, the address above the line."""
+    named = tuple(hit.groups[name] for name in _LOST if name in hit.groups)
+    address = actor_above(job, hit.line).get("ip") if "ended" in hit.groups else None
+    return named if address is None else (*named, address)
 
 
 def _registered(job: JobLogs) -> list[Clue]:

@@ -117,7 +117,8 @@ def _lost(job: JobLogs) -> list[Clue]:
         return []
     nameless, hits = [hit for hit in hits if "peer" not in hit.groups], [hit for hit in hits if "peer" in hit.groups]
     if not hits:
-        note = f"{nameless[0].sentence} This version of NCCL does not print the peer."
+        who = "This version of NCCL" if nameless[0].line.source == "nccl" else "The program"
+        note = f"{nameless[0].sentence} {who} does not print the peer."
         return [clue_of("net_connection_lost", nameless, [], note, confidence=HANG_EVIDENCE.suggests)]
     complaints = [_Complaint(job.culprit(hit.line).host, job.resolve(hit.groups["peer"]), hit) for hit in hits]
     # A connection within the host is to a thread or a process that lost another one.

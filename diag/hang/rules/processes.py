@@ -16,7 +16,7 @@ from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
 from diag.hang.classes.launchers import ABORTED, ENDS, EXCEPTION, ended_as
 from diag.hang.classes.waiting import WAITED_FOR_OTHERS
-from diag.hang.failures import FailedRank, Timeout, failed_ranks, speaker_of, timeouts_of, went_on
+from diag.hang.failures import FailedRank, Timeout, failed_ranks, is_tied, of_process, speaker_of, timeouts_of, went_on
 from diag.hang.job import JobLogs, culprit_of, distinct
 from diag.hang.model import Line, Role, Speaker
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
@@ -96,15 +96,6 @@ def _reported(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> list[Cu
     return [who_ended(job, hit, blocks)]
 
 
-def of_process(job: JobLogs, hit: Hit, number: int) -> Culprit:
-    """The culprit for the number of a process among those of its launcher: the local rank, and on one host the rank."""
-    host = hit.line.speaker.host or job.host_of_path(hit.line.path)
-    process = job.find_process(host=host, local_rank=number, path=hit.line.path)
-    if process is not None:
-        return culprit_of(process)
-    return job.of_rank(number, host) if len(job.hosts) <= 1 else Culprit(host=host)
-
-
 def by_signal(job: JobLogs) -> list[Clue]:
     blocks = job.once(failed_ranks)
     clues = [clue for name in _BY_SIGNAL if (clue := _of_signal(job, name, blocks)) is not None]
@@ -148,6 +139,9 @@ def _host_of_end(job: JobLogs, hit: Hit) -> str:
     other = next((name for start, name in _HOSTS_BESIDE.items() if hit.name.startswith(start)), None)
     if "host" in hit.groups or other is None:
         return hit.groups.get("host", "")
+    pods = [pod for pod in job.named("pod-described") if pod.line.path == hit.line.path]
+    if above := [pod for pod in pods if pod.line.number < hit.line.number]:
+        return above[-1].groups["host"]
     beside = {
         found.groups.get("host") or found.groups["node"]
         for found in job.named(other)
@@ -222,6 +216,7 @@ def _of_signal(job: JobLogs, name: str, blocks: tuple[FailedRank, ...]) -> Clue 
         return _kernel_alone(kernel)
     ended = _named_ones(ended)
     culprits = distinct([entry.culprit for entry in ended])
+    culprits = tuple(culprit for culprit in culprits if _names_anybody(culprit)) or culprits
     hosts = {culprit.host for culprit in culprits} | {""}
     nameless = [entry for entry in kernel if entry.culprit.rank is None and entry.culprit.host in hosts]
     confirming = [entry.hit for entry in kernel if entry.culprit in culprits or entry in nameless]
@@ -493,12 +488,13 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
         # The interpreter itself prints that it finds no module to run, without a traceback, and ends.
         begin = hit.line if hit.name == "no-module" else _traceback_of(tracebacks, hit)
         culprit = _culprit_of_traceback(job, hit.line, by_path.get(hit.line.path, []))
-        if begin is None and hit.line.speaker == Speaker() and not blocks:
-            culprit = Culprit()  # nothing ties a line without frames to the processes of its file
+        if begin is None and hit.line.speaker == Speaker() and not blocks and not is_tied(job, hit.line):
+            culprit = Culprit()  # nothing ties a line without a traceback to the processes of its file
+        begin = begin or _cut_traceback(job, hit.line)
         key = (culprit.rank, culprit.host) if culprit.rank is not None else (hit.line.path, culprit.host)
         message = hit.groups.get("message", "")
         alone = begin is None and (_is_last_word(job, hit.line) or _ended_after(job, hit.line))
-        if begin is not None or culprit.rank is not None or blocks or alone or _OF_THE_SYSTEM.match(message):
+        if begin is not None or culprit.rank is not None or blocks or alone or _is_fatal(message):
             exceptions.setdefault(
                 key,
                 RankException(culprit, hit.groups.get("exception", "ModuleNotFoundError"), message, hit.line, begin),
@@ -513,7 +509,8 @@ def _of_cpp(job: JobLogs) -> list[RankException]:
     exceptions: dict[object, RankException] = {}
     for hit in job.named("cpp-exception"):
         line = hit.line
-        after = (what for what in whats if what.line.path == line.path and 0 <= what.line.number - line.number <= _WHAT)
+        reach = _WHAT if line.speaker == Speaker() else _WHAT_OF_SPEAKER
+        after = (what for what in whats if what.line.path == line.path and 0 <= what.line.number - line.number <= reach)
         what = next((what for what in after if what.line.speaker == line.speaker), None)
         said = what.line if what is not None else line
         message = what.groups["message"] if what is not None else ""
@@ -527,6 +524,7 @@ def _of_cpp(job: JobLogs) -> list[RankException]:
 
 
 _WHAT = 2  # lines from "terminate called" to "what():"
+_WHAT_OF_SPEAKER = 64  # the same where lines of other processes may come in between
 
 
 def _culprit_of_traceback(job: JobLogs, line: Line, blocks: list[FailedRank]) -> Culprit:
@@ -561,11 +559,36 @@ def _traceback_of(tracebacks: dict[_Voice, list[Line]], hit: Hit) -> Line | None
     return begun[at] if at >= 0 and line.number - begun[at].number <= HANG_RULES.traceback_reach else None
 
 
+def _cut_traceback(job: JobLogs, line: Line) -> Line | None:
+    """The last frame above an exception, or the line that it led to another one, where the beginning of its traceback
+    is not in the log."""
+    around = job.once(_frames)
+    at = bisect_left(around.get((line.path, "frame"), []), line.number, key=lambda frame: frame.number) - 1
+    if at >= 0 and line.number - around[line.path, "frame"][at].number <= HANG_RULES.frame_reach:
+        return around[line.path, "frame"][at]
+    after = around.get((line.path, "chained"), [])
+    at = bisect_right(after, line.number, key=lambda chained: chained.number)
+    return line if at < len(after) and after[at].number - line.number <= HANG_RULES.frame_reach else None
+
+
+def _frames(job: JobLogs) -> dict[tuple[str, str], list[Line]]:
+    """By file, the frames of tracebacks, and the lines between the exceptions of a chain, in order."""
+    lines: dict[tuple[str, str], list[Line]] = defaultdict(list)
+    for hit in job.named("frame", "chained"):
+        lines[hit.line.path, hit.name].append(hit.line)
+    return lines
+
+
+def _is_fatal(message: str) -> bool:
+    """Whether few programs get over an exception with this message: a limit of the system, a worker that is gone."""
+    return _OF_THE_SYSTEM.match(message) is not None or lost_worker(message) is not None
+
+
 def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
     # A line without a traceback may come from a program that went on, unless processes ended after it.
     if about_others(f"{raised.name}: {raised.message}") or raised.line in job.once(_of_waits):
         return False
-    ended = _OF_THE_SYSTEM.match(raised.message) or _ended_after(job, raised.line) or _is_last_word(job, raised.line)
+    ended = _is_fatal(raised.message) or _ended_after(job, raised.line) or _is_last_word(job, raised.line)
     if raised.traceback is None and not ended:
         return False
     if went_on(job, raised.line):
@@ -593,8 +616,9 @@ def _is_last_word(job: JobLogs, line: Line) -> bool:
 
 
 def _of_waits(job: JobLogs) -> set[Line]:
-    """The exceptions beside which the same process says that its device waited too long for others."""
-    waits = job.named(*WAITED_FOR_OTHERS)
+    """The exceptions beside which the same process says that its device waited too long for others, or that another
+    training still has it."""
+    waits = job.named(*WAITED_FOR_OTHERS, "hccp-in-use")
     return {
         hit.line
         for hit in (job.named("exception") if waits else ())

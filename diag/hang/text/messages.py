@@ -87,6 +87,7 @@ _WORLD = tuple(
     for pattern in (
         r"\bglobal_world_sizes?=\[(\d+)",
         r"\bWORLD_SIZE['\"]?\s*[=:]\s*['\"]?(\d+)",
+        r"\bWORLD_SIZE in environ: \d+/(\d+)",  # Swin Transformer, and programs made from it
         # Not the size of a group: "data parallel world size: 4", "tp world size".
         r"(?<!parallel )(?<!group )(?<!local )(?<!role )(?<!\b[tdpec]p )(?<!data )(?<!tensor )(?<!expert )"
         r"\b[wW]orld[_ ]?size['\"]?\s*(?:[=:]|is)?\s*['\"]?(\d+)",
@@ -97,6 +98,7 @@ _WORLD = tuple(
     )
 )
 _NODES = re.compile(r"(?:--nnodes|\bmax_nodes|\bnnodes|--num_machines|--num_nodes)\s*[=: ]\s*(?:\d+:)?(\d+)\b")
+_TORCHRUN = re.compile(r"\b(?:torchrun|torch\.distributed\.(?:launch|run))\b(?!.*nnodes)")
 _EACH = re.compile(r"(?:--?nproc[-_]per[-_]node|\bnproc_per_node|--num_gpus)\s*[=: ]\s*(\d+)\b")
 WORLD_ANCHORS = (
     "global_world_size", "WORLD_SIZE", "world_size", "world size", "World size", "MEMBER: ", "distributed init (rank",
@@ -187,7 +189,8 @@ class Facts:
         nodes, each = _NODES.search(text), _EACH.search(text)
         if nodes or each:
             before = self.nodes.get(file, (None, None))
-            self.nodes[file] = int(nodes[1]) if nodes else before[0], int(each[1]) if each else before[1]
+            of_command = 1 if _TORCHRUN.search(text) else None  # a command without the number of nodes starts one
+            self.nodes[file] = int(nodes[1]) if nodes else before[0] or of_command, int(each[1]) if each else before[1]
 
     def _nccl(self, text: str, key: ProcessKey, process: ProcessFacts, file: int, line: int) -> None:
         if variable := _ENV.search(text):

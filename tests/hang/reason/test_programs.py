@@ -9,6 +9,7 @@ import pytest
 from diag.hang.api import triage
 from diag.hang.model import Triage
 
+RAISED = "rank_killed_exception"
 TRACEBACK = ("Traceback (most recent call last):", '  File "/srv/loop.py", line 7, in turn', "KeyError: 'tokens'")
 GONE = (
     "[rank0]:[W301 09:00:02.000000000 ProcessGroupNCCL.cpp:1771] [PG ID 0 PG GUID 0 Rank 0] Failed to check the "
@@ -192,12 +193,22 @@ def test_words_of_shells_for_signals(tmp_path: Path, text: str, name: str) -> No
         ("[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring sdma0 timeout, signaled seq=4, emitted seq=6", ""),
         ("amdgpu 0000:83:00.0: amdgpu: GPU reset begin!", "0000:83:00.0"),
         ("amdgpu 0000:83:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block", "0000:83:00.0"),
+        ("amdgpu 0000:83:00.0: GPU reset", "0000:83:00.0"),
+        ("[drm:amdgpu_device_gpu_recover [amdgpu]] *ERROR* VRAM is lost!", ""),
+        ("[drm:gfx_v9_0_ring_test_ring [amdgpu]] *ERROR* amdgpu: ring 2 test failed (scratch(0xC040)=0xCAFE)", ""),
     ],
 )
 def test_the_kernel_about_a_gpu_of_amd(tmp_path: Path, text: str, gpu: str) -> None:
     answer = of(tmp_path, f"Mar  1 09:00:00 big-7 kernel: {text}\n")
     assert (answer.fault_class, answer.culprits[0].host) == ("gpu_hardware", "big-7")
     assert answer.culprits[0].bus_id == gpu
+
+
+def test_the_other_gpus_of_a_hive_are_only_reset_with_it(tmp_path: Path) -> None:
+    line = "[7691.2] amdgpu 0000:{}:00.0: amdgpu: {}\n"
+    text = "".join(line.format(at, "MODE1 reset") for at in ("1b", "3d", "4e"))
+    answer = of(tmp_path, line.format("dd", "GPU reset begin!") + text + line.format("1b", "GPU reset(2) succeeded!"))
+    assert [culprit.bus_id for culprit in answer.culprits] == ["0000:dd:00.0"]
 
 
 def test_workers_and_clients_of_torch(tmp_path: Path) -> None:
@@ -334,3 +345,130 @@ def test_an_actor_of_ray_that_died_is_described(tmp_path: Path) -> None:
         "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: x\n",
     )
     assert "(trainer_3, pid 7021, 10.9.3.21)" in answer.headline
+
+
+def test_a_worker_that_was_killed_before_a_traceback_that_is_cut(tmp_path: Path) -> None:
+    killed = "RuntimeError: DataLoader worker (pid 88) is killed by signal: Killed. \n"
+    chain = "\nThe above exception was the direct cause of the following exception:\n\n"
+    answer = of(tmp_path, killed + chain + TRACEBACK[0] + "\n" + TRACEBACK[1] + "\n    step()\n")
+    assert answer.fault_class == "rank_killed_sigkill"
+    assert "DataLoader worker (pid 88)" in answer.headline
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "fault_class"),
+    [
+        ('  File "/srv/loop.py", line 7, in turn\n    step()\n    ^^^^^^\n', "next: see the summary\n" * 2, RAISED),
+        ("", "\nDuring handling of the above exception, another exception occurred:\n\nbye\n", RAISED),
+        ("", "next: see the summary\n" * 2, "undetermined"),
+        ('  File "/srv/loop.py", line 7, in turn\n' + "loading a shard\n" * 9, "bye\n", "undetermined"),
+    ],
+)
+def test_a_traceback_without_its_beginning(tmp_path: Path, above: str, below: str, fault_class: str) -> None:
+    assert of(tmp_path, f"{above}KeyError: 'tokens'\n{below}").fault_class == fault_class
+
+
+def test_a_fault_in_the_traceback_of_a_spawned_process_is_of_that_process(tmp_path: Path) -> None:
+    text = (
+        "-- Process 2 terminated with the following error:\n"
+        + TRACEBACK[0]
+        + '\n  File "/srv/save.py", line 3, in _save'
+        "\nOSError: [Errno 28] No space left on device: '/out/last.pt'\n"
+    )
+    answer = of(tmp_path, text)
+    assert (answer.fault_class, ranks(answer)) == ("storage", [2])
+
+
+@pytest.mark.parametrize(
+    ("size", "named"),
+    [
+        ("RANK and WORLD_SIZE in environ: 0/1", [0]),
+        ("$ torchrun --nproc_per_node=1 fit.py", [0]),
+        ("$ torchrun --nnodes=2 --nproc_per_node=1 fit.py", [None]),
+        ("$ torchrun --nproc_per_node=4 fit.py", [None]),
+    ],
+)
+def test_the_only_rank_of_a_job_is_named(tmp_path: Path, size: str, named: list[int | None]) -> None:
+    answer = of(tmp_path, f"{size}\nLast error:\nBootstrap : no socket interface found\n")
+    assert (answer.fault_class, ranks(answer)) == ("net_no_interface", named)
+
+
+@pytest.mark.parametrize(("failed", "named"), [("0, 1", [0]), ("1", [None])])
+def test_paddle_shows_the_log_of_its_first_trainer(tmp_path: Path, failed: str, named: list[int | None]) -> None:
+    text = (
+        "PreconditionNotMetError: an optimizer without parameters.\n  [Hint: expected at least one]\n"
+        "ERROR 2022-05-05 03:05:04,049 launch_utils.py:604] ABORT!!! Out of all 2 trainers, the trainer process with "
+        f"rank=[{failed}] was aborted. Please check its log.\n"
+    )
+    answer = of(tmp_path, text)
+    assert (answer.fault_class, ranks(answer)) == (RAISED, named)
+
+
+def test_torch_npu_says_below_an_exception_whose_it_is(tmp_path: Path) -> None:
+    error = (
+        f"{TRACEBACK[0]}\n{TRACEBACK[1]}\n"
+        "RuntimeError: call:build/x.cpp:64 NPU function error: aclnnAdd, error code is 561103\n"
+        "[ERROR] 2025-04-08-18:07:20 (PID:1292363, Device:1, RankID:5) ERR00100 PTA call acl api failed.\n"
+    )
+    answer = of(tmp_path, error)
+    assert (answer.fault_class, ranks(answer)) == (RAISED, [5])
+    held = (
+        "EJ0001: [PID: 12] Failed to initialize the HCCP process. Reason: Maybe the last training process is running\n"
+    )
+    assert (of(tmp_path, error + held).fault_class, of(tmp_path, error + held).culprits) == ("undetermined", ())
+
+
+def test_a_node_of_ray_that_died_has_the_address_of_its_actor(tmp_path: Path) -> None:
+    text = (
+        "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.\n\tclass_name: Loop\n"
+        "\tpid: 64\n\tip: 10.72.5.3\nThe actor is dead because its node has died. Node Id: 677df2a9\n"
+    )
+    answer = of(tmp_path, text)
+    assert (answer.fault_class, [culprit.host for culprit in answer.culprits]) == ("missing_rank", ["10.72.5.3"])
+
+
+@pytest.mark.parametrize(
+    ("text", "fault_class"),
+    [
+        ("RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)\n", "cuda_failure"),
+        ("oneCCL: ze_call.cpp:28 do_call: EXCEPTION: ze error at zeCommandQueueExecuteCommandLists, code: "
+         "ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY\n", "cuda_oom"),
+        ("*** SIGSEGV (@(nil)), see gl__41#s15 received by PID 117 (TID 123) on cpu 17; stack trace: ***\n",
+         "rank_killed_sigsegv"),
+        ("*** SIGTERM received by PID 714 (TID 714) on cpu 80 from PID 711; stack trace: ***\n", "undetermined"),
+        ("*** SIGABRT received by PID 9361 (TID 9361) on cpu 40 from PID 9361; stack trace: ***\n", "undetermined"),
+        ("Process finished with exit code -1073741795 (0xC000001D)\n", "rank_killed_sigsegv"),
+        ("Process finished with exit code 0\n", "undetermined"),
+        ("torch.distributed.elastic.rendezvous.api.RendezvousClosedError\n", "undetermined"),
+        ("RuntimeError: Connection reset by peer\n", "net_connection_lost"),
+    ],
+)  # fmt: skip
+def test_words_of_runtimes_and_handlers(tmp_path: Path, text: str, fault_class: str) -> None:
+    answer = of(tmp_path, text)
+    assert answer.fault_class == fault_class
+    assert "NCCL" not in answer.headline
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Name:         fit-worker-3\nState: Waiting\n  Last State:     Terminated\n      Reason:       OOMKilled\n",
+        "fit-worker-2   1/1   Running     0   9m\nfit-worker-3   0/1   OOMKilled   2   9m\n",
+    ],
+)
+def test_kubectl_names_the_pod(tmp_path: Path, text: str) -> None:
+    answer = of(tmp_path, text)
+    assert [culprit.host for culprit in answer.culprits] == ["fit-worker-3"]
+
+
+def test_a_pod_of_a_table_that_fails_each_time(tmp_path: Path) -> None:
+    answer = of(tmp_path, "fit-master-0   0/2   CrashLoopBackOff   8   2m\nfit-worker-0   0/1   Init:1/2   0   2m\n")
+    assert "fit-master-0" in answer.headline
+
+
+def test_the_words_of_c_exceptions_that_run_into_each_other(tmp_path: Path) -> None:
+    line = "(Trainer pid={0}, ip=10.0.0.{0}) {1}\n"
+    thrown = "terminate called after throwing an instance of 'std::runtime_error'"
+    said = "  what():  NCCL error: remote process exited or there was a network error"
+    text = "".join(line.format(at, words) for words in (thrown, said) for at in (4, 5, 6))
+    assert of(tmp_path, text).culprits == ()
