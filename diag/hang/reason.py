@@ -31,7 +31,7 @@ from diag.words.formatting import begun, counted, listing, spaced
 
 # -- Without a known cause: healthy, a lost store, or undetermined -----------------------------------------------------
 
-_STORE = ("store-get", "should-dump", "recv-value", "jax-leader")
+_STORE = ("store-get", "should-dump", "recv-value", "jax-leader", "agent-lost-store")
 _LOST_BY = ("should-dump", "recv-value")
 _REMOTE = re.compile(r"^\[?(?P<host>[^\]\s:]+(?::[^\]\s:]+)*?)\]?(?::\d+)?$")
 _EXCEPTION = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)(?::|$)|^(?:\S+: )?Test \w+ failure ")

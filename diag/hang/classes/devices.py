@@ -477,6 +477,14 @@ _MEMORY = (
                 "<= 2.10; include/shm.h",
                 "/dev/shm has no space left.",
             ),
+            "torch-file": LogPattern(
+                (" file </torch_",),
+                r"unable to (?:mmap \d+ bytes from|write to|resize|allocate shared memory\(shm\) for) file "
+                r"</torch_\w+>[^\n]{0,80}?: (?P<error>Cannot allocate memory|No space left on device|"
+                r"Input/output error)",
+                "torch 0.4+; aten/src/ATen/MapAllocator.cpp",
+                "PyTorch could not make a file of shared memory, which DataLoader workers pass tensors in: {error}.",
+            ),
             "worker-shared-memory": confirms(
                 ("insufficient shared memory (shm)", "out of shared memory"),
                 r"insufficient shared memory \(shm\)|out of shared memory\.",

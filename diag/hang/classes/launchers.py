@@ -146,6 +146,14 @@ ENDS: dict[str, LogPattern] = {
         "The program ended with exit code {exitcode}.",
         SUGGESTS,
     ),
+    "launch-exited": confirms(
+        ("returned non-zero exit status ",),
+        r"CalledProcessError: Command '\['[^]]*'--local[_-]rank=0'[^]]*\]' returned non-zero exit status "
+        r"(?P<exitcode>\d+)",
+        "torch 1.0 to 1.8; torch/distributed/launch.py",
+        "torch.distributed.launch saw its only process end with exit code {exitcode}.",
+        SUGGESTS,
+    ),
     "mindspore-exited": confirms(
         ("exit with exception.",),
         r"Worker process (?P<pid>\d+) exit with exception\.",

@@ -336,6 +336,13 @@ _CALLS = (
                 "JAX, TensorFlow; tsl/distributed_runtime/coordination/coordination_service.cc",
                 "Task {rank} sends no heartbeats any more: it ended, was preempted, or lost the network.",
             ),
+            "session-waits": confirms(
+                ("still waiting for response from worker",),
+                r"CreateSession still waiting for response from worker: /job:(?P<job>\w+)/replica:\d+/"
+                r"task:(?P<rank>\d+)",
+                "TensorFlow 1.0+; tensorflow/core/distributed_runtime/master.cc",
+                "TensorFlow waits for task {rank} of its {job}s, which does not answer.",
+            ),
             "xla-rendezvous": confirms(
                 ("threads to join the rendezvous",),
                 r"Expected (?P<wanted>\d+) threads to join the rendezvous, but (?:only (?P<joined>\d+) of them|not all "

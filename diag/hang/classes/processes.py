@@ -201,6 +201,23 @@ CLASSES = (
                 "Ray's memory monitor killed a worker on {host}.",
                 support=NAMES_AN_EFFECT,
             ),
+            "yarn-memory": LogPattern(
+                ("exceeding memory limits", "beyond the 'PHYSICAL' memory limit", "beyond physical memory limits"),
+                r"^(?:.{0,80}?Lost executor \d+ on (?P<host>[\w.-]+): )?.{0,200}?(?:Container killed by YARN for "
+                r"exceeding memory limits|is running (?:\d+B )?beyond (?:the 'PHYSICAL' memory limit|physical "
+                r"memory limits))",
+                "Hadoop 2+, Spark; ContainersMonitorImpl.java, YarnAllocator.scala",
+                "YARN killed a container that used more memory than its limit.",
+                support=NAMES_AN_EFFECT,
+            ),
+            "dask-memory": LogPattern(
+                (" memory budget. Restarting",),
+                r"\bWorker (?:tcp://\S+ \(pid=(?P<pid>\d+)\) )?exceeded \d+% memory "
+                r"budget\. Restarting",
+                "Dask 1.20+; distributed/nanny.py, worker_memory.py",
+                "Dask's nanny killed a worker that used more memory than its budget.",
+                support=NAMES_AN_EFFECT,
+            ),
             "kernel-oom": LogPattern(
                 ("Out of memory: Killed process", "Out of memory: Kill process", "Memory cgroup out of memory: Killed"),
                 r"[Oo]ut of memory: Kill(?:ed)? process (?P<pid>\d+)(?: \((?P<name>[^)]*)\))?",
@@ -459,7 +476,7 @@ CLASSES = (
                 r"(?:: '?(?P<path>/[^'\s]+|(?<=')[^'\s]+))?",
                 "any; libc's error texts",
                 "{error}[: {path}].",
-                unless=("/dev/shm", "shared memory", "posix_fallocate", "NCCL WARN"),
+                unless=("/dev/shm", "shared memory", "posix_fallocate", "NCCL WARN", "file </torch_"),
             ),
             "kernel-io": LogPattern(
                 (

@@ -208,6 +208,11 @@ CLASSES = (
                 printed_by="JAX, TensorFlow; xla/tsl/distributed_runtime/coordination/coordination_service_agent.cc",
                 says="The coordination service of JAX, which process 0 serves, does not answer.",
             ),
+            "agent-lost-store": cascade(
+                ("rdzv_handler.num_nodes_waiting()",),
+                printed_by="torch 1.9+; torch/distributed/elastic/agent/server/api.py",
+                says="The launcher lost the rendezvous store while its processes ran.",
+            ),
             "store-input": cascade(
                 ("waitForInput",),
                 r"waitForInput: .*timed out after (?P<ms>\d+)ms",

@@ -206,8 +206,9 @@ def _passed_over(job: JobLogs) -> list[Clue]:
 
 
 def _coordination(job: JobLogs) -> list[Clue]:
-    """JAX's and TensorFlow's coordination service lists the tasks that did not reach its barrier."""
-    silent = job.named("heartbeat-lost")
+    """JAX's and TensorFlow's coordination service lists the tasks that did not reach its barrier; TensorFlow's first
+    service names each that does not answer."""
+    silent = [hit for hit in job.named("heartbeat-lost", "session-waits") if not went_on(job, hit.line)]
     hits, tasks = job.named("coordination-barrier") or silent, job.named("coordination-task")
     ranks = sorted(who_said_so(Report((int(hit.groups["rank"]),)) for hit in silent or tasks).named)
     if not hits or not ranks:

@@ -34,6 +34,8 @@ def _of_class(job: JobLogs, name: str) -> Clue | None:
     roots = [hit for hit in hits if hit.pattern.role == Role.ROOT and not _tried_again(hit)]
     if name == "env_mismatch":  # its other lines are compared between hosts (differences)
         roots = [hit for hit in roots if hit.name == "rank-out-of-range"]
+    if name == "net_failure" and job.named("agent-lost-store"):  # it was there while the processes ran
+        roots = [hit for hit in roots if hit.name != "rendezvous-failed"]
     if name == "gdr_acs" and job.named("queue-event"):  # the queue says what failed: this status can be its echo
         return None
     known = job.once(_lines_with_a_cause)

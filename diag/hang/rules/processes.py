@@ -115,6 +115,8 @@ def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit
         return job.of_rank(int(hit.groups["number"]))
     pid = int(hit.groups["pid"]) if "pid" in hit.groups else None
     local = int(hit.groups["local_rank"]) if "local_rank" in hit.groups else None
+    if local is None and _ONLY_PROCESS.search(hit.line.text):
+        return of_process(job, hit, 0)
     if pid is None and local is None:
         return Culprit(host=host) if (host := _host_of_end(job, hit)) else _who_crashed(job, hit, blocks)
     host = hit.groups.get("host") or hit.line.speaker.host or job.host_of_path(hit.line.path)
@@ -132,6 +134,13 @@ def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit
         if len(job.hosts) <= 1 and len({block.host for block in blocks} - {""}) <= 1:
             return Culprit(local, host or (job.hosts[0] if job.hosts else ""))  # one host: equal numbers
     return Culprit(host=host)
+
+
+# torch.distributed.launch and DeepSpeed print the command that they started last, whichever process failed: local rank
+# 0 is the last one where it is the only one.
+_ONLY_PROCESS = re.compile(
+    r"\['[^]]*'--local[_-]rank=0'[^]]*\].*(?:exits with return code|returned non-zero|died with)"
+)
 
 
 def _host_of_end(job: JobLogs, hit: Hit) -> str:

@@ -439,6 +439,11 @@ def test_a_node_of_ray_that_died_has_the_address_of_its_actor(tmp_path: Path) ->
         ("*** SIGABRT received by PID 9361 (TID 9361) on cpu 40 from PID 9361; stack trace: ***\n", "undetermined"),
         ("Process finished with exit code -1073741795 (0xC000001D)\n", "rank_killed_sigsegv"),
         ("Process finished with exit code 0\n", "undetermined"),
+        ("RuntimeError: unable to mmap 1024 bytes from file </torch_12_45>: Cannot allocate memory (12)\n",
+         "shm_exhausted"),
+        ("RuntimeError: unable to write to file </torch_12_45>: No space left on device (28)\n", "shm_exhausted"),
+        ("distributed.nanny - WARNING - Worker tcp://10.0.0.5:41 (pid=7) exceeded 95% memory budget. Restarting...\n",
+         "rank_killed_sigkill"),
         ("torch.distributed.elastic.rendezvous.api.RendezvousClosedError\n", "undetermined"),
         ("RuntimeError: Connection reset by peer\n", "net_connection_lost"),
     ],
@@ -472,3 +477,35 @@ def test_the_words_of_c_exceptions_that_run_into_each_other(tmp_path: Path) -> N
     said = "  what():  NCCL error: remote process exited or there was a network error"
     text = "".join(line.format(at, words) for words in (thrown, said) for at in (4, 5, 6))
     assert of(tmp_path, text).culprits == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "fault_class", "who"),
+    [
+        ("['/usr/bin/python3', '-u', 'fit.py', '--local_rank=0', '--x', '2'] exits with return code = -9\n",
+         "rank_killed_sigkill", 0),
+        ("['/usr/bin/python3', '-u', 'fit.py', '--local_rank=3', '--x', '2'] exits with return code = -9\n",
+         "rank_killed_sigkill", None),
+        ("subprocess.CalledProcessError: Command '['python', '-u', 'fit.py', '--local_rank=0']' returned non-zero exit "
+         "status 1.\n", RAISED, 0),
+        ("I tensorflow/core/distributed_runtime/master.cc:268] CreateSession still waiting for response from worker: "
+         "/job:worker/replica:0/task:2\n", "missing_rank", 2),
+        ("ERROR YarnScheduler: Lost executor 5 on big-7: Container killed by YARN for exceeding memory limits.\n",
+         "rank_killed_sigkill", "big-7"),
+    ],
+)  # fmt: skip
+def test_launchers_and_services_that_name_one(
+    tmp_path: Path, text: str, fault_class: str, who: int | str | None
+) -> None:
+    answer = of(tmp_path, text)
+    assert answer.fault_class == fault_class
+    assert [culprit.host if isinstance(who, str) else culprit.rank for culprit in answer.culprits] == [who]
+
+
+def test_a_launcher_that_loses_its_store_while_its_processes_run(tmp_path: Path) -> None:
+    failed = "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has "
+    failed += "failed. See inner exception for details.\n"
+    frames = TRACEBACK[0] + '\n  File "/x/agent/server/api.py", line 893, in _invoke_run\n'
+    later = frames + "    num_nodes_waiting = rdzv_handler.num_nodes_waiting()\n" + failed
+    assert of(tmp_path, later).fault_class == "cascade_store_lost"
+    assert of(tmp_path, frames + "    self._rendezvous(self._worker_group)\n" + failed).fault_class == "net_failure"
