@@ -183,7 +183,7 @@ class JobLogs:
         if path not in self._host_of_paths:
             hosts = {self.logs.processes[index].host for index in self._by_path.get(path, ())} - {""}
             hosts |= self._launched_hosts.get(path, set())
-            hosts = hosts or set(self._spoken_hosts.get(path, ()))
+            hosts = hosts or set(self._spoken_hosts.get(path, ())) or set(self._told_hosts.get(path, ()))
             self._host_of_paths[path] = hosts.pop() if len(hosts) == 1 else ""
         return self._host_of_paths[path]
 
@@ -195,6 +195,12 @@ class JobLogs:
     def _spoken_hosts(self) -> dict[str, set[str]]:
         """Hosts that lines name, by file."""
         return grouped((line.path, line.speaker.host) for line in self.logs.lines if line.speaker.host)
+
+    @cached_property
+    def _told_hosts(self) -> dict[str, set[str]]:
+        """Hosts that prompts and job scripts tell, by file."""
+        told = ((hit.line.path, name) for hit in self.named("host-told") for name in hit.groups.values())
+        return grouped((path, short_host(name)) for path, name in told if name != "localhost")
 
     @cached_property
     def _launched_hosts(self) -> dict[str, set[str]]:

@@ -346,6 +346,31 @@ CLASSES = (
         rule="A traceback that is not itself about a lost peer or a time-out, earlier than the time-outs elsewhere.",
         patterns={
             **ENDS,
+            "host-told": confirms(
+                (
+                    ":~",
+                    *(f":/{folder}" for folder in ("workspace", "root", "home", "data", "mnt", "app")),
+                    "]$ ",
+                    "]# ",
+                    "Running on node",
+                    "Running on host",
+                    "ostname",
+                    "HOSTNAME",
+                    "SLURMD_NODENAME",
+                    "executed on host(s)",
+                ),
+                # A prompt before a command that starts processes on this host alone, else what job scripts echo
+                r"^(?:\([\w.-]{1,40}\) ){0,2}(?:\[[\w.-]{1,40}@(?P<host>[\w-]{1,63})[\w.-]{0,200} [^\]\n]{1,80}\]|"
+                r"[\w.-]{1,40}@(?P<prompt>[\w-]{1,63})[\w.-]{0,200}:[~/][^$#\n]{0,200})[$#] "
+                r"(?!.*(?:mpi(?:run|exec)|srun|sbatch|salloc|hostfile|nnodes|num_machines|pdsh|horovodrun|kubectl|"
+                r"\bray\b|\bssh\b|docker))|"
+                r"^Running on (?:node|host)s?:? {1,4}(?P<node>[\w.-]{1,253})\s*$|"
+                r"^(?:Hostname|hostname|HOSTNAME|SLURMD_NODENAME)\s{0,4}[:=] {0,4}(?P<named>[\w.-]{1,253})\s*$|"
+                r"Job was executed on host\(s\) <(?:\d+\*)?(?P<executed>[\w.-]{1,253})>, in queue",
+                "bash, zsh; job scripts; LSF's report of a job",
+                "The log says that it is of host [{host}][{prompt}][{node}][{named}][{executed}].",
+                SUGGESTS,
+            ),
             "hydra-proxy": confirms(
                 ("[proxy:",),
                 r"^\[proxy:\d+:\d+@(?P<host>[^\]\s]+)\]",

@@ -509,3 +509,22 @@ def test_a_launcher_that_loses_its_store_while_its_processes_run(tmp_path: Path)
     later = frames + "    num_nodes_waiting = rdzv_handler.num_nodes_waiting()\n" + failed
     assert of(tmp_path, later).fault_class == "cascade_store_lost"
     assert of(tmp_path, frames + "    self._rendezvous(self._worker_group)\n" + failed).fault_class == "net_failure"
+
+
+@pytest.mark.parametrize(
+    ("told", "host"),
+    [
+        ("(venv) me@big-17:~/run$ torchrun --nproc_per_node=4 fit.py", "big-17"),
+        ("[me@big-17 run]$ python fit.py", "big-17"),
+        ("me@head:~/run$ mpirun -np 16 --hostfile hosts python fit.py", ""),
+        ("me@head:~/run$ torchrun --nnodes=2 fit.py", ""),
+        ("Running on node big-17", "big-17"),
+        ("Running on node big-17\nRunning on node big-18", ""),
+        ("Hostname: big-17.cluster", "big-17"),
+        ("Job was executed on host(s) <8*big-17>, in queue <gpu>", "big-17"),
+        ("mail me@big-17 about it", ""),
+    ],
+)
+def test_the_host_that_a_prompt_or_a_job_script_tells(tmp_path: Path, told: str, host: str) -> None:
+    answer = of(tmp_path, f"{told}\nOSError: [Errno 28] No space left on device: '/out/last.pt'\n")
+    assert (answer.fault_class, [culprit.host for culprit in answer.culprits]) == ("storage", [host])
