@@ -32,8 +32,10 @@ _DEVICES = (
         patterns={
             "xid": LogPattern(
                 ("NVRM: Xid",),
-                r"NVRM: Xid \((?:PCI:)?(?:(?P<bus_id>[0-9a-fA-F]{2,}[0-9a-fA-F:.]*)|[^)]*)\): (?P<xid>\d+)(?:.*caused "
-                r"by previous Xid (?P<cause>\d+))?(?:.*\bon GPU(?P<gpu>\d+)\b)?",
+                # NVIDIA's catalogue: 13, 31 and 43 are of the program, 45 is what another one leaves behind
+                r"NVRM: Xid \((?:PCI:)?(?:(?P<bus_id>[0-9a-fA-F]{2,}[0-9a-fA-F:.]*)|[^)]*)\): (?!(?:13|31|43)\b)"
+                r"(?!45\b(?!.*caused by previous Xid))(?P<xid>\d+)(?:.*caused by previous Xid (?P<cause>\d+))?"
+                r"(?:.*\bon GPU(?P<gpu>\d+)\b)?",
                 "any driver; kernel log of the NVIDIA driver",
                 "The kernel reports Xid {xid}[, caused by Xid {cause},][ of the GPU at {bus_id}].",
             ),
@@ -160,6 +162,15 @@ _DEVICES = (
                 "A call of the runtime failed[ ({call})][ ({function})]: {error}.",
                 support=NAMES_AN_EFFECT,
                 unless=("out of memory", *_HARDWARE),
+            ),
+            "xid-of-a-program": LogPattern(
+                ("NVRM: Xid",),
+                r"NVRM: Xid \((?:PCI:)?(?:(?P<bus_id>[0-9a-fA-F]{2,}[0-9a-fA-F:.]*)|[^)]*)\): (?P<xid>13|31|43)\b"
+                r"(?:,? pid='?(?P<pid>\d+))?",
+                "any driver; kernel log of the NVIDIA driver; NVIDIA's catalogue of Xids",
+                "The kernel reports Xid {xid}[ of the GPU at {bus_id}][ for process {pid}]: usually a fault of the "
+                "program, as an access to memory that is not its own.",
+                support=NAMES_AN_EFFECT,
             ),
             "level-zero": LogPattern(
                 ("ZE_RESULT_ERROR_", "UR_RESULT_ERROR_"),

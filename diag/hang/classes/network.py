@@ -396,7 +396,7 @@ CLASSES = (
                 r"(?:^|[\s:])(?:(?P<store>[\w.@-]{1,255}): )?Permission denied \((?:publickey|password|gssapi|keyboard)"
                 r"[^)]*\)|Host key verification failed\.|: (?P<other>[^:\s]{1,255}): ssh exited with exit code 255",
                 "OpenSSH, pdsh; sshconnect2.c, sshconnect.c, src/pdsh/dsh.c",
-                "ssh cannot log in to[ {store}][ {other}] the host.",
+                "ssh cannot log in[ to {store}][ to {other}].",
             ),
             "ssh-name": LogPattern(
                 ("ssh: Could not resolve hostname",),

@@ -134,7 +134,7 @@ def _culprit(job: JobLogs, hit: Hit) -> Culprit:
     """The culprit of a line. The driver names a GPU by its PCI address, which communicators relate to a rank of that
     host."""
     culprit = speaker_of(job, hit.line)
-    if "store" in hit.groups:
+    if "store" in hit.groups or hit.name == "ssh-refused":
         return far_end(job, hit)
     if not hit.line.speaker.host and culprit.rank is None and "host" in hit.groups:
         culprit = job.of_host(short_host(hit.groups["host"]), peer=hit.groups.get("other", ""))

@@ -528,3 +528,25 @@ def test_a_launcher_that_loses_its_store_while_its_processes_run(tmp_path: Path)
 def test_the_host_that_a_prompt_or_a_job_script_tells(tmp_path: Path, told: str, host: str) -> None:
     answer = of(tmp_path, f"{told}\nOSError: [Errno 28] No space left on device: '/out/last.pt'\n")
     assert (answer.fault_class, [culprit.host for culprit in answer.culprits]) == ("storage", [host])
+
+
+@pytest.mark.parametrize(
+    ("xid", "fault_class"),
+    [
+        ("79, pid=0, GPU has fallen off the bus.", "gpu_hardware"),
+        ("31, pid=2211, name=python, Ch 00000008, MMU Fault: ENGINE GRAPHICS faulted @ 0x7f", "cuda_failure"),
+        ("43, pid=2211, name=python, Ch 00000008", "cuda_failure"),
+        ("45, pid=2211, name=python, Ch 00000001 caused by previous Xid 149", "gpu_hardware"),
+        ("45, pid=2211, name=python, Ch 00000001", "undetermined"),
+    ],
+)
+def test_whose_fault_an_xid_is(tmp_path: Path, xid: str, fault_class: str) -> None:
+    answer = of(tmp_path, f"[Mon Jan  1 10:00:00 2024] NVRM: Xid (PCI:0000:c1:00): {xid}\n")
+    assert answer.fault_class == fault_class
+    assert [culprit.bus_id for culprit in answer.culprits] == ["0000:c1:00"] * (fault_class != "undetermined")
+
+
+def test_the_host_that_pdsh_cannot_log_in_to_is_named(tmp_path: Path) -> None:
+    answer = of(tmp_path, "pdsh@head: n3: ssh exited with exit code 255\n")
+    assert "log in to n3." in answer.headline
+    assert [culprit.peer for culprit in answer.culprits] == ["n3"]
