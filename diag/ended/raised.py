@@ -23,6 +23,7 @@ _OF_THE_GROUP = (
     "failed to synchronize", "Gloo connectFullMesh failed", "gloo/transport", "Horovod has been shut down",
     "HorovodInternalError", "Horovod detected that one or more processes", "Collective ops is aborted by",
     "DEADLINE_EXCEEDED", "heartbeat timeout", "stopped sending heartbeats", "ActorDiedError", "The actor died",
+    "Failed to meet rendezvous", "failed to connect to all addresses",
 )  # fmt: skip
 # These messages also come from other connections of the rank: to a data server, or to its DataLoader's workers.
 _OF_ANY_CONNECTION = (

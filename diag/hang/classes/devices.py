@@ -141,6 +141,14 @@ _DEVICES = (
                 "CUDA reports: {error}.",
                 unless=("out of memory", *_HARDWARE),
             ),
+            "library-status": LogPattern(
+                ("cuDNN error: ", "MIOpen Error: ", "miopenStatus"),
+                r"cuDNN error: (?P<error>CUDNN_STATUS_\w+)|\b(?P<status>miopenStatus(?!Success)\w+)",
+                "all; ATen/cudnn/Exceptions.h, ATen/miopen/Exceptions.h",
+                "A library of the GPU reports[ {error}][ {status}].",
+                support=NAMES_AN_EFFECT,
+                unless=("out of memory",),
+            ),
             "nccl-unhandled": LogPattern(
                 ("unhandled cuda error",),
                 r"NCCL error in: [^\n]*?, unhandled cuda error",

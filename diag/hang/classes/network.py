@@ -172,6 +172,14 @@ CLASSES = (
                 "torch 1.x+; gloo/transport/tcp/pair.cc",
                 "gloo got no answer from {other}, port {port}.",
             ),
+            "grpc-no-answer": LogPattern(
+                ("Failed to connect to remote host",),
+                r"ipv[46]:(?P<other>\[[0-9a-fA-F:]+\]|[\d.]{7,15}):(?P<port>\d+): Failed to connect to remote host: "
+                r"(?:connect: )?(?:FD Shutdown|Timeout occurred|Connection timed out|No route to host|Host is down)",
+                "gRPC 1.38+, in JAX, TensorFlow and Ray; src/core/lib/iomgr/tcp_client_posix.cc",
+                "{other}, port {port}, does not answer gRPC.",
+                support=NAMES_AN_EFFECT,
+            ),
             "store-connect-timed-out": LogPattern(
                 ("client socket has timed out after", "client socket has failed to connect to", "connect() timed out"),
                 r"[Tt]he client socket has timed out after (?P<after>\S+) while trying to connect to "
@@ -225,6 +233,14 @@ CLASSES = (
                 "torch 1.9+; socket.cpp",
                 "{other}, port {port}, refuses: nothing serves the store there (yet).",
                 SUGGESTS,
+            ),
+            "grpc-refused": LogPattern(
+                ("Failed to connect to remote host", "onnection refused"),
+                r"ipv[46]:(?P<other>\[[0-9a-fA-F:]+\]|[\d.]{7,15}):(?P<port>\d+): (?:Failed to connect to remote host: "
+                r")?(?:connect: )?Connection refused",
+                "gRPC 1.38+, in JAX, TensorFlow and Ray; src/core/lib/iomgr/tcp_client_posix.cc",
+                "{other}, port {port}, refuses gRPC's connection.",
+                support=NAMES_AN_EFFECT,
             ),
             "refused-retrying": confirms(
                 ("returned Connection refused, retrying",),

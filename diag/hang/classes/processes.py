@@ -65,12 +65,14 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
                 f"terminated with code -{number}",
                 f"killed by signal: {words}",
                 f"exited with signal {number}",
+                f"ExitCode -{number}",
+                f"ExitCode {128 + number}",
             ),
             rf"Signals\.{name.upper()}\b|(?:(?:\[rank: |\b[Rr]ank )(?P<rank>\d+)\b[\]\w ]{{0,60}} with )?"
             rf"(?:return ?code ?=? ?|(?:exit )?code )-{number}\b|[eE]xit ?[cC]ode:? +{128 + number}\b|(?:process "
             rf"(?P<local_rank>\d+) )?terminated with signal {name.upper()}|interrupted by signal {number}\b|KILLED BY "
             rf"SIGNAL: {number} |EXIT STRING: [\w ]+ \(signal {number}\)|exited with signal {number}\b|(?:Process "
-            rf"(?P<pid>\d+) )?exits with return code = -{number}\b",
+            rf"(?P<pid>\d+) )?exits with return code = -{number}\b|\bExitCode (?:-{number}|{128 + number})\b",
             "any; Lib/subprocess.py, deepspeed/launcher/launch.py, torch/multiprocessing/spawn.py, MPICH, Kubernetes",
             says,
             support=NAMES_AN_EFFECT,
@@ -153,13 +155,14 @@ CLASSES = (
                     "systemd-oomd",
                     "low on resource: memory",
                     "tried to allocate more memory than is available",
+                    "after using all available RAM",
                 ),
                 r"(?:^(?P<host>[a-z0-9][a-z0-9.-]{0,252}) +\d+/\d+ +)?OOMKilled|[Dd]etected \d+ oom[-_]kill|"
                 r"OOM Killed|by the OOM killer|due to the node running low "
                 r"on memory|TERM_MEMLIMIT: job killed|Exceeded job memory limit|exceeded memory limit \([^)]*\), being "
                 r"killed|PBS: job killed: mem \S+ exceeded|systemd-oomd killed|The node was low on resource: memory|"
-                r"[Nn]otebook tried to allocate more memory than is available",
-                "any; Kubernetes, Slurm, LSF (TERM_MEMLIMIT), PBS, systemd-oomd, Ray, Kaggle",
+                r"[Nn]otebook tried to allocate more memory than is available|crashed after using all available RAM",
+                "any; Kubernetes, Slurm, LSF (TERM_MEMLIMIT), PBS, systemd-oomd, Ray, Kaggle, Colab",
                 "The host's memory, or the limit of the container or job, was used up.",
                 support=NAMES_AN_EFFECT,
                 unless=("potential root causes", "common causes include"),  # Ray lists what may have happened
@@ -557,14 +560,19 @@ CLASSES = (
                     "TERM_RUNLIMIT",
                     "TERM_OWNER",
                     "PBS: job killed: walltime",
+                    " was preempted",
+                    "interruption notice",
                 ),
                 r"(?P<reason>DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE))|"
                 r"\b(?P<state>PREEMPTED|NODE_FAIL|TERM_RUNLIMIT|TERM_OWNER)\b|"
                 r"(?:Reason|Status|reason):\s*(?P<pod>Evicted)|"
                 r"\b(?P<event>Evicted|TaintManagerEviction|Preempted) +(?:\S+ \(x\d+ over \S+\)|\S+) +[\w-]+ +\S|"
-                r"PBS: job killed: (?P<limit>walltime) \S+ exceeded",
-                "any Slurm; LSF, PBS; Kubernetes; src/slurmd/slurmstepd, kubectl describe, kubectl get events",
-                "The scheduler ended it[ {reason}][: {state}][: {pod}][: {event}][: its {limit} was used up].",
+                r"PBS: job killed: (?P<limit>walltime) \S+ exceeded|"
+                r"\b(?:[Ii]nstance|VM|TPU|[Nn]ode|[Jj]ob) (?:[\w./-]{1,120} )?was (?P<taken>preempted)\b|"
+                r"(?i:\bspot (?:instance )?interruption notice)",
+                "any Slurm; LSF, PBS; Kubernetes; clouds; src/slurmd/slurmstepd, kubectl describe, kubectl get events",
+                "The scheduler ended it[ {reason}][: {state}][: {pod}][: {event}][: its {limit} was used up][: it was "
+                "{taken}].",
                 unless=("low on resource: memory",),
             ),
             "step-cancelled": LogPattern(

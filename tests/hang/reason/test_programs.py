@@ -439,6 +439,16 @@ def test_a_node_of_ray_that_died_has_the_address_of_its_actor(tmp_path: Path) ->
         ("*** SIGABRT received by PID 9361 (TID 9361) on cpu 40 from PID 9361; stack trace: ***\n", "undetermined"),
         ("Process finished with exit code -1073741795 (0xC000001D)\n", "rank_killed_sigsegv"),
         ("Process finished with exit code 0\n", "undetermined"),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED\n", "cuda_failure"),
+        ("Instance t1v-n-12-w-0 was preempted\n", "job_cancelled"),
+        ("WARN EC2 spot instance interruption notice received, terminating in 2 minutes\n", "job_cancelled"),
+        ("Your session crashed after using all available RAM.\n", "rank_killed_sigkill"),
+        ('AlgorithmError: ExecuteUserScriptError: ExitCode -9 ErrorMessage ""\n', "rank_killed_sigkill"),
+        ("RuntimeError: mesh_service.cc:364 : Failed to meet rendezvous 'save': Socket closed (14)\n", "undetermined"),
+        ("XlaRuntimeError: UNAVAILABLE: failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.5:8476: "
+         "Failed to connect to remote host: Connection refused\n", "net_connect_refused"),
+        ("failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.5:8476: Failed to connect to remote "
+         "host: No route to host\n", "net_connect_timeout"),
         ("RuntimeError: unable to mmap 1024 bytes from file </torch_12_45>: Cannot allocate memory (12)\n",
          "shm_exhausted"),
         ("RuntimeError: unable to write to file </torch_12_45>: No space left on device (28)\n", "shm_exhausted"),
