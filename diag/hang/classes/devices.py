@@ -175,7 +175,7 @@ _DEVICES = (
                 ("NVRM: Xid",),
                 r"NVRM: Xid \((?:PCI:)?(?:(?P<bus_id>[0-9a-fA-F]{2,}[0-9a-fA-F:.]*)|[^)]*)\): (?P<xid>13|31|43)\b"
                 r"(?:,? pid='?(?P<pid>\d+))?",
-                "any driver; kernel log of the NVIDIA driver; NVIDIA's catalogue of Xids",
+                "any driver; NVIDIA's catalogue of Xids; open-gpu-kernel-modules, nverror.h",
                 "The kernel reports Xid {xid}[ of the GPU at {bus_id}][ for process {pid}]: usually a fault of the "
                 "program, as an access to memory that is not its own.",
                 support=NAMES_AN_EFFECT,

@@ -118,9 +118,9 @@ ENDS: dict[str, LogPattern] = {
     ),
     "pod-exited": confirms(
         (" exited with code ",),
-        r"\bPod: [\w-]+\.(?P<host>[\w.-]+) exited with code (?P<exitcode>\d+)",
-        "Kubeflow's training operator 1.0+; pkg/controller.v1/common/pod.go",
-        "The operator saw the container of pod {host} end with exit code {exitcode}.",
+        r"(?:\bPod: [\w-]+\.|^)(?P<host>[A-Za-z0-9][\w.-]{0,252}) exited with code (?P<exitcode>\d+)\s*$",
+        "Kubeflow's training operator 1.0+; pkg/controller.v1/common/pod.go; docker compose, pkg/compose/printer.go",
+        "The container of {host} ended with exit code {exitcode}.",
         SUGGESTS,
     ),
     "sglang-exited": confirms(

@@ -332,6 +332,8 @@ def by_exception(job: JobLogs) -> list[Clue]:
     if not raised:
         return _ended_without_one(job, all_raised, blocks)
     first = _earliest(job, raised, blocks)
+    if len(all_raised) == 1 and not _names_anybody(first[0].culprit):
+        first = [replace(first[0], culprit=_only_end(job) or first[0].culprit)]
     same = [
         exception for exception in first if (exception.name, exception.message) == (first[0].name, first[0].message)
     ]
@@ -356,6 +358,12 @@ def by_exception(job: JobLogs) -> list[Clue]:
             time_ns=time_of([*lines, *exits]),
         )
     ]
+
+
+def _only_end(job: JobLogs) -> Culprit | None:
+    """The only process that the launcher saw fail, where its summary of all of them is not in the log."""
+    ends = [end.culprit for end in job.once(reported_ends) if (end.code or 0) > 0 and end.culprit.rank is not None]
+    return ends[0] if len(ends) == 1 and not job.once(failed_ranks) else None
 
 
 def victims_of(job: JobLogs) -> dict[int, Line]:
@@ -508,6 +516,11 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
                 key,
                 RankException(culprit, hit.groups.get("exception", "ModuleNotFoundError"), message, hit.line, begin),
             )
+    # A file of the launcher repeats what a rank printed, without saying whose it is.
+    named = {(raised.name, raised.message) for raised in exceptions.values() if _names_anybody(raised.culprit)}
+    for key, raised in list(exceptions.items()):
+        if not _names_anybody(raised.culprit) and (raised.name, raised.message) in named:
+            del exceptions[key]
     # A watchdog ends its process by such an exception too, and lines of several processes run into each other.
     return list(exceptions.values()) or ([] if job.once(timeouts_of) else _of_cpp(job))
 

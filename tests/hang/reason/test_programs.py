@@ -496,6 +496,9 @@ def test_the_words_of_c_exceptions_that_run_into_each_other(tmp_path: Path) -> N
          "rank_killed_sigkill", 0),
         ("['/usr/bin/python3', '-u', 'fit.py', '--local_rank=3', '--x', '2'] exits with return code = -9\n",
          "rank_killed_sigkill", None),
+        ("fit-1 exited with code 137\n", "rank_killed_sigkill", "fit-1"),
+        (f"{TRACEBACK[0]}\n{TRACEBACK[1]}\n{TRACEBACK[2]}\nERROR:torch.distributed.elastic.multiprocessing.api:failed "
+         "(exitcode: 1) local_rank: 1 (pid: 77) of binary: /usr/bin/python\n", RAISED, 1),
         ("subprocess.CalledProcessError: Command '['python', '-u', 'fit.py', '--local_rank=0']' returned non-zero exit "
          "status 1.\n", RAISED, 0),
         ("I tensorflow/core/distributed_runtime/master.cc:268] CreateSession still waiting for response from worker: "
@@ -560,3 +563,17 @@ def test_the_host_that_pdsh_cannot_log_in_to_is_named(tmp_path: Path) -> None:
     answer = of(tmp_path, "pdsh@head: n3: ssh exited with exit code 255\n")
     assert "log in to n3." in answer.headline
     assert [culprit.peer for culprit in answer.culprits] == ["n3"]
+
+
+def test_a_peer_of_gloo_that_closed_the_connection_is_named(tmp_path: Path) -> None:
+    closed = (
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.1.2.3]:371\n"
+    )
+    answer = of(tmp_path, closed)
+    assert (answer.fault_class, [culprit.peer for culprit in answer.culprits]) == ("net_connection_lost", ["10.1.2.3"])
+
+
+def test_what_a_launcher_repeats_names_nobody_beside_the_rank(tmp_path: Path) -> None:
+    lines = "\n".join(TRACEBACK) + "\n"
+    (tmp_path / "rank1.log").write_text(lines)
+    assert ranks(of(tmp_path, f"{TRACEBACK[1]}\n{TRACEBACK[2]}\nbye\n")) == [1]
