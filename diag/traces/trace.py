@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from enum import Enum
 from functools import cached_property, lru_cache
+from threading import Lock
 from typing import Protocol
 
 import numpy as np
@@ -75,9 +76,11 @@ class Process(Struct):
 
 class _Vocabulary:
     """Names of all traces, and which of them match the regular expressions used so far. The ranks of a run have nearly
-    all names in common, and polars takes 7 ms to compile forty expressions, on each call."""
+    all names in common, and polars takes 7 ms to compile forty expressions, on each call. An answer stands at the place
+    of its name, so only one thread at a time makes it grow: the dashboard analyses runs in several."""
 
     def __init__(self) -> None:
+        self._growing = Lock()
         self._names: list[str] = []
         self._index: dict[str, int] = {}
         self._matching: dict[str, npt.NDArray[np.bool_]] = {}
@@ -86,15 +89,21 @@ class _Vocabulary:
         return len(self._names)
 
     def indices(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
-        for name in names:
-            if name not in self._index:
-                self._index[name] = len(self._names)
-                self._names.append(name)
-        return np.array([self._index[name] for name in names], dtype=np.int64)
+        with self._growing:
+            for name in names:
+                if name not in self._index:
+                    self._index[name] = len(self._names)
+                    self._names.append(name)
+            return np.array([self._index[name] for name in names], dtype=np.int64)
 
     def matching(self, pattern: str, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        with self._growing:
+            return self._answers(pattern, int(indices.max(initial=-1)))[indices]
+
+    def _answers(self, pattern: str, last: int) -> npt.NDArray[np.bool_]:
+        """For each name, at least up to the one at this place."""
         known = self._matching.setdefault(pattern, np.zeros(0, dtype=np.bool_))
-        if len(indices) and len(known) <= int(indices.max()):
+        if len(known) <= last:
             # All traces are matched with the same expressions: one call for all expressions that lack the same names.
             behind = [text for text, answers in self._matching.items() if len(answers) == len(known)]
             new = pl.Series("name", self._names[len(known) :], dtype=pl.String).to_frame()
@@ -102,7 +111,7 @@ class _Vocabulary:
             for column in matches:
                 self._matching[column.name] = np.concatenate((self._matching[column.name], column.to_numpy()))
             known = self._matching[pattern]
-        return known[indices]
+        return known
 
 
 _VOCABULARY = _Vocabulary()
