@@ -281,7 +281,7 @@ class Timeline {
       made.addEventListener("click", act);
       return made;
     };
-    this.search = element("input", { type: "search", placeholder: "Search by name", "aria-label": "Search the events of all ranks by name" });
+    this.search = element("input", { type: "search", placeholder: "Search", "aria-label": "Search the events of all ranks by name" });
     this.search.addEventListener("keydown", event => this.searchKey(event));
     this.search.addEventListener("search", () => this.setFind(this.search.value));
     this.matchStatus = element("span", { class: "match-status", role: "status" });
@@ -301,13 +301,9 @@ class Timeline {
     const group = (...items) => { const made = element("span", { class: "group" }); made.append(...items); return made; };
     this.drawer = button("Tools", "Search, zoom, measure, Perfetto", () => { this.bar.classList.toggle("open"); });
     this.drawer.classList.add("drawer");
-    this.menu = element("details", { class: "menu" });
-    const list = element("div", { class: "list" });
-    list.append(
-      this.perfetto = button("Open in Perfetto", "", () => this.openInPerfetto("trace")),
-      this.perfettoOfAll = button("All ranks in Perfetto", "The same step of all ranks on one timeline, their clocks aligned", () => this.openInPerfetto("together")),
-    );
-    this.menu.append(element("summary", { title: "Open what is shown in Perfetto" }, "Perfetto"), list);
+    this.perfetto = button("", "", () => this.openInPerfetto("trace"));
+    this.perfettoOfAll = button("All ranks", "The same step of all ranks on one timeline in Perfetto, their clocks aligned", () => this.openInPerfetto("together"));
+    this.perfettoOfAll.setAttribute("aria-label", "All ranks in Perfetto");
     const first = group(
       button("‹", "Previous step", () => this.turnStep(-1)), this.stepInput, button("›", "Next step", () => this.turnStep(1)),
       this.wholeButton = button("Whole run", "Show the whole run, and follow it while it trains (0)", () => this.whole()),
@@ -328,7 +324,7 @@ class Timeline {
       this.measureButton = button("Measure", "Drag over a span to measure it (M)", () => this.toggleMeasuring()),
       this.pathButton = button("Critical path", "Draw the critical path as a line through the ranks", () => { this.drawsPath = !this.drawsPath; this.layout(); this.look(); }),
       this.pythonButton = button("Python functions", "Draw the Python functions that were recorded with stacks: often more events than all others", () => this.togglePython()),
-      this.menu,
+      group(this.perfetto, this.perfettoOfAll),
       button("?", "Keys", () => { this.help.hidden = !this.help.hidden; }),
       this.shownRanks,
     );
@@ -346,7 +342,7 @@ class Timeline {
     const { ranks } = this.data;
     for (const [place, list] of [this.firstChoice, this.secondChoice].entries()) {
       if (list.length !== ranks.length + place) {
-        list.replaceChildren(...(place ? [element("option", { value: "" }, "second rank")] : []),
+        list.replaceChildren(...(place ? [element("option", { value: "" }, "+ rank")] : []),
           ...ranks.map(({ rank }) => element("option", { value: rank }, `rank ${rank}`)));
       }
       list.value = this.pinned[place] === undefined ? "" : String(this.pinned[place]);
@@ -404,9 +400,10 @@ class Timeline {
 
   /** Says which step it opens. While the window moves, it stays with the step that it names. */
   perfettoButton() {
-    const { step, label, about } = this.data.open;
+    const { step, label, short, about } = this.data.open;
     this.perfetto.disabled = step === null;
-    this.perfetto.textContent = label;
+    this.perfetto.textContent = short;
+    this.perfetto.setAttribute("aria-label", label);
     this.perfetto.title = about;
     this.perfettoOfAll.hidden = !this.data.open.together;
   }

@@ -313,7 +313,7 @@ def _perfetto(view: RunView, look: Look) -> None:
         st.markdown(
             f"{step} {what if chosen.profiled else f'was not profiled: {_RECORDED}'}. "
             "Run this where the run's files are. Nothing is uploaded: Perfetto's page reads the trace from your "
-            "machine, as it does with the button *Open in Perfetto* above."
+            "machine, as it does with the button above that names the step."
         )
         root = view.result.tables.root.resolve()
         commands = [open_command(root, chosen.step, chosen.rank)]
@@ -341,6 +341,7 @@ def _perfetto_button(view: RunView, look: Look) -> dict[str, Any]:
             "rank": look.rank,
             "step": None,
             "label": "Open in Perfetto",
+            "short": "In Perfetto",
             "about": f"{why} Its traces cover other steps: {_steps(traced)}." if traced else why,
         }
     of_rank = f" of rank {chosen.rank}" if len(look.pinned) > 1 else ""
@@ -349,6 +350,7 @@ def _perfetto_button(view: RunView, look: Look) -> dict[str, Any]:
         "rank": chosen.rank,
         "step": chosen.step,
         "label": f"Open step {chosen.step}{of_rank} in Perfetto{'' if chosen.profiled else ' (not profiled)'}",
+        "short": f"Step {chosen.step} in Perfetto",
         "about": f"Step {chosen.step} of rank {chosen.rank} {what}. Nothing is uploaded: Perfetto's page gets it from "
         "this one.",
         "together": 1 < len(timeline_of(view.result).ranks) <= DASHBOARD.most_ranks_together,

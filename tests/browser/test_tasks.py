@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from diag.serve.server import SAMPLES
 from tests.app.served import Served, dashboard
 from tests.browser.chromium import visit
+from tests.browser.perfetto import given, stand_in
 
 Click = Callable[[Page], Locator]
 MOST_CLICKS = 2
@@ -76,13 +77,27 @@ def test_a_task_takes_two_clicks_at_most(browser: Browser, served: Served, name:
 
 
 @pytest.mark.matrix
-def test_a_step_is_opened_by_its_number(browser: Browser, served: Served) -> None:
+@pytest.mark.parametrize(
+    ("name", "title", "holds"),
+    [
+        ("Open step 12 in Perfetto (not profiled)", "rank0-step12-recorded.json", "reduce_scatter"),
+        ("All ranks in Perfetto", "step12-2-ranks.zip", "perfetto_manifest"),
+    ],
+)
+def test_any_step_is_opened_in_perfetto_by_its_number(
+    browser: Browser, served: Served, name: str, title: str, holds: str
+) -> None:
+    clicks = menu("Timeline"), button(name)
+    assert len(clicks) <= MOST_CLICKS
     with visit(browser, height=900, width=1440) as found:
+        stand_in(found.page)
         found.open(served.at(STRAGGLER), until="rank")
-        menu("Timeline")(found.page).click()
+        clicks[0](found.page).click()
         found.page.get_by_placeholder("step", exact=True).fill("12")
         found.page.keyboard.press("Enter")
-        found.page.wait_for_url("**step=12**")
-        summary = found.page.locator("summary").filter(has_text="Perfetto").first
-        summary.click()
-        expect(found.page.get_by_role("button", name="Open step 12")).to_be_visible()
+        expect(button("Open step 12 in Perfetto (not profiled)")(found.page)).to_be_visible()
+        with found.page.context.expect_page() as opened:
+            clicks[1](found.page).click()
+        expect(opened.value).to_have_title(title)
+        assert holds in given(opened.value)
+        assert found.complaints == []

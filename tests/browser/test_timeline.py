@@ -22,6 +22,7 @@ from tests.app.runs import write_run
 from tests.app.served import Served, dashboard
 from tests.app.test_live import cut, unended
 from tests.browser.chromium import Scheme, Visit, visit
+from tests.browser.perfetto import given, stand_in
 from tests.poisoned import POISON
 from tests.tables.lane_traces import FUNCTIONS, US, gpu_trace, write_gpu_traces
 
@@ -353,21 +354,13 @@ def test_the_critical_path_is_a_line_through_the_ranks(browser: Browser, traces:
 
 @pytest.mark.matrix
 def test_perfetto_is_given_the_trace_in_the_browser(browser: Browser, traces: Served) -> None:
-    """A page in the place of Perfetto's, which answers as that does and says what it was given."""
-    stand_in = """<script>onmessage = event => {
-        if (event.data === "PING") event.source.postMessage("PONG", event.origin);
-        else if (event.data.perfetto) document.title = event.data.perfetto.title + " " +
-            new TextDecoder().decode(event.data.perfetto.buffer).includes("ncclDevKernel_AllReduce");
-    };</script>"""
     with visit(browser) as found:
-        found.page.context.route(
-            "https://ui.perfetto.dev/**", lambda route: route.fulfill(body=stand_in, content_type="text/html")
-        )
+        stand_in(found.page)
         open_timeline(found, traces, "?rank=1&step=4")
-        found.page.locator("summary").filter(has_text="Perfetto").first.click()
         with found.page.context.expect_page() as opened:
             found.page.get_by_role("button", name="Open step 4 in Perfetto").click()
-        expect(opened.value).to_have_title("rank1-step4.json true")
+        expect(opened.value).to_have_title("rank1-step4.json")
+        assert "ncclDevKernel_AllReduce" in given(opened.value)
         assert found.complaints == []
 
 
