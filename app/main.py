@@ -31,6 +31,11 @@ _COMPACT = """<style>
 [data-testid="stHeader"] * { pointer-events: auto; }
 [data-testid="stMain"] h1 { font-size: 1.9rem; padding: 0 0 0.4rem; }
 [data-testid="stMain"] [class*="st-key-verdict"] h3 { font-size: 1.3rem; line-height: 1.3; padding: 0; }
+/* Streamlit cuts what does not fit; how wide a text is differs between browsers. */
+[data-testid="stMetricLabel"] *, [data-testid="stMetricValue"] *, [data-testid="stSidebarNavLink"] *,
+[data-testid="stMain"] label * {
+  white-space: normal; overflow: visible; text-overflow: clip; overflow-wrap: anywhere;
+}
 @media (max-width: 640px) {
   [data-testid="stMainBlockContainer"] { padding: 3.5rem 1rem 3rem; }
   [data-testid="stMain"] h1 { font-size: 1.5rem; }
