@@ -78,7 +78,7 @@ _MUCH_OUTSIDE = 0.1  # of a trace: time in no inferred step is mentioned from he
 if TYPE_CHECKING:  # imported at run time where first needed: all of it takes a tenth of a second
     import polars as pl
 
-    from diag.diagnoses.compare import Comparison, RankDifference
+    from diag.diagnoses.compare import Comparison, RankDifference, Work
     from diag.model.breakdown import Breakdowns, CostCurve, Measure
     from diag.replay.advice import WhatIf as WhatIf
     from diag.replay.predict import Baseline
@@ -846,6 +846,17 @@ def list_runs(folder: Path | str) -> list[Path]:
     if (layout := RunLayout(folder)).is_run():
         return [folder, *(restart.root for restart in layout.restarts())]
     return [Path(job.paths[0]) for job in find_jobs([folder]).jobs] or [folder]
+
+
+def work_planned(run: Path) -> Work | None:
+    """What a step of a run directory works on, as far as its manifest tells it; None if there is none to read."""
+    from diag.diagnoses.compare import work_as_planned
+
+    try:
+        manifest, _ = read_manifest(RunLayout(run))
+    except DiagError:  # opening the run reports it
+        return None
+    return work_as_planned(manifest) if manifest is not None else None
 
 
 def hosts_of(run: Path) -> dict[int, str]:

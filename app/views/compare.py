@@ -9,8 +9,8 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-from diag.api import compare_runs, differences_by_name
-from diag.app.address import choose, choose_path, last_baseline, name_of, opened, runs_of
+from diag.api import compare_runs, differences_by_name, work_planned
+from diag.app.address import choose, choose_path, job_at, last_baseline, name_of, opened, runs_of
 from diag.app.figures import MS, finish
 from diag.app.markup import label, plain
 from diag.app.policy import DASHBOARD
@@ -28,7 +28,7 @@ from diag.app.views.common import (
     show_table,
     without_steps,
 )
-from diag.diagnoses.compare import PART_NAMES, Comparison
+from diag.diagnoses.compare import PART_NAMES, Comparison, Work, reasons_between, work_of
 from diag.errors import DiagError
 from diag.show.compare import comparison_table, headline, named_table
 from diag.show.page import DATA_WAIT, EXPOSED_COMM, HOST_WAIT, Metric
@@ -37,6 +37,7 @@ from diag.words.table import Column, table_of
 
 _TYPED = "another path …"
 _REFUSED = "This cannot be compared"
+_ROW_PX, _THICK = 48, 0.42  # of a bar of the waterfall with its name above, and its share of that
 
 
 def show(view: RunView, root: Path) -> None:
@@ -61,7 +62,9 @@ def _other(view: RunView, root: Path) -> Path | None:
     runs = {name_of(root, run): run for run in runs_of(root)[0] if run.resolve() != this_run}
     left, right = st.columns(2)
     with left:
-        picked = choose("Compare with", [*runs, _TYPED], param="with", default=_first(runs), within=view.run["path"])
+        picked = choose(
+            "Compare with", [*runs, _TYPED], param="with", default=_first(runs, view), within=view.run["path"]
+        )
     if picked != _TYPED:
         return runs[picked]
     with right:
@@ -70,10 +73,20 @@ def _other(view: RunView, root: Path) -> Path | None:
         )
 
 
-def _first(runs: Mapping[str, Path]) -> str:
-    """The baseline of the other pages, else the first run."""
+def _first(runs: Mapping[str, Path], view: RunView) -> str:
+    """The baseline of the other pages, else the first run whose steps are the same work as far as can be told without
+    opening it, else the first run."""
     baseline = last_baseline()
-    return baseline if baseline in runs else next(iter(runs), _TYPED)
+    if baseline in runs:
+        return baseline
+    work = work_of(view.result.tables)
+    alike = (name for name, run in runs.items() if (other := _work(run)) and not reasons_between(other, work))
+    return next(alike, next(iter(runs), _TYPED))
+
+
+def _work(run: Path) -> Work | None:
+    job = job_at(run)
+    return work_of(job.tables) if job is not None and job.tables is not None else work_planned(run)
 
 
 def _differences(comparison: Comparison, against: RunView, view: RunView, root: Path) -> None:
@@ -173,25 +186,25 @@ def _signed(ns: int) -> str:
 
 
 def flow(comparison: Comparison, before: str, after: str, theme: Theme) -> go.Figure:
-    """A waterfall in milliseconds per step: the first run's bar, a floating bar per kind of time that begins where the
-    one before it ends, and the second run's bar. Lines are the intervals of the differences. Hatched: the interval
-    includes zero."""
+    """A waterfall in milliseconds per step, from top to bottom: the first run's bar, a floating bar per kind of time
+    that begins where the one before it ends, and the second run's bar. Lines are the intervals of the differences.
+    Hatched: the interval includes zero. Name and value stand above each bar, so that they have room on a phone too."""
     names = [
         label(before, 24),
         *(PART_NAMES[part.kind] for part in comparison.parts),
         label(after, 24),
     ]
-    bases, heights, tops = [0.0], [comparison.before_ns / MS], [comparison.before_ns / MS]
+    bases, lengths, ends = [0.0], [comparison.before_ns / MS], [comparison.before_ns / MS]
     at = float(comparison.before_ns)
     for part in comparison.parts:
         change = part.ns[1]
         bases.append(min(at, at + change) / MS)
-        heights.append(abs(change) / MS)
-        tops.append(max(at, at + change, at + part.ns[2]) / MS)
+        lengths.append(abs(change) / MS)
+        ends.append(max(at, at + change, at + part.ns[2]) / MS)
         at += change
     bases.append(0.0)
-    heights.append(comparison.after_ns / MS)
-    tops.append(comparison.after_ns / MS)
+    lengths.append(comparison.after_ns / MS)
+    ends.append(comparison.after_ns / MS)
     colours = [theme.faint, *(theme.part[PART_OF[part.kind]] for part in comparison.parts), theme.faint]
     hatches = ["", *("" if part.sure else "/" for part in comparison.parts), ""]
     texts = [f"{number(comparison.before_ns / MS)} ms", *(_signed_ms(p.ns[1]) for p in comparison.parts)]
@@ -199,9 +212,11 @@ def flow(comparison: Comparison, before: str, after: str, theme: Theme) -> go.Fi
     places = list(range(len(names)))
     figure = go.Figure(
         go.Bar(
-            x=places,
-            y=heights,
+            x=lengths,
+            y=places,
             base=bases,
+            orientation="h",
+            width=_THICK,
             marker={"color": colours, "line": {"width": 0}, "pattern": {"shape": hatches, "size": 6}},
             customdata=[
                 [name, text, interval]
@@ -211,27 +226,29 @@ def flow(comparison: Comparison, before: str, after: str, theme: Theme) -> go.Fi
         )
     )
     _lines(figure, comparison, theme)
-    for place, top, text in zip(places, tops, texts, strict=True):
-        figure.add_annotation(x=place, y=top, text=text, showarrow=False, yanchor="bottom", yshift=3, font={"size": 12})
+    for place, name, text in zip(places, names, texts, strict=True):
+        figure.add_annotation(
+            x=0, xref="paper", xanchor="left", y=place - _THICK / 2, yanchor="bottom", text=f"{name} <b>{text}</b>",
+            showarrow=False, font={"size": 13}, borderpad=1,
+        )  # fmt: skip
     return finish(
         figure,
         theme,
-        420,
-        bargap=0.35,
+        _ROW_PX * len(names) + 60,
         showlegend=False,
-        yaxis=_axis(bases[1:-1] or [0.0], tops),
-        xaxis={"tickvals": places, "ticktext": names, "title": None, "ticklabeloverflow": "allow"},
+        xaxis=_axis(bases[1:-1] or [0.0], ends),
+        yaxis={"range": [len(names) - 1 + _THICK, -1 + _THICK / 2], "visible": False},
     )
 
 
-def _axis(lows: Sequence[float], tops: Sequence[float]) -> dict[str, Any]:
+def _axis(lows: Sequence[float], ends: Sequence[float]) -> dict[str, Any]:
     """An axis from zero. If the differences would be too thin to see, it begins below the lowest one, and its title
     says so."""
-    low, high = min(*lows, *tops), max(tops)
+    low, high = min(*lows, *ends), max(ends)
     span = high - low
     first = 0.0 if low < DASHBOARD.cut_axis_from * span else low - 0.5 * span
     title = "milliseconds a step" if not first else f"milliseconds a step, cut off below {number(first)}"
-    return {"title": {"text": title}, "range": [first, high + 0.12 * (high - first)]}
+    return {"title": {"text": title}, "range": [first, high + 0.05 * (high - first)]}
 
 
 def _lines(figure: go.Figure, comparison: Comparison, theme: Theme) -> None:
@@ -244,11 +261,11 @@ def _lines(figure: go.Figure, comparison: Comparison, theme: Theme) -> None:
         high.append((part.ns[2] - part.ns[1]) / MS)
         at += part.ns[1]
     figure.add_scatter(
-        x=list(range(1, len(ends) + 1)),
-        y=ends,
+        x=ends,
+        y=list(range(1, len(ends) + 1)),
         mode="markers",
         marker={"color": theme.ink, "size": 4},
-        error_y={
+        error_x={
             "type": "data",
             "symmetric": False,
             "array": high,

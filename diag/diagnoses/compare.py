@@ -10,6 +10,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diag.account.blame import median_of_others
+from diag.collectors.layout import world_size_of
 from diag.collectors.records import Manifest
 from diag.diagnoses.policy import COMPARISON
 from diag.model import UNKNOWN
@@ -185,19 +186,28 @@ def _difference(before: Series, after: Series, picks: tuple[Drawn, Drawn]) -> tu
 
 
 class Work(Struct, frozen=True):
-    """What makes the steps of two runs the same work. ``model``: the manifest's fields of it that are known;
-    ``tokens``: of a rank and step, 0 if unknown."""
+    """What makes the steps of two runs the same work. ``on_device``: None if unknown; ``model``: the manifest's fields
+    of it that are known; ``tokens``: of a rank and step, 0 if unknown."""
 
     world_size: int | None
-    on_device: bool
+    on_device: bool | None
     model: dict[str, object]
     tokens: int
 
 
 def work_of(tables: Tables) -> Work:
-    model = tables.manifest.model if tables.manifest is not None else {}
-    known = {name: model[name] for name in _MODEL if name in model}
-    return Work(tables.world_size, tables.on_device, known, _tokens(tables))
+    return Work(tables.world_size, tables.on_device, _model(tables.manifest), _tokens(tables))
+
+
+def work_as_planned(manifest: Manifest) -> Work:
+    """As far as the manifest alone tells it, without the records of a step."""
+    on_device = manifest.device != "cpu" if manifest.device else None
+    return Work(world_size_of(manifest.world_size), on_device, _model(manifest), 0)
+
+
+def _model(manifest: Manifest | None) -> dict[str, object]:
+    model = manifest.model if manifest is not None else {}
+    return {name: model[name] for name in _MODEL if name in model}
 
 
 def reasons_against(before: Tables, after: Tables) -> tuple[str, ...]:
@@ -211,7 +221,7 @@ def reasons_between(before: Work, after: Work) -> tuple[str, ...]:
     reasons = []
     if before.world_size is not None and after.world_size is not None and before.world_size != after.world_size:
         reasons.append(f"one ran on {before.world_size} ranks, the other on {after.world_size}")
-    if before.on_device != after.on_device:
+    if before.on_device is not None and after.on_device is not None and before.on_device != after.on_device:
         reasons.append("one ran on a device, the other on a CPU")
     reasons += [
         f"the models differ: {name.replace('_', ' ')} {_text(before.model[name])} and {_text(after.model[name])}"

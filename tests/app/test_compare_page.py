@@ -37,16 +37,34 @@ def test_the_difference_is_diags(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "Not comparable" not in text(test)
 
 
+def test_it_begins_with_a_run_whose_steps_are_the_same_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(folder / "another size", ranks=3)  # the first by name
+    test = shown("compare", folder / "slow", monkeypatch, folder)
+    assert test.selectbox(key="with").value == "fast"
+    assert "Not comparable" not in text(test)
+    alone = shown("compare", folder / "wide", monkeypatch, folder)
+    assert alone.selectbox(key="with").value == "another size"
+
+
+def test_it_begins_with_traces_of_the_same_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "first by name")
+    write_stalled_trace(tmp_path / "resized")
+    traces = write_stalled_trace(tmp_path / "traced")
+    test = shown("compare", traces, monkeypatch, tmp_path)
+    assert test.selectbox(key="with").value == "resized"
+    assert "Not comparable" not in text(test)
+
+
 def test_bars_lead_from_one_run_to_the_other(folder: Path) -> None:
     found = compare_runs(open_run(folder / "fast"), open_run(folder / "slow"))
     bars = figures.flow(found, "fast", "slow", LIGHT).data[0]
-    assert bars.y[0] == found.before_ns / 1e6
-    assert bars.y[-1] == found.after_ns / 1e6
+    assert bars.x[0] == found.before_ns / 1e6
+    assert bars.x[-1] == found.after_ns / 1e6
     ends = [found.before_ns / 1e6]
     for part in found.parts:
         ends.append(ends[-1] + part.ns[1] / 1e6)
     assert ends[-1] == pytest.approx(found.after_ns / 1e6, abs=1e-4)
-    for base, height, before, after in zip(bars.base[1:-1], bars.y[1:-1], ends, ends[1:], strict=False):
+    for base, height, before, after in zip(bars.base[1:-1], bars.x[1:-1], ends, ends[1:], strict=False):
         assert (base, base + height) == pytest.approx((min(before, after), max(before, after)))
 
 
@@ -54,7 +72,7 @@ def test_small_differences_are_not_drawn_as_hairs(tmp_path: Path) -> None:
     write_run(tmp_path / "a", slow_data_ms={1: 40})
     write_run(tmp_path / "b", slow_data_ms={1: 41})
     found = compare_runs(open_run(tmp_path / "a"), open_run(tmp_path / "b"))
-    axis = figures.flow(found, "a", "b", LIGHT).layout.yaxis
+    axis = figures.flow(found, "a", "b", LIGHT).layout.xaxis
     assert axis.range[0] == pytest.approx(105 - 0.5)
     assert axis.title.text == "milliseconds a step, cut off below 104"
 
