@@ -75,8 +75,11 @@ def outlook_of(result: Result) -> Outlook | None:
     return Outlook({part: ns for part, ns in parts_ns.items() if ns > 0}, work_of(result.tables))
 
 
-def cockpit_of(lines: Sequence[Line], baseline: Line | None, theme: Theme) -> Data:
-    """The rows, worst first. ``baseline``: what the steps are compared with."""
+def cockpit_of(
+    lines: Sequence[Line], baseline: Line | None, theme: Theme, looks: Mapping[str, tuple[str, str]]
+) -> Data:
+    """The rows, worst first. ``baseline``: what the steps are compared with; ``looks``: colour and dash of the runs
+    whose curves are drawn, by name."""
     ordered = sorted(lines, key=lambda line: line.badness)
     shown = [part for part in Part if any(line.outlook and part in line.outlook.parts_ns for line in lines)]
     known = [line.step_ns for line in lines if line.step_ns is not None]
@@ -90,6 +93,7 @@ def cockpit_of(lines: Sequence[Line], baseline: Line | None, theme: Theme) -> Da
                 "mark": _TONES[line.severity] if line.severity is not None else ("", ""),
                 "culprit": visible(line.culprit),
                 "cause": visible(line.cause),
+                "look": looks.get(line.name, ()),
                 "spark": _spark(line.curves),
                 "sparkAbout": _spark_about(line.curves),
                 "parts": [

@@ -69,10 +69,16 @@ def is_known(curves: Curves, quantity: Quantity) -> bool:
 
 
 def curve_figure(
-    runs: Sequence[tuple[str, Curves]], quantities: Sequence[Quantity], theme: Theme, height: int, columns: int = 2
+    runs: Sequence[tuple[str, Curves]],
+    quantities: Sequence[Quantity],
+    theme: Theme,
+    height: int,
+    columns: int = 2,
+    places: Sequence[int] | None = None,
 ) -> go.Figure:
     """A small figure for each quantity, over the same steps. A run has the same colour in all of them and one entry in
-    the legend."""
+    the legend. ``places``: of the runs among the looks (`look_at`); without them, in their order."""
+    places = range(len(runs)) if places is None else places
     figure = go.Figure()
     rows = -(-len(quantities) // columns)
     layout: dict[str, dict[str, Any]] = {}
@@ -80,7 +86,8 @@ def curve_figure(
         number = "" if position == 0 else str(position + 1)
         row, column = divmod(position, columns)
         drawn = [(name, *curve_points(curves, quantity)) for name, curves in runs]
-        for at, (name, steps, values) in enumerate(drawn):
+        for at, (name, steps, values) in zip(places, drawn, strict=True):
+            colour, dash = look_at(at, theme)
             figure.add_scatter(
                 x=steps,
                 y=values,
@@ -88,7 +95,7 @@ def curve_figure(
                 legendgroup=str(at),
                 showlegend=position == 0,
                 mode="lines" if len(steps) > 1 else "markers",
-                line={"color": theme.series[at % len(theme.series)], "width": 1.8, "dash": _dash(at, theme)},
+                line={"color": colour, "width": 1.8, "dash": dash},
                 xaxis=f"x{number}",
                 yaxis=f"y{number}",
                 hovertemplate=f"{label(name, 40)}<br>step %{{x:,}}<br>{quantity.axis}: %{{y:,.4~g}}<extra></extra>",
@@ -107,8 +114,26 @@ def curve_figure(
     )  # fmt: skip
 
 
-def _dash(at: int, theme: Theme) -> str:
-    return _DASHES[at // len(theme.series) % len(_DASHES)]
+def look_at(place: int, theme: Theme) -> tuple[str, str]:
+    """Colour and dash of the curve of a run; those of `looks` places differ."""
+    return theme.series[place % len(theme.series)], _DASHES[place // len(theme.series) % len(_DASHES)]
+
+
+def looks(theme: Theme) -> int:
+    return len(theme.series) * len(_DASHES)
+
+
+def places_of(drawn: Sequence[str], known: dict[str, int], most: int) -> list[int]:
+    """The place of each drawn run among ``most`` looks, so that no two share one: the run's own, whatever is drawn
+    beside it. ``known``: the place of every run; where there are more runs than looks and two that are drawn have the
+    same one, the later of them gets another there."""
+    taken: set[int] = set()
+    for name in sorted(drawn, key=known.__getitem__):
+        own = known[name] % most
+        free = [own, *(place for place in range(most) if place not in {known[other] % most for other in drawn})]
+        known[name] = next((place for place in free if place not in taken), own)
+        taken.add(known[name])
+    return [known[name] for name in drawn]
 
 
 def curve_points(

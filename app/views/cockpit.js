@@ -35,6 +35,12 @@ function line(row, data, view, setStateValue, setTriggerValue) {
     setStateValue("ticked", [...view.ticked]);
   });
   const who = node.appendChild(make("div", "who"));
+  const [own, dash] = row.look;
+  if (own) {
+    const swatch = who.appendChild(make("i", `swatch ${dash}`));
+    swatch.style.borderTopColor = own;
+    swatch.title = "its curve below";
+  }
   const open = who.appendChild(make("button", "name", row.name));
   open.type = "button";
   open.dataset.key = `open ${row.name}`;
@@ -74,7 +80,7 @@ function spark(row, data) {
     const across = SPARK.width / Math.max(1, row.spark.length - 1);
     path.setAttribute("points", row.spark.map((y, at) => `${(at * across).toFixed(1)},${((1 - y) * (SPARK.height - 4) + 2).toFixed(1)}`).join(" "));
     path.setAttribute("fill", "none");
-    path.setAttribute("stroke", data.colours.predicted);
+    path.setAttribute("stroke", row.look[0] || data.colours.soft);
     path.setAttribute("stroke-width", "1.5");
   }
   return svg;

@@ -37,6 +37,9 @@ from diag.app.curves import (
     curves_of_result,
     is_known,
     known,
+    look_at,
+    looks,
+    places_of,
     throughput,
 )
 from diag.app.looks import state_of
@@ -56,7 +59,7 @@ from diag.words.table import COUNT, MOMENT, SHARE, TENTHS_OF_MS, TEXT, Column, T
 from diag.words.wording import class_name
 
 _FIGURE_HEIGHT = 560
-_COCKPIT = "cockpit"
+_COCKPIT, _PLACES = "cockpit", "places of the runs among the looks of curves"
 _NOT_ANALYSED = "not analysed yet"
 
 
@@ -116,16 +119,20 @@ def _draw_runs(
         return waiting > 0 or live
     lines = {state.path: _line(state, rows[state.path]) for state in states}
     against = lines.get(baseline) if baseline is not None else None  # it may be gone since it was chosen
-    ticked = _cockpit([lines[state.path] for state in matching], against, open_run)
-    chosen = [state for state in matching if rows[state.path].name in ticked]
+    ticked = _ticked()
+    chosen = [state for state in matching if visible(rows[state.path].name) in ticked]
+    worst = sorted(matching, key=lambda state: lines[state.path].badness)[: DASHBOARD.curves_shown]
+    named = [(rows[state.path].name, state) for state in chosen or worst]
+    places = _places(
+        [row.name for row in rows.values()], [name for name, state in named if curves_for(state) is not None]
+    )
+    _cockpit([lines[state.path] for state in matching], against, places, open_run)
     names = [rows[state.path].name for state in chosen]
     if against is not None and len(names) == 1 and against.name not in names:
         names.append(against.name)
     _buttons(names, compare)
     _several(chosen, rows, against)
-    worst = sorted(matching, key=lambda state: lines[state.path].badness)[: DASHBOARD.curves_shown]
-    named = [(rows[state.path].name, state) for state in chosen or worst]
-    _curves(named, len(matching), bool(chosen))
+    _curves(named, places, len(matching), bool(chosen))
     with st.expander("All numbers"):
         show_rows(
             runs_table([rows[state.path] for state in matching]), key="runs", alt="The runs, each with its verdict"
@@ -177,10 +184,29 @@ def _left_out(reasons: Sequence[str]) -> None:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def _cockpit(lines: Sequence[Line], baseline: Line | None, open_run: Callable[[str], None]) -> list[str]:
-    """Draws the runs, worst first; returns the names of the ticked ones. Opens the one whose name is clicked."""
-    data = cockpit_of(lines, baseline, theme_of(st.context.theme.type))
-    ticked: list[str] = list((st.session_state.get(_COCKPIT) or {}).get("ticked") or ())
+def _ticked() -> list[str]:
+    """The names of the ticked runs, as they are shown."""
+    return list((st.session_state.get(_COCKPIT) or {}).get("ticked") or ())
+
+
+def _places(every: Sequence[str], with_curves: Sequence[str]) -> dict[str, int]:
+    """The place of each run in the figure among the looks of curves: by its name among all runs of the folder. A run
+    that is added later comes last, so that none of the others changes its colour."""
+    known_places: dict[str, int] = st.session_state.setdefault(_PLACES, {})
+    for name in sorted(every):
+        known_places.setdefault(name, len(known_places))
+    drawn = with_curves[: DASHBOARD.most_runs_in_figure]
+    most = looks(theme_of(st.context.theme.type))
+    return dict(zip(drawn, places_of(drawn, known_places, most), strict=True))
+
+
+def _cockpit(
+    lines: Sequence[Line], baseline: Line | None, places: Mapping[str, int], open_run: Callable[[str], None]
+) -> None:
+    """Draws the runs, worst first, each in the colour of its curve below. Opens the one whose name is clicked."""
+    theme = theme_of(st.context.theme.type)
+    data = cockpit_of(lines, baseline, theme, {name: look_at(place, theme) for name, place in places.items()})
+    ticked = _ticked()
     event = component("cockpit")(
         key=_COCKPIT,
         data=data | {"ticked": ticked},
@@ -191,7 +217,6 @@ def _cockpit(lines: Sequence[Line], baseline: Line | None, open_run: Callable[[s
     for line in lines:
         if event.open == visible(line.name):
             open_run(line.name)
-    return [line.name for line in lines if visible(line.name) in (event.ticked or ())]
 
 
 def _line(state: RunState, row: RunRow) -> Line:
@@ -292,12 +317,11 @@ def _several(chosen: Sequence[RunState], rows: Mapping[Path, RunRow], baseline: 
 # -- curves ------------------------------------------------------------------------------------------------------------
 
 
-def _curves(states: Sequence[tuple[str, RunState]], listed: int, ticked: bool) -> None:
-    """``listed``: how many runs there are to choose from."""
+def _curves(states: Sequence[tuple[str, RunState]], places: Mapping[str, int], listed: int, ticked: bool) -> None:
+    """``places``: of the runs that are drawn, among the looks of curves; ``listed``: how many runs there are to choose
+    from."""
     curves = [
-        (name, recorded)
-        for name, state in states[: DASHBOARD.most_runs_in_figure]
-        if (recorded := curves_for(state)) is not None
+        (name, recorded) for name, state in states if name in places and (recorded := curves_for(state)) is not None
     ]
     st.subheader("Curves", anchor="curves")
     which = counted(len(states), "ticked run" if ticked else "run")
@@ -312,7 +336,13 @@ def _curves(states: Sequence[tuple[str, RunState]], listed: int, ticked: bool) -
         return
     names = ", ".join(quantity.name for quantity in quantities)
     draw(
-        curve_figure(curves, quantities, theme_of(st.context.theme.type), _FIGURE_HEIGHT),
+        curve_figure(
+            curves,
+            quantities,
+            theme_of(st.context.theme.type),
+            _FIGURE_HEIGHT,
+            places=[places[name] for name, _ in curves],
+        ),
         "curves",
         f"{names} by step, of {counted(len(curves), 'run')}",
     )

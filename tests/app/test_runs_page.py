@@ -11,7 +11,17 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from diag.api import open_run, state_of
-from diag.app.curves import LOSS, MEMORY, STEP_TIME, TOKENS, curve_figure, curves_of_result, known, throughput
+from diag.app.curves import (
+    LOSS,
+    MEMORY,
+    STEP_TIME,
+    TOKENS,
+    curve_figure,
+    curves_of_result,
+    known,
+    places_of,
+    throughput,
+)
 from diag.app.markup import plain
 from diag.app.policy import DASHBOARD
 from diag.app.theme import LIGHT
@@ -137,6 +147,17 @@ def test_runs_that_train_are_first(folder: Path, monkeypatch: pytest.MonkeyPatch
     write_run(folder / "zuletzt")
     unended(folder / "healthy")
     assert rows_of(runs_page(folder, monkeypatch))[0]["Run"] == "healthy"
+
+
+def test_of_more_runs_than_looks_no_two_that_are_drawn_look_alike() -> None:
+    known_places = {f"run {at:02}": at for at in range(30)}
+    before = places_of(["run 00", "run 05"], known_places, 12)
+    assert before == [0, 5]
+    drawn = [f"run {at:02}" for at in (0, 12, 5, 24, 17)]
+    places = places_of(drawn, known_places, 12)
+    assert len(set(places)) == len(drawn)
+    assert [places[0], places[2]] == before
+    assert places_of(drawn[:2], known_places, 12) == places[:2]
 
 
 def test_curves_of_several_runs_are_in_one_figure(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,50 @@ def test_what_differs_between_many_ticked_runs(browser: Browser, served: Served,
             expect(page.get_by_text(f"{name} against alright: {said}")).to_be_visible()
         page.get_by_text("Difference by collective, kernel and module").first.evaluate("it => it.scrollIntoView()")
         expect(page.get_by_text("Exposed time of collectives: mean milliseconds of a rank's step")).to_be_visible()
+        assert found.complaints == []
+
+
+def look_of_curves(page: Page) -> dict[str, str]:
+    """The colour of each run in the legend of the curves."""
+    names = page.locator(".legendtext").all_text_contents()
+    strokes = page.locator(".legendlines path.js-line").evaluate_all(
+        "all => all.map(it => getComputedStyle(it).stroke)"
+    )
+    return dict(zip(names, strokes, strict=True))
+
+
+def test_a_run_keeps_its_colour_whatever_is_ticked(browser: Browser, served: Served) -> None:
+    with visit(browser, height=1400) as found:
+        found.open(served.at(), until="All numbers")
+        page = found.page
+        expect(page.locator(".legendtext")).to_have_count(3)
+        before = look_of_curves(page)
+        assert len(set(before.values())) == 3
+        for name, colour in before.items():
+            row = rows(page).filter(has=page.get_by_role("button", name=name, exact=True))
+            expect(row.locator(".swatch")).to_have_css("border-top-color", colour)
+        for name in ("third", "slow"):
+            page.get_by_role("checkbox", name=f"Choose {name}", exact=True).check()
+            found.settle()
+        expect(page.locator(".legendtext")).to_have_count(2)
+        assert look_of_curves(page) == {name: before[name] for name in ("slow", "third")}
+        expect(rows(page).filter(has_text="alright").locator(".swatch")).to_have_count(0)
+        assert found.complaints == []
+
+
+@pytest.mark.parametrize("width", [PHONE, 1440])
+def test_names_and_values_of_a_comparison_do_not_lie_over_each_other(
+    browser: Browser, served: Served, width: int
+) -> None:
+    with visit(browser, height=1400, width=width) as found:
+        found.open(served.at("compare?run=slow&with=alright"), until="Difference by part of the step")
+        texts = found.page.locator(".js-plotly-plot .annotation-text")
+        expect(texts.first).to_contain_text("alright 66.0 ms")
+        expect(texts.last).to_contain_text("slow 105 ms")
+        boxes = sorted((box for each in texts.all() if (box := each.bounding_box())), key=lambda box: box["y"])
+        assert len(boxes) == texts.count() > 3
+        assert all(box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
+        assert all(upper["y"] + upper["height"] <= lower["y"] for upper, lower in pairwise(boxes))
         assert found.complaints == []
 
 
