@@ -8,27 +8,25 @@ threads were blocked: they are made of each block as well.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, groupby, pairwise
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.model import Gap
-from diag.model.accounts import Attribution, StepAccounts
-from diag.model.steps import Pieces, RankStep
-from diag.rundir.columns import Rows
+from diag.model.accounts import Attribution
+from diag.rundir.columns import Bools, Rows
 from diag.rundir.policy import BLOCKS
 from diag.rundir.tables import Tables, axes_of, spans_of, with_rows, without_rows
 
 from .attribute import attribute, steps_left_out
-from .calls import Calls, Some, calls_in
 from .frontier import Frontier, frontier
-from .kept import Block, key_of, packed, unpacked
-from .scheduling import RankScheduling, Scheduling, scheduling_of
+from .joined import Block, Values, joined_accounts, joined_frontiers, joined_scheduling, joined_steps, together
+from .kept import key_of, packed, unpacked
+from .scheduling import Scheduling, scheduling_of
 
 
 class BlockAccount(Struct, frozen=True):
@@ -49,16 +47,20 @@ def account_in_blocks(tables: Tables) -> BlockAccount:
     )
     left_out = steps_left_out(tables, numbers)
     counted = frozenset(numbers) - left_out.keys() or frozenset(numbers)
-    of_blocks = _blocks(numbers, max(BLOCKS.least_block_steps, _power_of_two(BLOCKS.block_bytes // per_step)))
+    size = max(BLOCKS.least_block_steps, _power_of_two(BLOCKS.block_bytes // per_step))
+    places = _blocks(numbers, size)
     most = _power_of_two(BLOCKS.detailed_bytes // per_step)
-    detailed = _in_detail([[step for step in block if step in counted] for _, block in of_blocks], most)
+    detailed = _in_detail([[step for step in place.numbers if step in counted] for place in places], most)
     gaps = dict.fromkeys(tables.gaps)
-    blocks = []
-    for first, numbers_of_block in of_blocks:
-        around = _with_context(numbers_of_block, numbers)
-        block, of_block = _block(tables, numbers_of_block, around, left_out, counted, detailed, first)
-        blocks.append(block)
-        gaps |= dict.fromkeys(of_block)
+    blocks = list[Block]()
+    run = _Run(tables, numbers, left_out, counted, detailed)
+    for _, several in groupby(places[:-1], lambda place: place.first // (size * BLOCKS.kept_together)):
+        accounted, of_records = run.several(list(several))
+        blocks += accounted
+        gaps |= dict.fromkeys(of_records)
+    last, of_records = run.block(places[-1])  # it may still grow
+    blocks.append(last)
+    gaps |= dict.fromkeys(of_records)
     ranks = {
         rank: replace(
             of_rank,
@@ -69,9 +71,9 @@ def account_in_blocks(tables: Tables) -> BlockAccount:
     }
     return BlockAccount(
         replace(tables, ranks=ranks, gaps=tuple(gaps)),
-        replace(_joined([block.account for block in blocks]), axes=axes_of(tables), detailed=detailed),
-        _joined_frontiers([block.frontier for block in blocks if block.frontier is not None]),
-        _joined_scheduling([block.scheduling for block in blocks]),
+        replace(joined_accounts([block.account for block in blocks]), axes=axes_of(tables), detailed=detailed),
+        joined_frontiers([block.frontier for block in blocks if block.frontier is not None]),
+        joined_scheduling([block.scheduling for block in blocks], [each for block in blocks for each in block.values]),
     )
 
 
@@ -80,11 +82,17 @@ def _power_of_two(number: int) -> int:
     return 1 << (max(1, number).bit_length() - 1)
 
 
-def _blocks(numbers: Sequence[int], size: int) -> list[tuple[int, Sequence[int]]]:
-    """The blocks, each with the number of the first step that it could have: a multiple of the size."""
+class _Place(NamedTuple):
+    """The steps of a block. ``first``: the first one that it could have, a multiple of the size of blocks."""
+
+    first: int
+    numbers: Sequence[int]
+
+
+def _blocks(numbers: Sequence[int], size: int) -> list[_Place]:
     places = np.asarray(numbers) // size
     edges = [*np.unique(places, return_index=True)[1].tolist(), len(numbers)]
-    return [(numbers[first] // size * size, numbers[first:last]) for first, last in pairwise(edges)]
+    return [_Place(numbers[first] // size * size, numbers[first:last]) for first, last in pairwise(edges)]
 
 
 def _in_detail(counted: Sequence[Sequence[int]], most: int) -> frozenset[int]:
@@ -99,40 +107,86 @@ def _in_detail(counted: Sequence[Sequence[int]], most: int) -> frozenset[int]:
     return frozenset(chain.from_iterable(block[-length:] for block in (*spread, counted[-1])))
 
 
-def _block(
-    tables: Tables,
-    numbers: Sequence[int],
-    around: Sequence[int],
-    left_out: Mapping[int, str],
-    counted_of_run: Collection[int],
-    detailed_of_run: Collection[int],
-    first: int,
-) -> tuple[Block, tuple[Gap, ...]]:
-    """The account of a block, as it was kept or made now, and gaps in its records. ``around``: its steps and those next
-    to them; ``first``: see ``_blocks``."""
-    of_block = {step: left_out[step] for step in around if step in left_out}
-    counted = [step for step in numbers if step in counted_of_run]
-    detailed = [step for step in numbers if step in detailed_of_run]
-    part = without_rows(tables, around)
-    store, key, name = tables.store, _key(tables, part, around, of_block, counted), f"block-{first}"
-    if store is not None and key is not None and (kept := unpacked(key, store.load(name), detailed)) is not None:
-        return kept, ()
-    part = with_rows(part, tables, around)
-    account = attribute(part, {}, left_out, detailed)
-    inside = account.steps.take(np.isin(account.steps.step, numbers))
-    account = replace(account, steps=inside, rank_steps=_joined_steps([account.rank_steps]))
-    front = frontier(part.ranks, counted, part.on_device, axes_of(tables).stages())
-    block = Block(
-        account,
-        front,
-        scheduling_of(part, counted),
-        rows={rank: each.rows.take(np.isin(each.rows.step, detailed)) for rank, each in part.ranks.items()},
-        groups={rank: _not_in(tables.ranks[rank].groups, each.groups) for rank, each in part.ranks.items()},
-    )
-    gaps = tuple(gap for gap in part.gaps if gap not in tables.gaps)
-    if store is not None and key is not None and not gaps and (data := packed(key, block)) is not None:
-        store.save(name, data)
-    return block, gaps
+class _Run(NamedTuple):
+    """``numbers``: all of its steps; ``left_out``: those that do not count, each with the reason; ``detailed``: those
+    that are kept in detail."""
+
+    tables: Tables
+    numbers: Sequence[int]
+    left_out: Mapping[int, str]
+    counted: Collection[int]
+    detailed: Collection[int]
+
+    def several(self, places: Sequence[_Place]) -> tuple[list[Block], list[Gap]]:
+        """The accounts of these blocks, as they were kept together, else of each; and gaps in their records."""
+        part = None
+        if len(places) == BLOCKS.kept_together and self.tables.store is not None:
+            part = self._part(_Place(places[0].first, [step for place in places for step in place.numbers]))
+            if (kept := part.load("blocks")) is not None:
+                return [kept], []
+        made = [self.block(place) for place in places]
+        blocks, gaps = [block for block, _ in made], [gap for _, of_block in made for gap in of_block]
+        if part is not None and part.key is not None and not gaps and (as_one := together(blocks)) is not None:
+            part.save("blocks", as_one)
+        return blocks, gaps
+
+    def block(self, place: _Place) -> tuple[Block, list[Gap]]:
+        """The account of a block, as it was kept or made now, and gaps in its records."""
+        tables, part = self.tables, self._part(place)
+        kept = part.load("block")
+        if kept is not None:
+            return kept, []
+        read = with_rows(part.tables, tables, part.around)
+        account = attribute(read, {}, self.left_out, part.detailed)
+        inside = account.steps.take(np.isin(account.steps.step, place.numbers))
+        account = replace(account, steps=inside, rank_steps=joined_steps([account.rank_steps]))
+        scheduling = scheduling_of(read, part.counted)
+        block = Block(
+            account,
+            frontier(read.ranks, part.counted, read.on_device, axes_of(tables).stages()),
+            scheduling,
+            (Values.of(scheduling),),
+            rows={rank: each.rows.take(np.isin(each.rows.step, part.detailed)) for rank, each in read.ranks.items()},
+            groups={rank: _not_in(tables.ranks[rank].groups, each.groups) for rank, each in read.ranks.items()},
+        )
+        gaps = [gap for gap in read.gaps if gap not in tables.gaps]
+        if not gaps:
+            part.save("block", block)
+        return block, gaps
+
+    def _part(self, place: _Place) -> _Part:
+        inside = np.isin(self.numbers, place.numbers)
+        around = _with_context(inside, self.numbers)
+        counted = [step for step in place.numbers if step in self.counted]
+        detailed = [step for step in place.numbers if step in self.detailed]
+        tables = without_rows(self.tables, around)
+        of_part = {step: self.left_out[step] for step in around if step in self.left_out}
+        key = _key(self.tables, tables, around, of_part, counted)
+        return _Part(place.first, around, counted, detailed, tables, key)
+
+
+class _Part(NamedTuple):
+    """Some steps of a run. ``around``: they and those next to them; ``tables``: of these, without their rows; ``key``:
+    see ``_key``."""
+
+    first: int
+    around: Sequence[int]
+    counted: Sequence[int]
+    detailed: Sequence[int]
+    tables: Tables
+    key: bytes | None
+
+    def load(self, name: str) -> Block | None:
+        """What was kept under this name of them."""
+        if self.tables.store is None or self.key is None:
+            return None
+        return unpacked(self.key, self.tables.store.load(f"{name}-{self.first}"), self.detailed)
+
+    def save(self, name: str, block: Block) -> None:
+        if self.tables.store is None or self.key is None:
+            return
+        if (data := packed(self.key, block)) is not None:
+            self.tables.store.save(f"{name}-{self.first}", data)
 
 
 def _not_in(known: Mapping[str, list[int]], groups: Mapping[str, list[int]]) -> dict[str, list[int]]:
@@ -142,8 +196,8 @@ def _not_in(known: Mapping[str, list[int]], groups: Mapping[str, list[int]]) -> 
 def _key(
     tables: Tables, part: Tables, around: Sequence[int], left_out: Mapping[int, str], counted: Sequence[int]
 ) -> bytes | None:
-    """The hash of what the block depends on; None if it is not kept: nothing is, or a trace is in it, or the lines of a
-    rank cannot be found."""
+    """The hash of what the account of some steps depends on; None if it is not kept: nothing is, or a trace is in it,
+    or the lines of a rank cannot be found."""
     if tables.store is None or any(rank.traces for rank in part.ranks.values()):
         return None
     spans = spans_of(around)
@@ -152,110 +206,11 @@ def _key(
     return key_of(tables, part, left_out, counted, known) if len(known) == len(tables.ranks) else None
 
 
-def _with_context(block: Collection[int], numbers: Sequence[int]) -> list[int]:
-    """The steps of a block and those next to them, which its calls reach into."""
-    inside = np.isin(numbers, np.fromiter(block, np.int64, len(block)))
+def _with_context(inside: Bools, numbers: Sequence[int]) -> list[int]:
+    """Those of the numbers that are inside, and those next to them, which their calls reach into."""
     around = inside.copy()
     for shift in range(1, BLOCKS.steps_before + 1):
         around[:-shift] |= inside[shift:]
     for shift in range(1, BLOCKS.steps_after + 1):
         around[shift:] |= inside[:-shift]
     return list(np.asarray(numbers)[around].tolist())
-
-
-def _joined(parts: Sequence[Attribution]) -> Attribution:
-    """One after the other. The clocks count as aligned if they are in most steps."""
-    aligned = [part for part in parts if part.aligned]
-    steps = StepAccounts.joined([part.steps for part in parts])
-    uncertain = [part.clock_uncertainty_ns for part in aligned if part.clock_uncertainty_ns is not None]
-    return Attribution(
-        steps=steps,
-        ranks=tuple(sorted(set[int]().union(*(part.ranks for part in parts)))),
-        clock_uncertainty_ns=max(uncertain, default=None),
-        clock_drift=max(part.clock_drift for part in parts),
-        aligned=2 * sum(len(part.steps) for part in aligned) > len(steps),
-        untied=tuple(sorted(set[int]().union(*(part.untied for part in aligned)))),
-        comm_known=any(part.comm_known for part in parts),
-        collectives=tuple(met for part in parts for met in part.collectives),
-        rank_steps=_joined_steps([part.rank_steps for part in parts if part.rank_steps]),
-    )
-
-
-def _joined_steps(parts: Sequence[Sequence[RankStep]]) -> tuple[RankStep, ...]:
-    """All steps, by rank. Each part is in the order of the ranks."""
-    by_rank: dict[int, list[list[RankStep]]] = defaultdict(list)
-    for part in parts:
-        for rank, of_rank in groupby(part, lambda step: step.rank):
-            by_rank[rank].append(list(of_rank))
-    return tuple(step for _, of_rank in sorted(by_rank.items()) for step in _with_own_tables(of_rank))
-
-
-def _with_own_tables(parts: Sequence[Sequence[RankStep]]) -> list[RankStep]:
-    """The steps of a rank, with one table of pieces and one of calls that hold nothing of other steps."""
-    listed = [calls_in([step.collectives for step in part]) for part in parts]
-    calls, moved = Calls.joined([of_part for of_part, _ in listed])
-    places = [of_part[place] for of_part, (_, own) in zip(moved, listed, strict=True) for place in own]
-    steps = list(chain.from_iterable(parts))
-    pieces = Pieces.of([step.segments for step in steps]).copied()
-    return [
-        replace(step, segments=segments, collectives=Some(calls, place))
-        for step, segments, place in zip(steps, pieces, places, strict=True)
-    ]
-
-
-def _joined_frontiers(parts: Sequence[Frontier]) -> Frontier | None:
-    """One after the other, without blocks in which a rank recorded nothing."""
-    if not parts:
-        return None
-    ranks = max((part.ranks for part in parts), key=len)
-    parts = [part for part in parts if part.ranks == ranks]
-    return Frontier(
-        numbers=tuple(number for part in parts for number in part.numbers),
-        ranks=ranks,
-        dur_ns=np.concatenate([part.dur_ns for part in parts]),
-        increment_ns=np.concatenate([part.increment_ns for part in parts], axis=1),
-        leader=np.concatenate([part.leader for part in parts], axis=1),
-        late_ns=np.concatenate([part.late_ns for part in parts], axis=1),
-        communication_ns=np.concatenate([part.communication_ns for part in parts]),
-        communication_known=all(part.communication_known for part in parts),
-    )
-
-
-def _joined_scheduling(parts: Sequence[Scheduling]) -> Scheduling:
-    """One after the other; of the ranks for which it is known in every block."""
-    ranks = set.intersection(*(set(part.ranks) for part in parts if part.numbers))
-    steps = [len(part.numbers) for part in parts if part.numbers]
-    joined = {
-        rank: _joined_rank([part.ranks[rank] for part in parts if part.numbers], np.array(steps, dtype=np.float64))
-        for rank in sorted(ranks)
-    }
-    return Scheduling(tuple(number for part in parts for number in part.numbers), joined)
-
-
-def _joined_rank(parts: Sequence[RankScheduling], steps: npt.NDArray[np.float64]) -> RankScheduling:
-    """``steps``: how many each part has. Series follow each other, other values are means over the steps."""
-    phases = dict.fromkeys(phase for part in parts for phase in part.blocked_in)
-    active, runnable = (
-        np.array([np.nan if value is None else value for value in values])
-        for values in zip(*((part.loader_active, part.runnable) for part in parts), strict=True)
-    )
-    known = ~np.isnan(active)
-    return RankScheduling(
-        queued_ns=np.concatenate([part.queued_ns for part in parts]),
-        loading_ns=np.concatenate([part.loading_ns for part in parts]),
-        communicating_ns=np.concatenate([part.communicating_ns for part in parts]),
-        between_ns=np.concatenate([part.between_ns for part in parts]),
-        blocked_ns=np.concatenate([part.blocked_ns for part in parts]),
-        paused_ns=np.concatenate([part.paused_ns for part in parts]),
-        frozen_ns=np.concatenate([part.frozen_ns for part in parts]),
-        blocked_in={
-            phase: float(np.average([part.blocked_in.get(phase, 0.0) for part in parts], weights=steps))
-            for phase in phases
-        },
-        after_ns={name: np.concatenate([part.after_ns[name] for part in parts]) for name in parts[0].after_ns},
-        meets=np.concatenate([part.meets for part in parts]),
-        runnable=float(np.nanmedian(runnable)) if not np.isnan(runnable).all() else None,
-        starved=bool(np.average([part.starved for part in parts], weights=steps) > 0.5),
-        loader_active=float(np.average(active[known], weights=steps[known])) if known.any() else None,
-        knows_blocked=any(part.knows_blocked for part in parts),
-    )

@@ -28,20 +28,9 @@ from diag.rundir.tables import Tables, axes_of
 
 from .cached_steps import code
 from .frontier import Frontier
+from .joined import Block, Values
 from .kept_steps import KeptSteps, keep, steps_from
 from .scheduling import RankScheduling, Scheduling
-
-
-class Block(Struct, frozen=True):
-    """``account``: of some steps, with the pieces, calls and collectives of those that are kept in detail.
-    ``frontier`` and ``scheduling``: of the steps that count. By rank, ``rows``: of the steps that are kept in detail;
-    ``groups``: that the first steps of the run do not name."""
-
-    account: Attribution
-    frontier: Frontier | None
-    scheduling: Scheduling
-    rows: Mapping[int, Rows]
-    groups: Mapping[int, Mapping[str, list[int]]]
 
 
 class _OfRun(Struct, array_like=True):
@@ -81,11 +70,12 @@ class _Kept(Struct, array_like=True):
     edges: dict[str, Array]
     frontier: tuple[list[int], list[int], dict[str, Array], bool] | None
     numbers: list[int]
+    values: tuple[Values, ...]
     detailed: frozenset[int]
     detail: KeptSteps
     collectives: tuple[MatchedCollective, ...]
     rows: dict[int, _KeptRows]
-    scheduling: dict[int, tuple[dict[str, Array], dict[str, Array], dict[str, float], dict[str, float | bool | None]]]
+    scheduling: dict[int, tuple[dict[str, Array], dict[str, Array]]]  # the values are those of the blocks
 
 
 _BLAMES = ("rank", "kind", "detail", "ns")
@@ -95,7 +85,6 @@ _FRONTIER = ("dur_ns", "increment_ns", "leader", "late_ns", "communication_ns")
 _SERIES = (
     "queued_ns", "loading_ns", "communicating_ns", "between_ns", "blocked_ns", "paused_ns", "frozen_ns", "meets",
 )  # fmt: skip
-_VALUES = ("runnable", "starved", "loader_active", "knows_blocked")
 
 
 def key_of(
@@ -150,6 +139,7 @@ def packed(key: bytes, block: Block) -> bytes | None:
             front.communication_known,
         ),
         numbers=list(block.scheduling.numbers),
+        values=block.values,
         detailed=block.account.detailed or frozenset(),
         detail=keep(block.account.rank_steps),
         collectives=block.account.collectives,
@@ -161,8 +151,6 @@ def packed(key: bytes, block: Block) -> bytes | None:
             rank: (
                 _arrays(of_rank, _SERIES),
                 {name: Array.of(series) for name, series in of_rank.after_ns.items()},
-                dict(of_rank.blocked_in),
-                {name: getattr(of_rank, name) for name in _VALUES},
             )
             for rank, of_rank in block.scheduling.ranks.items()
         },
@@ -230,13 +218,11 @@ def _block(kept: _Kept, detailed: frozenset[int]) -> Block:
         columns: dict[str, Any] = {name: arrays[name].read() for name in _FRONTIER}
         front = Frontier(tuple(numbers), tuple(ranks), **columns, communication_known=known)
     scheduling = {}
-    for rank, (series, after, blocked_in, single) in kept.scheduling.items():
-        own: dict[str, Any] = {
-            **{name: series[name].read() for name in _SERIES},
-            **{name: single[name] for name in _VALUES},
-        }
+    for rank, (series, after) in kept.scheduling.items():
+        own: dict[str, Any] = {name: series[name].read() for name in _SERIES}
+        after_ns = {name: array.read() for name, array in after.items()}
         scheduling[rank] = RankScheduling(
-            **own, blocked_in=blocked_in, after_ns={name: array.read() for name, array in after.items()}
+            **own, **msgspec.structs.asdict(kept.values[0].ranks[rank]), after_ns=after_ns
         )
     account = Attribution(
         **msgspec.structs.asdict(kept.of_run),
@@ -249,6 +235,7 @@ def _block(kept: _Kept, detailed: frozenset[int]) -> Block:
         account,
         front,
         Scheduling(tuple(kept.numbers), scheduling),
+        kept.values,
         rows={rank: of_rank.read(list(detailed)) for rank, of_rank in kept.rows.items()},
         groups={rank: of_rank.groups for rank, of_rank in kept.rows.items()},
     )

@@ -217,13 +217,15 @@ def test_what_is_damaged_or_changed_is_accounted_again(
     root = write_run(simulate(_plan()), tmp_path / "run").root
     before = to_dict(open_run(root))
     kept = sorted((tmp_path / "cache").glob("*/*/block-*.bin"))
+    (of_four,) = (tmp_path / "cache").glob("*/*/blocks-*.bin")
     assert len(kept) == 8
-    for at, file in enumerate(kept[:4]):
-        content = bytearray(file.read_bytes())
-        content[len(content) * at // 4] ^= 1
-        file.write_bytes(content)
-    kept[4].write_bytes(kept[5].read_bytes())
     accounted.clear()
+    _damage(of_four, 0.5)
+    assert to_dict(open_run(root))["steps"] == before["steps"]
+    assert not accounted  # each of the four is kept as well
+    for at, file in enumerate((of_four, *kept[:4])):
+        _damage(file, at / 5)
+    kept[4].write_bytes(kept[5].read_bytes())
     assert to_dict(open_run(root))["steps"] == before["steps"]
     assert len(accounted) == 5
     file = RunLayout(root).ranks()[1].collectives
@@ -234,6 +236,48 @@ def test_what_is_damaged_or_changed_is_accounted_again(
     accounted.clear()
     open_run(root)
     assert len(accounted) == 1
+
+
+def _damage(file: Path, place: float) -> None:
+    content = bytearray(file.read_bytes())
+    content[int(len(content) * place)] ^= 1
+    file.write_bytes(content)
+
+
+def test_blocks_that_are_kept_together_give_what_each_of_them_gives(
+    in_blocks: None, accounted: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the means and medians over the blocks, which count each of them."""
+    tables = simulate(_plan(steps=80))
+    busy = {
+        rank: replace(
+            of_rank,
+            steps=[
+                replace(step, on_cpu_ns=step.step * MS // 8, queued_ns=step.step % 7 * MS) for step in of_rank.steps
+            ],
+        )
+        for rank, of_rank in tables.ranks.items()
+    }
+    root = write_run(replace(tables, ranks=busy), tmp_path / "run").root
+    monkeypatch.setenv("DIAG_CACHE", "off")
+    expected = open_run(root)
+    monkeypatch.setenv("DIAG_CACHE", str(tmp_path / "cache"))
+    open_run(root)
+    for of_one in (tmp_path / "cache").glob("*/*/block-*.bin"):
+        of_one.unlink()
+    accounted.clear()
+    result = open_run(root)
+    assert [steps[-1] for steps in accounted] == [72, 79]  # the last two of ten: the others came from two files
+    of_now = dict.fromkeys(("run", "state"))  # when it was read
+    assert {**to_dict(result), **of_now} == {**to_dict(expected), **of_now}
+    assert result.attribution.collectives == expected.attribution.collectives
+    for ours, theirs in zip(result.attribution.rank_steps, expected.attribution.rank_steps, strict=True):
+        assert (ours.rank, ours.step, list(ours.collectives)) == (theirs.rank, theirs.step, list(theirs.collectives))
+    scheduling = expected.examination.scheduling
+    assert scheduling.ranks
+    for rank, of_rank in scheduling.ranks.items():
+        for name in of_rank.__struct_fields__:
+            np.testing.assert_equal(getattr(result.examination.scheduling.ranks[rank], name), getattr(of_rank, name))
 
 
 def test_a_file_whose_order_is_disturbed_is_read_as_a_whole(tmp_path: Path) -> None:
