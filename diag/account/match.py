@@ -171,12 +171,34 @@ def clock_bounds(met: Met, of_rank: Bounds) -> tuple[Bounds, Known]:
     for text, begins in alike.items():
         clocks = np.frombuffer(text, dtype=clock.dtype)
         at = np.array(begins)[:, None] + np.arange(len(clocks))
-        ends, starts = first_end[at], last_start[at]
-        for place, one in enumerate(clocks.tolist()):
-            between = (ends[:, place, None] - starts).min(axis=0)
-            bounds[one, clocks] = np.minimum(bounds[one, clocks], between)
+        window = np.ix_(clocks, clocks)
+        bounds[window] = np.minimum(bounds[window], least_between(first_end[at], last_start[at]))
     np.fill_diagonal(bounds, 0)
     return bounds, bounds < _UNBOUNDED
+
+
+def least_between(ends_ns: Bounds, starts_ns: Bounds) -> Bounds:
+    """For each two clocks, the least end on the first minus start on the second in one collective, [clocks, clocks].
+    ``ends_ns``, ``starts_ns``: [collectives, clocks].
+
+    Without the offsets of the clocks and the time since the first collective, the numbers are small: mostly 32 bits are
+    enough for them, which takes a fourth of the time of 64."""
+    clock_ns = starts_ns[0]
+    elapsed_ns = starts_ns[:, :1] - clock_ns[0]
+    ends, starts = ends_ns - elapsed_ns - clock_ns, starts_ns - elapsed_ns - clock_ns
+    if max(int(np.abs(each).max()) for each in (ends, starts)) < 1 << 30:  # their differences fit 32 bits
+        ends, starts = ends.astype(np.int32), starts.astype(np.int32)
+    count = len(clock_ns)
+    least = np.full((count, count), np.iinfo(ends.dtype).max, dtype=ends.dtype)
+    together = max(1, CLOCKS.bounds_at_once // count)
+    for first in range(0, len(ends), together):
+        some_ends, some_starts = ends[first : first + together], starts[first : first + together]
+        between = np.empty_like(some_starts)
+        for place in range(count):
+            np.subtract(some_ends[:, place, None], some_starts, out=between)
+            np.minimum(least[place], between.min(axis=0), out=least[place])
+    between_clocks: Bounds = least + (clock_ns[:, None] - clock_ns)
+    return between_clocks
 
 
 def least_within(met: Met, of_rank: Bounds) -> Bounds:

@@ -106,6 +106,12 @@ class Clocks(Topic, name="clocks"):
     most_sums_of_bounds = threshold(
         1 << 30, "sums", "chosen", "sums of two bounds, once every clock is tied to every other"
     )
+    bounds_at_once = threshold(
+        1 << 16,
+        "bounds",
+        "measured: of one clock, which stay in the processor's cache; with half or twice as many, 1,024 clocks take a "
+        "fifth longer (November 2026)",
+    )
     noise_of_bounds_ns = threshold(
         50_000, "ns", "chosen: a smaller contradiction between bounds is reading noise of two clocks, not a rate"
     )
