@@ -272,6 +272,13 @@ def _private_descriptor(path: str, flags: int) -> int:
     return os.open(path, flags | _NO_LINK, _PRIVATE)
 
 
+def own_folder(folder: Path) -> None:
+    """Makes a folder that only this user may enter. OSError where it is somebody else's, or a link."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.is_symlink() or (hasattr(os, "geteuid") and folder.lstat().st_uid != os.geteuid()):
+        raise PermissionError(13, "the folder is another user's", str(folder))
+
+
 def replace_file(path: Path, data: bytes, private: bool = False) -> None:
     """Replaces a file atomically: readers see the old content or the new, never a part. ``private``: only its owner may
     read it. Raises OSError."""

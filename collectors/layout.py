@@ -88,6 +88,8 @@ def world_size_of(value: object) -> int | None:
 MANIFEST = "manifest.json"
 RANKS = "ranks"  # the folder of the ranks' folders
 MARKS = (MANIFEST, RANKS)  # a folder with one of these is a run directory
+ABOUT_PACKER = "packer.json"  # of a run that packers carry to a store: the interval by which its records are late
+RUN_DIR_VARIABLE = "DIAG_RUN_DIR"  # the environment variable with the run directory of a process that is recorded
 
 
 def is_regular(path: Path | str) -> bool:

@@ -12,9 +12,7 @@ from .files import create_file, encode, rewrite_file
 from .launchers import scheduled_as
 from .layout import RunLayout
 from .reading import read_object
-from .records import Manifest
-
-SHARED = frozenset({"rendezvous"})  # by which other nodes find the run
+from .records import SHARED, Manifest
 
 
 def read_fields(layout: RunLayout) -> dict[str, Any]:

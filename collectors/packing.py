@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .files import own_folder
 from .keeping import Keeper, start
 from .node_lock import NodeLock
 from .reading import is_of_kind
@@ -23,7 +24,6 @@ PACK_VARIABLE = "DIAG_PACK"  # see ``Packing``. Not on a command line, which oth
 FOLDER_VARIABLE = "DIAG_NODE_FOLDER"  # where the folders of nodes are made, instead of the system's temporary folder
 MODULE = "diag.store.packer"
 HIDDEN = ".packer"  # the folder of its own files, in the folder of a node
-ABOUT = "packer.json"  # in the run: the interval by which its records are late
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,6 @@ def node_folder(name: str = "", environ: Mapping[str, str] = os.environ) -> Path
     base = environ.get(FOLDER_VARIABLE) or tempfile.gettempdir()
     user = os.geteuid() if hasattr(os, "geteuid") else 0
     return Path(base).resolve() / f"diag-{user}" / (name or uuid.uuid4().hex[:12])
-
-
-def own_folder(folder: Path) -> None:
-    """Makes a folder that only this user may enter. OSError where it is somebody else's, or a link."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if folder.is_symlink() or (hasattr(os, "geteuid") and folder.lstat().st_uid != os.geteuid()):
-        raise PermissionError(13, "the folder is another user's", str(folder))
 
 
 def make_private(folder: Path) -> None:

@@ -369,6 +369,9 @@ class Attempt:
     schema_version: int = RUN_SCHEMA
 
 
+SHARED = frozenset({"rendezvous"})  # fields of the manifest by which other nodes find the run
+
+
 @dataclass(slots=True)
 class Manifest:
     """manifest.json: what was run."""

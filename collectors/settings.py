@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal
 
-from .layout import RunLayout
+from .layout import RUN_DIR_VARIABLE, RunLayout
 from .reading import is_of_kind
 
-RUN_DIR_VARIABLE = "DIAG_RUN_DIR"
 SETTINGS_VARIABLE = "DIAG_COLLECTOR"
 COLLECT_VARIABLE = "DIAG_COLLECT"  # "off" trains without any collector
 RESTARTS_VARIABLE = "TORCHELASTIC_RESTART_COUNT"  # torchrun's: how often it has restarted the training

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .keeping import Keeper, start
+from .layout import RUN_DIR_VARIABLE
 from .node_lock import NodeLock
 from .packing import PACK_VARIABLE
 from .reading import is_of_kind
-from .settings import RUN_DIR_VARIABLE
 
 WATCH_VARIABLE = "DIAG_WATCH"  # see ``Watching``; "off": nothing watches
 MODULE = "diag.watch.attached"

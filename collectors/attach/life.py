@@ -33,14 +33,13 @@ from ..files import Complaints, append_to, create_file, encode
 from ..identity import identify, rank_and_world
 from ..keeping import Keeper
 from ..launchers import joins
-from ..layout import RunLayout
+from ..layout import RUN_DIR_VARIABLE, RunLayout
 from ..packing import keeper_of, make_private, packing_from
 from ..policy import RECORDING
 from ..records import Unrecorded
 from ..session import Collector
 from ..settings import (
     OWNER_VARIABLE,
-    RUN_DIR_VARIABLE,
     CollectorSettings,
     restarts,
     run_dir_from,

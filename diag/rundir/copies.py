@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from diag.collectors.files import replace_file
+from diag.collectors.files import own_folder, replace_file
 from diag.collectors.layout import DERIVED, MANIFEST, RANKS, RunLayout, is_folder
-from diag.collectors.packing import own_folder
 from diag.collectors.reading import read_regular
 from diag.errors import DiagError
 from diag.model import Gap

@@ -20,6 +20,7 @@ from typing import BinaryIO, Generic, TypeVar
 import msgspec
 
 from diag.collectors.layout import (
+    ABOUT_PACKER,
     MOST_NS,
     MOST_RANKS,
     RUN_SCHEMA,
@@ -30,12 +31,10 @@ from diag.collectors.layout import (
     parts_of,
     run_of,
 )
-from diag.collectors.manifest import SHARED
 from diag.collectors.masking import masked, without_secrets
-from diag.collectors.packing import ABOUT
 from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import open_regular, read_object, read_regular, read_tail, too_large
-from diag.collectors.records import Asked, Heartbeat, Manifest, RankExit, RankRecord, TraceAsked
+from diag.collectors.records import SHARED, Asked, Heartbeat, Manifest, RankExit, RankRecord, TraceAsked
 from diag.errors import DiagError
 from diag.model import DAMAGED, Gap, HugeError
 from diag.model.steps import Doubt
@@ -512,7 +511,7 @@ def delay_ns(layout: RunLayout) -> int:
 def interval_s(layout: RunLayout) -> float:
     """Seconds between two looks of the packers that carry a run's records; 0 without packers."""
     for root in (layout.root, layout.root.parent):
-        seconds = read_object(root / ABOUT, root).get("interval_s")
+        seconds = read_object(root / ABOUT_PACKER, root).get("interval_s")
         if isinstance(seconds, int | float) and 0 < seconds < RUN_READING.longest_interval_s:
             return float(seconds)
     return 0.0

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from diag.collectors.layout import RunLayout, is_folder, world_size_of
+from diag.collectors.layout import RUN_DIR_VARIABLE, RunLayout, is_folder, world_size_of
 from diag.collectors.reading import walk
 from diag.collectors.records import Manifest
-from diag.collectors.settings import RUN_DIR_VARIABLE
 from diag.errors import DiagError
 from diag.model.steps import Bottleneck, Severity, Verdict
 

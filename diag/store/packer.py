@@ -20,15 +20,13 @@ from pathlib import Path
 
 import msgspec
 
-from diag.collectors.files import replace_file
-from diag.collectors.layout import DERIVED, RankLayout, RunLayout
+from diag.collectors.files import own_folder, replace_file
+from diag.collectors.layout import ABOUT_PACKER, DERIVED, RankLayout, RunLayout
 from diag.collectors.living import number_runs, recorded_has_ended
 from diag.collectors.packing import (
-    ABOUT,
     HIDDEN,
     Packing,
     keep_from_cleaners,
-    own_folder,
     packer_lock,
     packing_from,
 )
@@ -84,7 +82,7 @@ class Node:
         self._state = self._kept_state()
         self._newest: dict[str, bytes] = {}  # segments that are merged soon, so that they need not be read again
         self._keep_state()  # a segment may be stored and not noted: the next packer must go on under this name
-        replace_file(folder / ABOUT, msgspec.json.encode({"interval_s": packing.interval_s}))
+        replace_file(folder / ABOUT_PACKER, msgspec.json.encode({"interval_s": packing.interval_s}))
 
     def _kept_state(self) -> _State:
         try:

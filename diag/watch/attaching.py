@@ -11,8 +11,9 @@ from pathlib import Path
 
 from diag import processes
 from diag.collectors.launchers import KUBERNETES, Job, joining
+from diag.collectors.layout import RUN_DIR_VARIABLE
 from diag.collectors.packing import FOLDER_VARIABLE, PACK_VARIABLE, Packing, node_folder
-from diag.collectors.settings import ATTACH_VARIABLE, RUN_DIR_VARIABLE, SITE, CollectorSettings, attached, python_path
+from diag.collectors.settings import ATTACH_VARIABLE, SITE, CollectorSettings, attached, python_path
 from diag.collectors.watching import WATCH_VARIABLE, Watching
 from diag.errors import DiagError, ExitCode
 from diag.store.stores import is_remote

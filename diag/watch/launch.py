@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from diag import processes
 from diag.collectors.files import encode, replace_file
-from diag.collectors.layout import RunLayout, is_regular
+from diag.collectors.layout import RUN_DIR_VARIABLE, RunLayout, is_regular
 from diag.collectors.manifest import make_manifest, update_manifest
 from diag.collectors.masking import option_of_mask
 from diag.collectors.packing import PACK_VARIABLE, Packing
@@ -31,7 +31,6 @@ from diag.collectors.reading import read_tail
 from diag.collectors.records import RankExit
 from diag.collectors.settings import (
     COLLECT_VARIABLE,
-    RUN_DIR_VARIABLE,
     SETTINGS_VARIABLE,
     CollectorSettings,
     attached,

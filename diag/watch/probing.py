@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from diag import processes
 from diag.collectors.files import create_file
-from diag.collectors.settings import RUN_DIR_VARIABLE
+from diag.collectors.layout import RUN_DIR_VARIABLE
 from diag.errors import DiagError, ExitCode
 from diag.store.stores import Store, is_remote
 from diag.watch.policy import WATCHING

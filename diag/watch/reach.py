@@ -6,8 +6,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from diag.collectors.layout import RunLayout, is_regular
-from diag.collectors.packing import ABOUT
+from diag.collectors.layout import ABOUT_PACKER, RunLayout, is_regular
 from diag.collectors.reading import read_regular
 from diag.errors import DiagError, readable
 from diag.rundir.local import local_path
@@ -27,7 +26,7 @@ class Reach:
         self._store: Store | None = None
         if local == Path(path):
             return
-        if not is_regular(local / ABOUT):
+        if not is_regular(local / ABOUT_PACKER):
             raise DiagError(
                 "its ranks cannot be asked: no packer of their nodes looks at this place",
                 path=path,

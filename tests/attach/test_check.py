@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.collectors.settings import ATTACH_VARIABLE, RUN_DIR_VARIABLE, SITE
+from diag.collectors.layout import RUN_DIR_VARIABLE
+from diag.collectors.settings import ATTACH_VARIABLE, SITE
 from diag.watch.probing import Answer, check
 from tests.command import diag, diag_process
 

@@ -18,11 +18,11 @@ from torch.utils.data import DataLoader
 
 from diag.collectors import record
 from diag.collectors.attach.timeline import Timeline
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RUN_DIR_VARIABLE, RunLayout
 from diag.collectors.manifest import read_fields
 from diag.collectors.recording import Recording
 from diag.collectors.records import EVALUATION
-from diag.collectors.settings import COLLECT_VARIABLE, RUN_DIR_VARIABLE, CollectorSettings
+from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
 
 PLAIN = CollectorSettings(trace=False, nvml=False)
 

@@ -31,9 +31,9 @@ from statistics import median
 from typing import Any
 
 from diag.collectors.accelerator import MULTI_RANK_VARIABLE
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RUN_DIR_VARIABLE, RunLayout
 from diag.collectors.manifest import make_manifest, update_manifest
-from diag.collectors.settings import RUN_DIR_VARIABLE, SETTINGS_VARIABLE, CollectorSettings
+from diag.collectors.settings import SETTINGS_VARIABLE, CollectorSettings
 from diag.collectors.trainer.keys import options_of
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
 from tests.gpu.parts import Parts, unpacked

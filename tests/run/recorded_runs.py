@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RUN_DIR_VARIABLE, RunLayout
 from diag.collectors.manifest import update_manifest
-from diag.collectors.settings import RUN_DIR_VARIABLE, SETTINGS_VARIABLE, CollectorSettings
+from diag.collectors.settings import SETTINGS_VARIABLE, CollectorSettings
 from diag.collectors.trainer.__main__ import leave
 from diag.collectors.trainer.data import ByteCorpus, documents
 from diag.collectors.trainer.loop import Place, connect, run

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from diag.collectors.files import encode
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RUN_DIR_VARIABLE, RunLayout
 from diag.collectors.records import RankExit, RankRecord
-from diag.collectors.settings import RUN_DIR_VARIABLE
 from diag.watch import workers
 from diag.watch.workers import ExitWatch
 from tests.patience import PATIENCE_S

@@ -44,11 +44,10 @@ from torch.optim import Optimizer
 
 from ... import bounded_pickle
 from ...accelerator import accelerator_of
-from ...layout import RunLayout
+from ...layout import RUN_DIR_VARIABLE, RunLayout
 from ...manifest import training_of
 from ...policy import RECORDED_FILES
 from ...reading import read_regular
-from ...settings import RUN_DIR_VARIABLE
 from ...text import visible
 from ..data import ShardedSampler
 from ..keys import OptionError
