@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from diag.errors import DiagError as DiagError
     from diag.reports import compare as compare
     from diag.reports import lint as lint
-    from diag.reports import open_run as open_run
     from diag.reports import plan as plan
     from diag.reports import triage as triage
+    from diag.show.opened import open_run as open_run
 
     __version__: str
 
@@ -23,7 +23,7 @@ __all__ = ["DiagError", "__version__", "compare", "lint", "open_run", "plan", "t
 
 _HOMES = {
     "DiagError": "diag.errors",
-    "open_run": "diag.api",  # which loads less than the others do
+    "open_run": "diag.show.opened",  # which loads less than the others do
     **dict.fromkeys(("compare", "lint", "plan", "triage"), "diag.reports"),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -101,6 +101,7 @@ class Result(Struct, frozen=True, dict=True):
     verdict: Verdict
 
     from_summaries: ClassVar[bool] = False  # whether only the ranks' summaries were read
+    as_html: ClassVar[Callable[[Result], str] | None] = None  # for notebooks; ``diag.open_run`` says what draws it
 
     @property
     def on_device(self) -> bool:
@@ -432,19 +433,15 @@ class Result(Struct, frozen=True, dict=True):
         findings_text = ", ".join(f"{f.id} ({f.share:.0%})" for f in self.examination.findings) or "none"
         return f"Run: {facts}\n{self.verdict.headline}\nFindings: {findings_text}".replace(NBSP, " ")
 
-    def _repr_html_(self) -> str:
-        from diag.show.notebook import to_html
-
-        return to_html(self)
+    def _repr_html_(self) -> str | None:
+        draw = type(self).as_html
+        return draw(self) if draw is not None else None
 
 
 def open_run(
     *paths: Path | str, reading: Reading | None = None, steps: str | None = None, since: str | None = None
 ) -> Result:
-    """Analyses a run directory; folders, files, archives or URLs of Kineto traces; or files of NCCL Inspector.
-    ``reading``: options of reading, if not the default ones. ``steps`` and ``since``: only some of the steps, as with
-    the options of these names of ``diag analyze``. DiagError if there is nothing to analyse; SeveralJobsError if the
-    traces belong to several jobs: FOLDER::NAME selects one of them."""
+    """What ``diag.open_run`` returns."""
     asked = steps_asked(steps, since)
     paths = tuple(local_paths(paths))
     if files := alone(paths):

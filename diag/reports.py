@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from diag.api import Result, compare_runs, open_run
+from diag.api import Result, compare_runs
 from diag.diagnoses.compare import Comparison
 from diag.ended.model import culprit_words
 from diag.hang.api import triage as _triage
@@ -27,6 +27,7 @@ from diag.hang.model import Triage
 from diag.linting.lint import lint as _lint
 from diag.linting.model import Linted, Severity
 from diag.planning.plan import Plan, plan_for
+from diag.show.opened import open_run
 from diag.words.formatting import NBSP, counted, duration, size, visible
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from diag.app.theme import DARK
 from diag.collectors.records import Manifest
 from diag.model.steps import Advice, Recommendation, Risk
 from diag.serve.server import SAMPLES
+from diag.show.notebook import to_html
 from diag.show.page import advice_of, metrics_of
 from diag.show.redact import Pseudonyms
 from diag.words.formatting import duration, printed_alike, share, size
@@ -318,7 +319,7 @@ def test_markup_in_names_stays_text(result: Result, page: Parsed, text: str, red
 def test_markup_in_the_name_of_a_run_stays_text(tmp_path: Path) -> None:
     name = '"><img src=x onerror=alert(2)><b>'
     result = open_run(write_run(tmp_path / name, slow_data_ms={1: 40}))
-    for rendered in (render(result, f"diag report '{result.tables.root}'", "1"), result._repr_html_()):
+    for rendered in (render(result, f"diag report '{result.tables.root}'", "1"), to_html(result)):
         assert "<img src=x" not in rendered
         assert name in Parsed(rendered).text
 
@@ -329,7 +330,7 @@ NOTEBOOK_TAGS = {"div", "span", "b", "code", "table", "caption", "thead", "tbody
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_markup_in_names_stays_text_in_a_notebook(result: Result, text: str) -> None:
-    shown = plant(result, text)._repr_html_()
+    shown = to_html(plant(result, text))
     found = Parsed(shown)
     assert {tag for tag, _ in found.elements} <= NOTEBOOK_TAGS
     assert [name for _, attributes in found.elements for name in attributes if name.startswith("on")] == []

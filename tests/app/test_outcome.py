@@ -14,6 +14,7 @@ from diag.api import Result, open_run
 from diag.app.html_report.render import render
 from diag.collectors.layout import RunLayout
 from diag.show.json import to_dict
+from diag.show.notebook import to_html
 from diag.show.redact import Pseudonyms
 from diag.show.text import print_report
 from tests.app.runs import write_run
@@ -58,7 +59,7 @@ def test_an_exception_comes_before_the_bottleneck(tmp_path: Path) -> None:
     report = printed(result)
     places = [report.index(part) for part in (ENDED, "diag triage", "Until then:", result.verdict.headline[:20])]
     assert places == sorted(places)
-    html = result._repr_html_()
+    html = to_html(result)
     assert html.index(ENDED) < html.index("Until then") < html.index(result.verdict.headline[:20])
     said = to_dict(result)["outcome"]
     assert (said["exit_code"], said["ranks"], said["cause"]) == (1, [1], outcome.cause)

@@ -17,6 +17,7 @@ from diag.app.html_report.render import render
 from diag.app.run_view import view_of
 from diag.model.steps import Bottleneck
 from diag.show.json import to_dict
+from diag.show.notebook import to_html
 from diag.show.page import Page, advice_of, page_of
 from diag.show.ranks import OTHERS_WAIT
 from diag.show.text import Part, print_report
@@ -42,7 +43,7 @@ def _text(result: Result) -> str:
 
 
 def _notebook(result: Result) -> str:
-    return _plain(html.unescape(re.sub(r"<[^>]*>", " ", result._repr_html_())))
+    return _plain(html.unescape(re.sub(r"<[^>]*>", " ", to_html(result))))
 
 
 def _overview(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:

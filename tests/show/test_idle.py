@@ -12,6 +12,7 @@ from rich.console import Console
 
 from diag.api import Result, open_run
 from diag.serve.server import SAMPLES
+from diag.show.notebook import to_html
 from diag.show.page import page_of
 from diag.show.ranks import idle_table, rank_table, stall_lines, stall_table
 from diag.show.text import Part, print_breakdown, print_report
@@ -74,9 +75,9 @@ def test_the_longest_stalls_are_worth_three_lines(result: Result) -> None:
     )
     text = report(result)
     assert f"Longest stalls of the device {' '.join(lines)}" in text
-    shown = html.unescape(re.sub(r"<[^>]*>", " ", result._repr_html_()))
+    shown = html.unescape(re.sub(r"<[^>]*>", " ", to_html(result)))
     assert all(line in shown for line in lines)
-    assert 'title="The host had not launched the next work yet"' in result._repr_html_()
+    assert 'title="The host had not launched the next work yet"' in to_html(result)
 
 
 def test_short_stalls_are_left_out_of_a_report(result: Result) -> None:

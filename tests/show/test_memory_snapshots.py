@@ -17,6 +17,7 @@ from diag.collectors.layout import RunLayout
 from diag.hang.api import triage
 from diag.hang.flight import read_dumps
 from diag.show.json import to_dict
+from diag.show.notebook import to_html
 from diag.show.page import page_of
 from diag.show.text import print_report
 from tests.allocator import FORWARD, MIB, train
@@ -160,7 +161,7 @@ def test_every_front_end_says_that_a_run_was_out_of_memory(
     report = plain(text.getvalue())
     assert report.index(said) < report.index(plain(result.verdict.headline)[:40])
     start = said.split("(", 1)[0].strip()
-    assert start in plain(html.unescape(result._repr_html_()))
+    assert start in plain(html.unescape(to_html(result)))
     assert start in plain(html.unescape(render(result, "", "1")))
     assert start in plain(app_text(shown("overview", layout.root, monkeypatch)).replace("\\", ""))
     assert [failure["rank"] for failure in to_dict(result)["out_of_memory"]] == [1]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from diag.api import Result, open_run
+from diag.show.notebook import to_html
 from diag.words.formatting import share
 from diag.words.table import TENTHS_OF_MS
 from tests.simulate import MS, Plan, simulate, write_run
@@ -21,7 +22,7 @@ def result(tmp_path: Path) -> Result:
 
 
 def test_it_says_what_the_result_says(result: Result) -> None:
-    shown = result._repr_html_()
+    shown = to_html(result)
     text = html.unescape(re.sub(r"<[^>]*>", " ", shown))
     assert result.verdict.headline in text
     assert f"Confidence {share(result.verdict.confidence)}" in text
@@ -37,7 +38,7 @@ def test_it_says_what_the_result_says(result: Result) -> None:
 
 
 def test_a_bar_for_each_rank_of_the_table_shows_the_parts_of_its_step(result: Result) -> None:
-    (drawn,) = re.findall(r"<svg .*?</svg>", result._repr_html_())
+    (drawn,) = re.findall(r"<svg .*?</svg>", to_html(result))
     names = re.findall(r">(rank \d+[^<]*)</text>", drawn)
     assert len(names) == 16
     assert "rank 3, at fault" in names
@@ -46,7 +47,7 @@ def test_a_bar_for_each_rank_of_the_table_shows_the_parts_of_its_step(result: Re
 
 
 def test_it_is_small_and_fits_light_and_dark_pages(result: Result) -> None:
-    shown = result._repr_html_()
+    shown = to_html(result)
     assert len(shown) < 30_000
     assert not re.search(r"<(script|style|img|link|iframe)|src=|href=|url\(", shown)
     assert shown.count("<div") == shown.count("</div>")
