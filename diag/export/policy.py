@@ -17,9 +17,6 @@ class ExportLimits(Topic, name="metrics", fixed=True):
     most_series = threshold(
         1_000_000, "series", "chosen", "per instrument; the SDK's own limit is 2,000, and a run can have 24,576 ranks"
     )
-    machine_tail_bytes = threshold(
-        1 << 19, "bytes", "chosen", "of machine.jsonl: thirty lines, of which one has all values of a host with 8 GPUs"
-    )
     most_groups = threshold(
         64, "groups", "chosen", "process groups with the most bytes; the others are merged into one"
     )

@@ -40,6 +40,7 @@ from diag.rundir.lines import (
     read_manifest,
 )
 from diag.rundir.numbers import first_odd, numbers_of
+from diag.rundir.policy import RUN_READING
 from diag.rundir.runs import RunState, state_of
 from diag.rundir.state_words import behind_ranks
 from diag.rundir.states import State
@@ -128,7 +129,7 @@ def _split(parts: Parts) -> dict[str, int]:
 #
 # Aggregates samples over the ranks: as many series for 24,576 ranks as for two.
 
-_OF_A_RANK = (of.RANK, of.HOST, of.GPU)
+_OF_A_RANK = (of.RANK, of.HOST, of.GPU, of.DEVICE)
 OTHERS = "other"
 
 _Labels = tuple[tuple[str, str], ...]
@@ -320,7 +321,7 @@ class _Machine:
         if size == self._size:
             return None
         self._size = size
-        lines, gap = read_last_lines(self._file, MachineRecord, EXPORT_LIMITS.machine_tail_bytes)
+        lines, gap = read_last_lines(self._file, MachineRecord, RUN_READING.machine_tail_bytes)
         for line in lines:
             self._values = machine_values(self._values, line)
         return gap

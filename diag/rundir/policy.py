@@ -268,6 +268,24 @@ class RunReading(Topic, name="run-reading", fixed=True):
     ranks_checked_for_traces = threshold(
         64, "ranks", "chosen", "ranks that are checked for traces: a folder on shared storage takes a millisecond"
     )
+    machine_tail_bytes = threshold(
+        1 << 19, "bytes", "chosen", "of machine.jsonl: thirty lines, of which one has all values of a host with 8 GPUs"
+    )
+    beside_tail_bytes = threshold(
+        1 << 20, "bytes", "chosen", "of a rank's samples, of very many ranks: those of about an hour"
+    )
+    machine_tail_bytes_at_first = threshold(
+        1 << 16, "bytes", "chosen", "of a host, of very many: mostly enough for the lines around the newest steps"
+    )
+    hosts_compared = threshold(
+        256, "hosts", "chosen", "of very many, whose counters are compared with those of the hosts of late ranks"
+    )
+    machine_before_ns = threshold(
+        60 * 10**9,
+        "ns",
+        "chosen",
+        "of a host's lines, before the steps: a reading a minute, so that short spans have two",
+    )
     all_ranks_checked = threshold(
         4_096, "ranks", "chosen", "of more ranks only the shown ones are checked: 24,576 folders take seconds"
     )

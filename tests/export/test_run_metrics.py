@@ -296,3 +296,17 @@ def test_what_a_machine_knows_is_exported(tmp_path: Path) -> None:
     named = {sample.labels[of.NAME] for sample in levels}
     assert {"pcie.link_width", "memory.available"} <= named
     assert not named & {sample.labels[of.NAME] for sample in counters}
+
+
+def test_what_very_many_hosts_counted_has_as_many_series_as_of_one(tmp_path: Path) -> None:
+    """Cards and ports have other names on each host, and each host has eight."""
+    layout = written(tmp_path / "r", steps=4)
+    for rank in (0, 1):
+        ports = {f"rdma.mlx5_{port + rank}:1.symbol_error": 10 * rank + port for port in (1, 2)}
+        used = {f"gpu.GPU-{rank}-{gpu}.memory_used": 7 + gpu for gpu in (0, 1)}
+        layout.rank(rank).machine.write_bytes(encode(MachineRecord(1, {**ports, **used})))
+    samples = RunMetrics(layout.root, per_rank=False).read(NOW_NS)
+    (errors,) = [sample for sample in samples if sample.metric is of.MACHINE_COUNTER]
+    assert (errors.labels, errors.value) == ({of.RUN: "r", of.NAME: "rdma.symbol_error"}, 1 + 2 + 11 + 12)
+    used = [sample for sample in samples if sample.metric is of.MACHINE_READING]
+    assert {sample.labels[of.STAT]: sample.value for sample in used} == {"min": 7, "mean": 7.5, "max": 8}
