@@ -32,6 +32,7 @@ from diag.model import Gap
 from diag.model.history import History, Life
 from diag.model.steps import Coverage, Recommendation
 from diag.rundir.asked import steps_asked
+from diag.rundir.beside import Beside
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.kept import with_kept
 from diag.rundir.local import local_path, local_paths
@@ -127,7 +128,8 @@ def of_summaries(summaries: Summaries, only: Only | None = None) -> SummaryResul
     """The verdict over the ranks of these summaries. DiagError if fewer than two have the same steps. ``only``: why
     they are not the newest."""
     ranks = {
-        rank: RankTables(rank, identity) for rank, identity in zip(summaries.ranks, summaries.identities, strict=True)
+        rank: RankTables(rank, identity, memory=summaries.memory.get(rank, ()))
+        for rank, identity in zip(summaries.ranks, summaries.identities, strict=True)
     }
     tables = Tables(summaries.root, summaries.manifest, summaries.world_size, ranks, summaries.gaps, only=only)
     axes, left_out = axes_of(tables), steps_left_out(summaries)
@@ -143,7 +145,9 @@ def of_summaries(summaries: Summaries, only: Only | None = None) -> SummaryResul
     shown_ranks = telling_ranks(frontier)
     idle = idle_of(summaries, [at for at, number in enumerate(summaries.numbers) if number in counted])
     attribution = summary_attribution(summaries, left_out, shown_ranks, axes, idle)
-    examination = examine_summary(summaries, frontier, attribution, tables, idle)
+    beside = Beside(summaries)
+    examination = examine_summary(summaries, frontier, attribution, tables, idle, beside)
+    tables = replace(tables, ranks={**ranks, **beside.with_samples(ranks)})
     notes = [f"the verdict rests on the ranks' summaries of steps {summaries.numbers[0]} to {summaries.numbers[-1]}"]
     if len(shown_ranks) < len(ranks):
         notes.append(f"the steps of {len(shown_ranks)} ranks are shown: the last to arrive, and some of the others")

@@ -26,9 +26,15 @@ from diag.collectors.records import (
     STEP,
     STILL,
     TOKENS,
+    CollectiveLine,
+    CollectiveRow,
+    HostRecord,
+    MachineRecord,
     Manifest,
     MemoryRecord,
+    PhaseRow,
     RankRecord,
+    StepRecord,
     SummaryLine,
 )
 from diag.collectors.step_lines import packed
@@ -117,3 +123,54 @@ def _write(layout: RunLayout, job: Job, rank: int, columns: Mapping[str, Times])
                     )
                 )
             )
+
+
+# -- beside the summaries ----------------------------------------------------------------------------------------------
+
+
+def write_beside(layout: RunLayout, job: Job) -> None:
+    """What the ranks and hosts of a job with these summaries recorded besides: half an hour of what a host with eight
+    GPUs and eight ports counts, and the records of the steps, the same ones for all ranks."""
+    for host in range(job.ranks // job.ranks_a_host):
+        _count(layout, job, host)
+    first = layout.rank(0)
+    with first.steps.open("wb") as steps, first.collectives.open("wb") as calls, first.host.open("wb") as samples:
+        for step in range(job.steps):
+            begin = step * 380_000_000
+            phases = [PhaseRow(FORWARD, begin, begin + 10**8), PhaseRow(BACKWARD, begin + 10**8, begin + 3 * 10**8)]
+            cpu = {FORWARD: (10**8, 0), BACKWARD: (2 * 10**8, 0)}
+            record = StepRecord(step, begin, begin + 379_000_000, phases, on_cpu_ns=3 * 10**8, queued_ns=0, cpu=cpu)
+            steps.write(encode(record))
+            rows = [
+                CollectiveRow(
+                    "0", 100 * step + at, "all_gather", 1 << 20, "bfloat16", begin + at, begin + at + 1, None, None
+                )
+                for at in range(100)
+            ]
+            calls.write(encode(CollectiveLine(step, rows, {"0": [0, 1]} if not step else {})))
+            samples.write(encode(HostRecord(begin, 10**9, runnable=9)))
+    for rank in range(1, job.ranks):
+        for name in ("steps", "collectives", "host"):
+            getattr(layout.rank(rank), name).hardlink_to(getattr(first, name))
+
+
+_OF_PORT = ("port_xmit_wait", "port_xmit_data", "port_rcv_data", "symbol_error", "np_cnp_sent", "out_of_sequence")
+_MORE = tuple(f"counter_{number}" for number in range(20))
+
+
+def _count(layout: RunLayout, job: Job, host: int) -> None:
+    ports = [f"rdma.mlx5_{port}:1.{name}" for port in range(8) for name in (*_OF_PORT, *_MORE)]
+    cards = [f"pcie.0000:{card:02x}:00.0.{name}" for card in range(24) for name in ("aer_fatal", "link_width", "aer_x")]
+    gpus = [f"gpu.GPU-{host:04d}-{gpu}.{name}" for gpu in range(8) for name in ("memory_used", "nvlink_rcv_errors")]
+    others = ["pressure.cpu.some_us", "pressure.io.some_us", "cpu.steal_ns", "cgroup.cpu.throttled_us"]
+    names = [*ports, *cards, *gpus, *others]
+    grows = [name for name in names if name.endswith(_OF_PORT[:3]) or name in others or name.endswith("memory_used")]
+    values = {name: 10**6 * (at + 1) for at, name in enumerate(names)}
+    with layout.rank(host * job.ranks_a_host).machine.open("wb") as file:
+        for at in range(31):
+            values |= {name: values[name] + 10**5 + at for name in grows}
+            whole = at % 30 == 0
+            changed = values if whole else {name: values[name] for name in grows}
+            now_ns = 10**12 * host + (at - 28) * 60 * 10**9
+            if now_ns >= 0:
+                file.write(encode(MachineRecord(now_ns, changed, whole or now_ns < 60 * 10**9)))

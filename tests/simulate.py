@@ -216,6 +216,11 @@ def write_run(tables: Tables, folder: Path) -> RunLayout:
             rows = [row for row in own.rows if record.begin_ns <= row.start_ns < record.end_ns]
             lines.write(CollectiveLine(record.step, rows, own.groups if record.step == 0 else {}))
             summary.add(record, rows)
+        for stream, samples in (
+            (files.device, own.device), (files.host, own.scheduling), (files.machine, own.machine),
+        ):  # fmt: skip
+            if samples:
+                stream.write_bytes(b"".join(encode(sample) for sample in samples))
         summary.close()
         steps.close()
         lines.close()

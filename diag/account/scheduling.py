@@ -142,6 +142,11 @@ class Scheduling(Struct, frozen=True):
         carried: Series = total[places] - total[first]
         return carried
 
+    def explains(self, least_ns: float) -> bool:
+        """Whether ranks were queued, blocked or stopped this much longer than the others, a step, all together."""
+        names = ("queued_ns", "loading_ns", "blocked_ns", "paused_ns", "frozen_ns")
+        return sum(float(self.excess(name, rank).mean()) for name in names for rank in self.ranks) >= least_ns > 0
+
     def _excess(self, by_rank: Mapping[int, Series], rank: int) -> Series:
         others = [series for peer, series in by_rank.items() if peer != rank]
         if not others:

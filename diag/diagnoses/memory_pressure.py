@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from diag.diagnoses.policy import MEMORY_USE
+from diag.diagnoses.policy import FINDINGS, MEMORY_USE
 from diag.model.query import By, Query
 from diag.model.steps import Evidence, Finding, Severity
 from diag.rundir.tables import Tables
@@ -50,7 +50,7 @@ def find(subject: Subject) -> list[Finding]:
                         "times",
                         Query("memory", {"rank": r}, "retries", By.SUM),
                     )
-                    for r in retried
+                    for r in retried[: FINDINGS.ranks_as_evidence]
                 ),
                 f"Set {allocator_setting(facts)}, or use less memory ({less_memory(facts)}).",
             )
@@ -62,7 +62,10 @@ def find(subject: Subject) -> list[Finding]:
                 f"Device memory is nearly full on {ranks_text(full)}",
                 Severity.WARN,
                 full,
-                tuple(Evidence(f"rank == {r}, peak reserved", round(peaks[r], 4), "share", peak_of(r)) for r in full),
+                tuple(
+                    Evidence(f"rank == {r}, peak reserved", round(peaks[r], 4), "share", peak_of(r))
+                    for r in full[: FINDINGS.ranks_as_evidence]
+                ),
                 "Leave headroom: smaller batches."
                 if facts.training is False
                 else "Leave headroom: reshard after forward, activation checkpointing, smaller micro-batches.",
@@ -99,7 +102,7 @@ DIAGNOSIS = Diagnosis(
     "memory pressure",
     find,
     cannot_look,
-    reads=(Column.SAMPLES,),
+    reads=(Column.MEMORY,),
     needs="device memory in the records.",
     means={
         "allocator-retries": "The caching allocator had to free its cache and try again.",

@@ -26,6 +26,9 @@ class Findings(Topic, name="findings"):
     ranks_at_either_end = threshold(4, "ranks", "chosen", "ranks at either end")
     ranks_of_workload = threshold(4, "ranks")
     ranks_as_evidence = threshold(8, "ranks", "chosen", "ranks whose numbers are evidence")
+    late_ranks_read = threshold(
+        16, "ranks", "chosen", "late ranks of very many whose records are read, and as many others: a second of reading"
+    )
 
 
 FINDINGS = Findings()

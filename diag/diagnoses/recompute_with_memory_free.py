@@ -95,7 +95,7 @@ DIAGNOSIS = Diagnosis(
     "recomputation with free memory",
     find,
     cannot_look,
-    reads=(Column.SAMPLES, Column.DEVICE),
+    reads=(Column.MEMORY, Column.DEVICE),
     needs="a run on a GPU with a profiler window, and device memory.",
     means={
         ID: "Activations are recomputed although there is memory to keep them.",

@@ -18,6 +18,7 @@ from diag.model.parts import PartColumns
 from diag.model.programs import Settings, settings_of_command
 from diag.model.query import By, Query, Value
 from diag.model.steps import Evidence, Finding, Knob, Severity
+from diag.rundir.machines import Machines
 from diag.rundir.tables import Tables
 from diag.words import sentences
 from diag.words.wording import per_whole
@@ -37,7 +38,8 @@ class Column(StrEnum):
     CALLS = "calls"  # collectives of each rank
     STEPS = "steps"  # one by one, as recorded
     SCHEDULING = "scheduling"  # CPU time of the ranks' threads
-    SAMPLES = "samples"  # readings of devices and allocators
+    SAMPLES = "samples"  # readings of devices
+    MEMORY = "memory"  # peaks of the ranks' allocators
     DEVICE = "device"  # a device whose work was recorded
 
 
@@ -63,6 +65,7 @@ class Subject(Struct, frozen=True):
     scheduling: Scheduling = field(default_factory=Scheduling)
     lacks: Mapping[Column, str] = {}
     means: RankMeans | None = None
+    machines: Callable[[], Machines] | None = None
     _made: dict[Callable[[Subject], Any], Any] = field(default_factory=dict)
 
     def once(self, make: Callable[[Subject], T]) -> T:

@@ -50,7 +50,7 @@ def find(subject: Subject) -> list[Finding]:
     if not throttled:
         return []
     ranks = tuple(each.rank for each in throttled)
-    others = [rank for rank in subject.tables.ranks if rank not in ranks]
+    others = [rank for rank, tables in subject.tables.ranks.items() if rank not in ranks and tables.device]
     cost = mean_ns(subject.charged(Cost.STRAGGLER, ranks))
     return [
         subject.costing(

@@ -217,7 +217,7 @@ def _each_of_file(
             if end - begin > RECORDED_FILES.lines_bytes:
                 return [Gap(str(path), f"cannot be read: {too_large(RECORDED_FILES.lines_bytes)}")]
             file.seek(begin)
-            with _without_collections():
+            with without_collections():
                 return _take_records(path, pieces(file, None if span is None else end), kind, take, checks)
     except FileNotFoundError:  # also a part that was removed meanwhile
         return []
@@ -226,7 +226,7 @@ def _each_of_file(
 
 
 @contextmanager
-def _without_collections() -> Iterator[None]:
+def without_collections() -> Iterator[None]:
     """Without Python's garbage collector, which takes a third of the time of reading: it goes through all records again
     and again, and none is in a cycle."""
     enabled = gc.isenabled()

@@ -53,8 +53,8 @@ Words = npt.NDArray[np.uint32]
 class Summaries(Struct, frozen=True, eq=False):
     """``cells[column, rank, step]``: of ``columns``, ``ranks`` and ``numbers``; microseconds except for TOKENS. A
     column that is 0 everywhere is left out. ``begin_us[rank, step]``: on the rank's own clock. ``marked``: the steps
-    that any rank marked, by mark. ``clock``: DEVICE where the times of the steps are those of the devices, see
-    ``diag.account.device_summaries``; "" for the hosts'."""
+    that any rank marked, by mark. ``memory``: the peaks of each line that was read, in order. ``clock``: DEVICE where
+    the times of the steps are those of the devices, see ``diag.account.device_summaries``; "" for the hosts'."""
 
     root: Path
     manifest: Manifest | None
@@ -67,7 +67,7 @@ class Summaries(Struct, frozen=True, eq=False):
     cells: Words
     waits_known: bool  # every rank recorded how long it was blocked in collectives
     marked: Mapping[str, frozenset[int]]
-    memory: Mapping[int, MemoryRecord]
+    memory: Mapping[int, tuple[MemoryRecord, ...]]
     missing: tuple[int, ...]
     gaps: tuple[Gap, ...]
     from_start: bool  # whether the first of these steps is the first of the run
@@ -223,7 +223,7 @@ def _summaries(
         cells=cells,
         waits_known=all(any(line.waits for line in read.lines) for read in reads),
         marked=_marked(lines),
-        memory={read.rank: memory for read in reads if (memory := read.lines[-1].memory) is not None},
+        memory={read.rank: memory for read in reads if (memory := _memory(read))},
         missing=missing,
         gaps=(),
         from_start=all(read.whole and read.lines[0].first == numbers[0] for read in reads),
@@ -439,6 +439,10 @@ def _first(read: _Read, last: int) -> int:
 
 def _covers(read: _Read, numbers: Sequence[int]) -> bool:
     return read.last >= numbers[-1] and _first(read, numbers[-1]) <= numbers[0]
+
+
+def _memory(read: _Read) -> tuple[MemoryRecord, ...]:
+    return tuple(line.memory for line in read.lines if line.memory is not None)
 
 
 def _waits_seen(read: _Read) -> float:

@@ -23,6 +23,7 @@ from diag.collectors.records import (
     HostRecord,
     MachineRecord,
     Manifest,
+    MemoryRecord,
     NumberRecord,
     RankRecord,
     machine_values,
@@ -99,6 +100,7 @@ class RankTables(Struct, frozen=True):
     traces: tuple[Trace, ...] = ()
     device_steps: tuple[DeviceStepRecord, ...] = ()
     unread: UnreadRows | None = None
+    memory: tuple[MemoryRecord, ...] = ()  # the peaks of parts of the run, in order, where its steps are not read
 
     def __post_init__(self) -> None:
         force_setattr(self, "steps", Steps.of(self.steps))

@@ -11,7 +11,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.collectors.records import Manifest
+from diag.collectors.records import Manifest, MemoryRecord
 from diag.model import UNKNOWN
 from diag.model.accounts import Attribution
 from diag.model.states import ADAM_FP32, ModelStates, Sharding, model_states, sharding_of, shards_of
@@ -93,7 +93,10 @@ class MemoryTable(Struct, frozen=True):
 
 
 def rank_peaks(tables: Tables) -> RankPeaks:
-    """From the records of all steps, also those that the verdict leaves out; else from traces."""
+    """From the records of all steps, also those that the verdict leaves out; of very many ranks, from what their
+    summaries have of these; else from traces."""
+    if any(of_rank.memory for of_rank in tables.ranks.values()):
+        return _condensed_peaks(tables)
     recorded = {rank: _recorded(of_rank) for rank, of_rank in sorted(tables.ranks.items())}
     on_device = any((steps.memory_of("allocated") != UNKNOWN).any() for steps in recorded.values())
     rows = [_row(rank, steps, on_device) for rank, steps in recorded.items()]
@@ -141,6 +144,37 @@ def peak_memory(tables: Tables, attribution: Attribution) -> Peak | None:
         peaks.of_steps,
         len(attribution.ranks) - len(peaks.rows),
         peaks.definition,
+    )
+
+
+def _condensed_peaks(tables: Tables) -> RankPeaks:
+    on_device = any(record.allocated is not None for of_rank in tables.ranks.values() for record in of_rank.memory)
+    rows = (_condensed(rank, of_rank.memory, on_device) for rank, of_rank in sorted(tables.ranks.items()))
+    return RankPeaks(tuple(row for row in rows if row is not None), on_device, True)
+
+
+def _condensed(rank: int, parts: Sequence[MemoryRecord], on_device: bool) -> RankMemory | None:
+    """``parts``: the peaks of consecutive steps, and the counts at their ends. What was counted in the first of them is
+    not known: it may be of before."""
+    held = [(part.allocated if on_device else part.rss, part.reserved) for part in parts]
+    known = [(allocated, reserved or allocated) for allocated, reserved in held if allocated is not None]
+    if not known:
+        return None
+    capacities = [part.capacity for part in parts if part.capacity]
+
+    def since(counts: list[int | None]) -> int | None:
+        there = [count for count in counts if count is not None]
+        return max(0, there[-1] - there[0]) if there else None
+
+    return RankMemory(
+        rank=rank,
+        allocated=max(allocated for allocated, _ in known),
+        reserved=max(reserved for _, reserved in known) if on_device else None,
+        capacity=min(capacities, default=None),
+        growth_per_step=None,
+        fragmentation=None,  # the peaks of a part may be those of different steps
+        retries=since([part.alloc_retries for part in parts]),
+        ooms=since([part.ooms for part in parts]),
     )
 
 

@@ -2,12 +2,14 @@
 with ``--records`` of runs in which every step and collective of every rank was recorded.
 
     python tests/bench/scale.py [--ranks 1536 6144 24576] [--steps 100] [--repeats 3] [--cores 2] [--keep FOLDER]
+    python tests/bench/scale.py --beside
     python tests/bench/scale.py --records [--ranks 128 512 1024] [--steps 40] [--ranks-a-host 8] [--hidden]
 
 Writes synthetic summaries (`tests/many_ranks.py`) or records (`tests/simulate.py`: 20 collectives a step), with one
 rank in each job whose forward takes 60 ms longer, then runs the command in a fresh process bound to so many cores. CPU
 time is user + system; memory the process's peak. Every verdict must name the planted rank. With ``--hidden`` ranks ask
-for the result of a collective only after it is there. The last line is JSON.
+for the result of a collective only after it is there. With ``--beside`` each host has counted, and each rank has
+records of its steps, of which few are read. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -27,9 +29,12 @@ COMMAND = ("-m", "diag", "analyze")
 
 
 SUMMARIES = """
-import sys; from pathlib import Path; from tests.many_ranks import Job, write_summaries
+import sys; from pathlib import Path; from tests.many_ranks import Job, write_beside, write_summaries
 ranks, steps, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-write_summaries(Job(ranks, steps=steps, extra_us={ranks // 3: {"forward": 60_000}}), folder)
+job = Job(ranks, steps=steps, extra_us={ranks // 3: {"forward": 60_000}})
+layout = write_summaries(job, folder)
+if sys.argv[6] == "1":
+    write_beside(layout, job)
 """
 RECORDS = """
 import sys; from pathlib import Path; from tests.simulate import MS, Plan, simulate, write_run
@@ -43,7 +48,14 @@ write_run(simulate(Plan(ranks, steps, units=9, extra=late, asks_later_ns=asks, h
 
 def write(ranks: int, options: argparse.Namespace, folder: Path) -> None:
     """In a process of its own: whoever measures must be small."""
-    told = (str(ranks), str(options.steps), folder, str(options.ranks_a_host), str(int(options.hidden)))
+    told = (
+        str(ranks),
+        str(options.steps),
+        folder,
+        str(options.ranks_a_host),
+        str(int(options.hidden)),
+        str(int(options.beside)),
+    )
     done = measured(python("-c", RECORDS if options.records else SUMMARIES, *told))
     if done.failed:
         raise SystemExit(done.failed)
@@ -53,6 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", action="store_true", help="all steps and collectives, not the summaries alone")
     parser.add_argument("--hidden", action="store_true", help="of records: collectives that computation hides")
+    parser.add_argument("--beside", action="store_true", help="also what ranks and hosts record beside summaries")
     parser.add_argument("--ranks-a-host", type=int, default=8, help="of records: they share a clock")
     parser.add_argument("--ranks", type=int, nargs="+")
     parser.add_argument("--steps", type=int)

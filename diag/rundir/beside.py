@@ -1,0 +1,114 @@
+"""What ranks recorded beside their summaries, around the steps of these: of few ranks everything, of all hosts what
+they counted. Nothing is read before it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from diag.collectors.layout import RankLayout, RunLayout, parts_of
+from diag.collectors.reading import open_regular
+from diag.collectors.records import STEP, DeviceRecord, HostRecord, RankRecord, StepRecord
+from diag.collectors.step_places import UnorderedError, lines_of
+from diag.rundir.policy import BLOCKS, RUN_READING
+
+from .columns import NO_ROWS, NO_STEPS, Steps, StepsBuilder
+from .lines import each_piece, read_last_lines
+from .machines import HostLines, Machines
+from .step_lines import CollectiveLines
+from .summaries import NS_PER_US, Summaries
+from .tables import RankTables
+
+_Sample = TypeVar("_Sample", DeviceRecord, HostRecord)
+
+
+class Beside(Struct, frozen=True, dict=True):
+    """Of the run that has these summaries."""
+
+    summaries: Summaries
+
+    def machines(self) -> Machines:
+        """What all hosts counted."""
+        return self._hosts
+
+    def of_ranks(self, ranks: Iterable[int]) -> dict[int, RankTables]:
+        """Those of these ranks that have records of most of the steps, with these and what was sampled meanwhile."""
+        found = {rank: self._of_rank(rank) for rank in ranks}
+        self._read.update({rank: of_rank for rank, of_rank in found.items() if of_rank is not None})
+        return dict(self._read)
+
+    def with_samples(self, ranks: Mapping[int, RankTables]) -> dict[int, RankTables]:
+        """Those of these ranks of which samples of the device, the host or its counters were read, with these."""
+        lines = self._hosts.kept
+        return {
+            rank: replace(
+                ranks[rank],
+                device=self._read[rank].device if rank in self._read else (),
+                scheduling=self._read[rank].scheduling if rank in self._read else (),
+                machine=lines.get(rank, ()),
+            )
+            for rank in sorted({*self._read, *lines})
+        }
+
+    @cached_property
+    def _read(self) -> dict[int, RankTables]:
+        return {}
+
+    @cached_property
+    def _hosts(self) -> HostLines:
+        identities = zip(self.summaries.ranks, self.summaries.identities, strict=True)
+        return HostLines(RunLayout(self.summaries.root), dict(identities), self._span_ns)
+
+    @cached_property
+    def _place(self) -> Mapping[int, int]:
+        return {rank: at for at, rank in enumerate(self.summaries.ranks)}
+
+    def _identity(self, rank: int) -> RankRecord:
+        return self.summaries.identities[self._place[rank]]
+
+    def _span_ns(self, rank: int) -> tuple[int, int]:
+        """When these steps of the rank began and ended, by its host's clock."""
+        at = self._place[rank]
+        begin_us, last_us = self.summaries.begin_us[at], int(self.summaries.column(STEP)[at, -1])
+        return int(begin_us[0]) * NS_PER_US, (int(begin_us[-1]) + last_us) * NS_PER_US
+
+    def _of_rank(self, rank: int) -> RankTables | None:
+        files, identity = RunLayout(self.summaries.root).rank(rank), self._identity(rank)
+        steps = _steps(files, self.summaries.numbers)
+        if 2 * len(steps) < len(self.summaries.numbers):
+            return None
+        begin_ns = int(steps.begin_ns[0]) - BLOCKS.samples_around_ns
+        end_ns = int(steps.end_ns[-1]) + BLOCKS.samples_around_ns
+
+        def samples(stream: Path, kind: type[_Sample]) -> tuple[_Sample, ...]:
+            lines, _ = read_last_lines(stream, kind, RUN_READING.beside_tail_bytes)
+            return tuple(line for line in lines if begin_ns <= line.monotonic_ns <= end_ns)
+
+        rows, groups = NO_ROWS, dict[str, list[int]]()
+        if identity.device == "cpu":  # elsewhere calls do not show how long the host waited
+            lines = CollectiveLines(files.collectives, files.run)
+            read = lines.of_steps([(int(steps.step[0]), int(steps.step[-1]) + 1)])
+            rows, groups = read.rows, read.groups
+        device, scheduling = samples(files.device, DeviceRecord), samples(files.host, HostRecord)
+        memory = self.summaries.memory.get(rank, ())
+        return RankTables(rank, identity, steps, rows, groups, device, scheduling, memory=memory)
+
+
+def _steps(files: RankLayout, numbers: Sequence[int]) -> Steps:
+    """The records of these steps that are there, in order."""
+    builder = StepsBuilder()
+    with suppress(UnorderedError):
+        for part in parts_of(files.steps):
+            with suppress(OSError):
+                with open_regular(part, files.run) as file:
+                    span = lines_of(file, numbers[0], numbers[-1] + 1)
+                each_piece(part, StepRecord, builder.add, files.run, span, checks=True)
+        steps = builder.built()
+        return steps.take(steps.end_ns > steps.begin_ns).of_numbers(numbers).sorted_by("step")
+    return NO_STEPS
