@@ -590,7 +590,7 @@ def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> s
             spends = f"{spends} the extra time"
         return (
             f"{ranks_text(ranks).capitalize()}{where} {spends} outside of operators: look for {look_for} that only "
-            f"{it_runs} (py-spy dump on the process)."
+            f"{it_runs} (py-spy dump)."
         )
     if not subject.shares.on_device and subject.scheduling.knows_blocked(ranks):
         off_core_ns = _off_core_ns(subject, ranks)

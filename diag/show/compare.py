@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 
 from msgspec import to_builtins
+from msgspec.structs import replace
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
@@ -35,10 +36,10 @@ from diag.words.table import (
     table_of,
 )
 from diag.words.terminal import report_console
-from diag.words.wording import sentence
+from diag.words.wording import run_facts, sentence
 
 from .table import print_table
-from .text import COLOUR, caption, print_gaps
+from .text import COLOUR, facts_in_a_row, print_gaps
 
 _OF_THE_PATH = "critical path, ms a step"
 
@@ -105,7 +106,8 @@ def print_comparison(
     differs."""
     console = report_console(console)
     for name, result in (("before", before), ("after", after)):
-        console.print(Text(f"{name:<8}{caption(result)}", "dim"))
+        known = run_facts(describe_run(result), result.coverage)
+        console.print(Text(facts_in_a_row(console, known, f"{name:<8}"), "dim"))
     console.print()
     if comparison.not_comparable:
         console.print(Text("Not the same work, so a comparison may mislead:", "bold yellow"))
@@ -121,8 +123,8 @@ def print_comparison(
     )
     console.print(Text(spaced(headline(comparison)), colour))
     console.print()
-    table = comparison_table(comparison)
-    print_table(console, table, _styles(comparison))
+    shown = replace(comparison, parts=tuple(part for part in comparison.parts if _is_worth_a_row(comparison, part)))
+    print_table(console, comparison_table(shown), _styles(shown))
     for times in by_name:
         named = named_table(times, ("before", "after"), PAGE.most_named_differences)
         console.print()
@@ -139,6 +141,12 @@ def print_comparison(
     for note in comparison.notes:
         console.print(Text(f"{visible(sentence(note))}.", "dim"))
     print_gaps(console, list(dict.fromkeys((*before.coverage.skipped, *after.coverage.skipped))))
+
+
+def _is_worth_a_row(comparison: Comparison, part: Difference) -> bool:
+    """False for a part that is next to nothing in both runs."""
+    least = PAGE.least_part_share
+    return part.before_ns >= least * comparison.before_ns or part.after_ns >= least * comparison.after_ns
 
 
 def headline(comparison: Comparison) -> str:
@@ -233,12 +241,12 @@ def comparison_table(comparison: Comparison) -> Table:
         "",
         {
             Column("part", label=_OF_THE_PATH, weight=0): parts,
-            Column("before_ns", HUNDREDTHS_OF_MS, label="before", weight=5): before,
-            Column("after_ns", HUNDREDTHS_OF_MS, label="after", weight=5): after,
+            Column("before_ns", HUNDREDTHS_OF_MS, label="before", weight=8): before,
+            Column("after_ns", HUNDREDTHS_OF_MS, label="after", weight=8): after,
             Column("difference_ns", _DIFFERENCE, label="difference", weight=9): [
                 likely for _, likely, _ in differences
             ],
-            Column("interval", TEXT_RIGHT, label="95% interval", weight=8): [
+            Column("interval", TEXT_RIGHT, label="95% interval", weight=6): [
                 f"{_DIFFERENCE.text(low)} to {_DIFFERENCE.text(high)}" for low, _, high in differences
             ],
             Column("sure", label="", weight=7): sure,

@@ -43,7 +43,16 @@ from diag.words.formatting import (
 )
 from diag.words.history import since
 from diag.words.table import NUMBER, Cell, Column, Table, table_of
-from diag.words.wording import class_name, doubts, incomplete, per_whole, run_facts, sentence, steps_counted
+from diag.words.wording import (
+    class_name,
+    doubts,
+    incomplete,
+    largest_doubt,
+    per_whole,
+    run_facts,
+    sentence,
+    steps_counted,
+)
 
 # Headings and captions.
 TIME, WAITING, MEMORY = "Where the time goes", "Who waits", "Memory"
@@ -53,6 +62,7 @@ TO_DO, ASSUMPTIONS = "What to do", "Assumptions"
 LARGEST, ALSO = "Largest finding", "Also found"
 NOT_FOUND, NOT_LOOKED = "Looked for, not found", "Could not look for"
 UNTIL_THEN = "Until then"
+CONFIDENCE = "Confidence"
 NOTHING_FOUND = "No finding costs 5% of the step or more."
 EVERYTHING_FOUND = "Everything that was looked for was found."
 EVERYTHING_LOOKED_FOR = "All causes were looked for."
@@ -89,7 +99,7 @@ class Metric(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True):
-    """The answer, with what to do about its cause."""
+    """The answer, with what to do about its cause. ``doubt``: what lowers the confidence most, "" if nothing does."""
 
     severity: Severity
     bottleneck: str
@@ -97,6 +107,15 @@ class Verdict(Struct, frozen=True):
     facts: tuple[str, ...]
     why: str = ""
     action: str = ""
+    doubt: str = ""
+
+    @property
+    def facts_in_short(self) -> str:
+        """The facts in one line, the confidence with what lowers it most."""
+        facts = [
+            f"{fact} ({self.doubt})" if self.doubt and fact.startswith(CONFIDENCE) else fact for fact in self.facts
+        ]
+        return "; ".join((*facts[:1], *(f"{fact[:1].lower()}{fact[1:]}" for fact in facts[1:]))) + "." if facts else ""
 
 
 class Place(Struct, frozen=True):
@@ -109,9 +128,9 @@ class Place(Struct, frozen=True):
 
 class Card(Struct, frozen=True):
     """A finding. ``badge``: its severity, "minor" if that is below a warning. ``cost``: the first of the ``facts``, ""
-    if the finding costs no time by itself. ``evidence``: the numbers that can be looked up, one a row. ``place``: None
-    if the finding costs no time or the steps were not recorded. ``rows``: what it rests on, as ``run.evidence`` returns
-    it."""
+    if the finding costs no time by itself; ``share``: its part of the step alone. ``evidence``: the numbers that can be
+    looked up, one a row. ``place``: None if the finding costs no time or the steps were not recorded. ``rows``: what it
+    rests on, as ``run.evidence`` returns it."""
 
     severity: Severity
     badge: str
@@ -122,6 +141,7 @@ class Card(Struct, frozen=True):
     evidence: Table
     place: Place | None = None
     rows: Query | None = None
+    share: str = ""
 
 
 class Change(Struct, frozen=True):
@@ -277,11 +297,17 @@ def verdict_of(verdict: Answer, steps: str = "", why: str = "", action: str = ""
         where = f" on {', '.join(verdict.culprit_hosts)}" if verdict.culprit_hosts else ""
         facts.append(f"At fault: {listing(verdict.culprit_ranks)}{where}")
     if verdict.bottleneck != Bottleneck.UNDETERMINED or verdict.culprit_ranks:
-        facts.append(f"Confidence {share(verdict.confidence)}")
+        facts.append(f"{CONFIDENCE} {share(verdict.confidence)}")
     if steps:
         facts.append(steps if facts else sentence(steps))
     return Verdict(
-        verdict.severity, bound or class_name(verdict.bottleneck), verdict.headline, tuple(facts), why, action
+        verdict.severity,
+        bound or class_name(verdict.bottleneck),
+        verdict.headline,
+        tuple(facts),
+        why,
+        action,
+        largest_doubt(verdict),
     )
 
 
@@ -306,7 +332,7 @@ def place_of(result: Result, finding: Finding, otherwise: int = 0) -> Place | No
 
 def _card(finding: Finding, place: Place | None, whole: str) -> Card:
     """``whole``: what its share is of."""
-    cost = f"{share(finding.share)} of the {whole}" if finding.cost_ns_per_step else ""
+    cost = part = f"{share(finding.share)} of the {whole}" if finding.cost_ns_per_step else ""
     if cost and not printed_alike(finding.title_ns, finding.cost_ns_per_step):
         cost += f", {duration(finding.cost_ns_per_step)}"
     ranks = listing(finding.ranks) if finding.ranks else ""
@@ -321,6 +347,7 @@ def _card(finding: Finding, place: Place | None, whole: str) -> Card:
         evidence=_evidence(finding.evidence),
         place=place,
         rows=query_of(finding),
+        share=part,
     )
 
 
@@ -373,7 +400,7 @@ def _change(advice: Advice, finding: Finding | None, per: str = "a step") -> Cha
         memory = "no more memory"
     return Change(
         title=sentence(advice.change),
-        saves=f"saves {duration(likely)}, {share(advice.gain_share)}",
+        saves=f"{'saves' if low > 0 else 'may save'} {duration(likely)}, {share(advice.gain_share)}",
         gain=(sentences.SAVES if low > 0 else sentences.MAY_SAVE)(
             likely=duration(likely),
             per=per,

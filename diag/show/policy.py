@@ -45,6 +45,13 @@ class Page(Topic, name="page"):
     ranks_that_matter = threshold(
         3, "ranks", "chosen", "of more ranks: those at fault, and those that the others wait for"
     )
+    least_part_share = threshold(
+        0.001, "fraction", "chosen", "of the step: a part that is smaller in both runs has no row in their comparison"
+    )
+    most_other_findings = threshold(2, "findings", "chosen", "with a line of an answer: those that cost most")
+    most_notes_in_short = threshold(2, "notes", "chosen", "printed with an answer")
+    rows_to_do = threshold(2, "rows", "chosen", "of an answer: what to do, in as many whole sentences as fit")
+    rows_of_advice = threshold(2, "rows", "chosen", "of an answer: a change, and what it saves and costs")
     most_stalls = threshold(8, "stalls", "chosen", "on a page")
     most_groups_with_sentence = threshold(4, "groups", "chosen", "that have a sentence")
     most_stall_lines = threshold(3, "stalls", "chosen", "stalls in a report: how many, and the least part of the step")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from shutil import get_terminal_size
 
 from rich import table as of_rich
 from rich.cells import cell_len
@@ -17,15 +16,16 @@ from diag.words.table import Table
 _AT_FAULT = "bold red"
 
 
-def print_table(console: Console, table: Table, styles: Mapping[tuple[int, str], str] | None = None) -> None:
+def print_table(
+    console: Console, table: Table, styles: Mapping[tuple[int, str], str] | None = None, in_short: bool = False
+) -> None:
     """Prints the title, the rows, what is left out, and the notes. ``styles``: of a cell, by row and column; the id ""
-    is the whole row."""
+    is the whole row. ``in_short``: columns for which there is no room are not named."""
     styles = styles or {}
     if table.title:
         console.print(Text(spaced(table.title), "italic"))
     table = table.known().without_zeros()
-    room = _room(console)
-    shown, widths, gap = _fitted(table, room)
+    shown, widths, gap = _fitted(table, console.width)
     grid = of_rich.Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), show_header=any(shown.headings))
     for column, width in zip(shown.columns, widths, strict=True):
         grid.add_column(
@@ -41,23 +41,14 @@ def print_table(console: Console, table: Table, styles: Mapping[tuple[int, str],
             for column, cell in zip(shown.columns, row, strict=True)
         )
         grid.add_row(*cells, style=styles.get((number, ""), _AT_FAULT if number in table.at_fault else ""))
-    of_text, console.width = console.width, room
     console.print(grid)
-    console.width = of_text
     if table.more:
         console.print(Text(table.more, "dim"))
     dropped = [table.heading(column) for column in table.columns if column not in shown.columns]
-    if dropped:
+    if dropped and not in_short:
         console.print(Text(f"A wider terminal also shows: {', '.join(dropped)}.", "dim"))
     for note in table.notes:
         console.print(Text(spaced(note), "dim"))
-
-
-def _room(console: Console) -> int:
-    """A table may be wider than text where the terminal is."""
-    if not console.is_terminal:
-        return console.width
-    return max(console.width, min(TERMINAL.widest_table, get_terminal_size().columns))
 
 
 def _shown(cell: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import time
 from collections import Counter
@@ -11,26 +12,28 @@ from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 
-from diag.api import Job, Jobs, Result, describe_run
+from diag.api import DurationResult, Job, Jobs, Result, describe_run
 from diag.errors import DiagError, ExitCode
 from diag.model import Gap
 from diag.model.steps import Coverage, Severity, Verdict
 from diag.rundir.lines import ANALYSIS_VERSION
 from diag.show import page as shown
 from diag.show.breakdowns import collective_table, efficiency_table, kernel_table, module_table, path_table
+from diag.show.fitting import fitting, print_together, rows_of, sentences_of
 from diag.show.memory import snapshots_sentence
-from diag.show.page import Advised, Card, Page, advice_of, page_of
+from diag.show.page import RISK, Advised, Card, Page, advice_of, page_of
 from diag.show.policy import PAGE
 from diag.show.ranks import STALLS_TITLE, exchange_table
 from diag.show.table import print_table
 from diag.words import sentences
 from diag.words.formatting import counted, masked, spaced, visible
 from diag.words.places import shown as name_of
-from diag.words.table import Table
+from diag.words.table import Column, Table
 from diag.words.terminal import report_console
 from diag.words.wording import per_whole, run_facts, sentence
 
@@ -54,7 +57,7 @@ def print_report(
     console = console or report_console()
     few = len(result.coverage.ranks_used) <= PAGE.most_ranks_in_full or Part.TABLES in parts
     page = page_of(result, None if few else PAGE.ranks_that_matter)
-    _print_verdict(console, result, page)
+    _print_verdict(console, result, page, in_short=Part.CHECKED not in parts)
     if Part.EVIDENCE in parts:
         for number, finding in enumerate(page.findings):
             _print_finding(console, finding, first=number == 0)
@@ -62,7 +65,10 @@ def print_report(
     else:
         _print_next_steps(console, page, advice_of(result))
     console.print()
-    print_table(console, page.ranks)
+    if parts:
+        print_table(console, page.ranks)
+    else:
+        print_table(console, _ranks_in_short(result, page.ranks), in_short=True)
     if Part.EVIDENCE in parts and page.stall_lines:
         console.print()
         _say(console, STALLS_TITLE, "italic")
@@ -71,21 +77,32 @@ def print_report(
     console.print()
     if snapshots := snapshots_sentence(result.tables.snapshots):
         _say(console, snapshots)
-    if Part.CHECKED in parts:
+    whole = Part.CHECKED in parts
+    if whole:
         for line in (page.basis, *_checked(page)):
             _say(console, line, "dim")
-    else:
-        _say(console, " ".join((page.basis, *_checked_in_short(page, result.coverage))), "dim")
-    for note in page.notes:
+    notes = page.notes if whole else page.notes[: PAGE.most_notes_in_short]
+    for note in notes:
         console.print(f"[yellow]![/] {escape(spaced(note))}")
-    print_gaps(console, result.coverage.skipped, PAGE.most_gaps if Part.CHECKED in parts else PAGE.most_gaps_in_short)
+    if more := len(page.notes) - len(notes):
+        console.print(f"[yellow]![/] and {counted(more, 'more note')}, printed by --checked")
+    print_gaps(console, result.coverage.skipped, PAGE.most_gaps if whole else PAGE.most_gaps_in_short)
     if Part.TABLES in parts:
         for name in _NOTED:
             print_breakdown(result, name, console)
-    if paths and (rest := [part for part in Part if part not in parts]):
-        options = " ".join(f"--{part}" for part in rest)
-        more = sentences.MORE_BEHIND_THE_ANSWER(options=options, dashboard=_command("dashboard", paths))
-        console.print(escape(more), style="dim", soft_wrap=True)
+    ruled_out = "" if whole else _checked_in_short(page, result.coverage)
+    print_together(console, ruled_out, "dim", _more(console, parts, paths), "dim", command=True)
+
+
+def _more(console: Console, parts: Collection[Part], paths: Sequence[str]) -> str:
+    """The commands that show more; "" if all is shown, or nothing names what was opened."""
+    rest = [part for part in Part if part not in parts]
+    if not paths or not rest:
+        return ""
+    dashboard = _command("dashboard", paths)
+    options = " ".join(f"--{part}" for part in rest)
+    more = sentences.MORE_BEHIND_THE_ANSWER(options=options, dashboard=dashboard)
+    return more if rows_of(console, more) == 1 else sentences.MORE_IN_SHORT(dashboard=dashboard)
 
 
 def print_verdict(result: Result, console: Console) -> None:
@@ -95,10 +112,32 @@ def print_verdict(result: Result, console: Console) -> None:
     _print_next_steps(console, page, advice_of(result))
 
 
-def _print_verdict(console: Console, result: Result, page: Page) -> None:
+_BETWEEN_FACTS = " · "
+
+
+def facts_in_a_row(console: Console, known: Sequence[str], before: str = "") -> str:
+    """As much of what was run as fits in one row, behind ``before``. The last fact says where it is: it stays longer
+    than those in the middle."""
+    *facts, place = (visible(spaced(fact)) for fact in known)
+    for kept in range(len(facts), 0, -1):
+        row = before + _BETWEEN_FACTS.join((*facts[:kept], place))
+        if rows_of(console, row) == 1:
+            return row
+    return before + fitting(console, facts, 1, _BETWEEN_FACTS, before)
+
+
+def _ranks_in_short(result: Result, ranks: Table) -> Table:
+    """The table of ranks without a line for its title: the first heading says what the numbers are."""
+    per = "" if isinstance(result, DurationResult) else f" {per_whole(result.attribution)}"
+    per = "" if len(result.attribution.steps) == 1 else per
+    first = Column("rank", label=f"ms{per}", weight=0)
+    rows = tuple((f"rank {row[0]}", *row[1:]) for row in ranks.rows)
+    return replace(ranks, title="", columns=(first, *ranks.columns[1:]), rows=rows)
+
+
+def _print_verdict(console: Console, result: Result, page: Page, in_short: bool = True) -> None:
     """What was run, how it ended, the verdict, and its numbers."""
-    _say(console, " · ".join(page.facts), "dim")
-    console.print()
+    _say(console, facts_in_a_row(console, page.facts) if in_short else _BETWEEN_FACTS.join(page.facts), "dim")
     for failure in page.out_of_memory:
         _say(console, visible(failure), f"bold {COLOUR[Severity.CRITICAL]}")
     for card in page.urgent:
@@ -114,10 +153,18 @@ def _print_verdict(console: Console, result: Result, page: Page) -> None:
     _say(console, page.verdict.headline, f"bold {COLOUR[page.verdict.severity]}")
     if page.since:
         _say(console, page.since)
-    if page.verdict.facts:
-        first, *facts = page.verdict.facts
-        _say(console, "; ".join((first, *(f"{fact[:1].lower()}{fact[1:]}" for fact in facts))) + ".")
-    _say(console, " · ".join(f"{metric.label} {metric.value}" for metric in page.metrics), "dim")
+    print_together(console, page.verdict.facts_in_short, "", _numbers(console, page), "dim")
+
+
+_NAMES_THE_STEP = re.compile(r"(?:% of|-bound,) \d\S* \S+ a (?:step|window)\b")
+
+
+def _numbers(console: Console, page: Page) -> str:
+    """The metrics in one line; without the step time where there is no room and the headline begins with it."""
+    shown = [spaced(f"{metric.label} {metric.value}") for metric in page.metrics]
+    whole, rest = " · ".join(shown), " · ".join(shown[1:])
+    named = _NAMES_THE_STEP.search(spaced(page.verdict.headline))
+    return rest if named and rows_of(console, whole) > rows_of(console, rest) else whole
 
 
 def _print_next_steps(console: Console, page: Page, advised: Advised) -> None:
@@ -125,22 +172,24 @@ def _print_next_steps(console: Console, page: Page, advised: Advised) -> None:
     not name."""
     others = [card for card in page.findings if card.title.lower() not in page.verdict.headline.lower()]
     others = [card for card in others if card not in page.urgent]
-    console.print()
     if others and others[0].action == page.verdict.action:  # of a healthy run
-        _point(console, shown.LARGEST, _title_and_cost(others.pop(0)))
+        _point(console, shown.LARGEST, others.pop(0).title)  # the headline has its share
     if page.verdict.action:
-        _point(console, shown.TO_DO, page.verdict.action)
-    for change in advised.changes[:1]:
-        price = (change.saves, *(() if change.sure else (sentences.MAY_SAVE_NOTHING(),)), *change.price)
-        _point(console, shown.ADVICE, f"{change.title}: {'; '.join(price)}")
-        for line in change.command.splitlines():
-            console.print(Padding(f"[cyan]{escape(line)}[/]", (0, 0, 0, 2), expand=False))
-    for card in others:
-        _point(console, shown.ALSO, _title_and_cost(card))
+        action = sentences_of(page.verdict.action)
+        _point(console, shown.TO_DO, fitting(console, action, PAGE.rows_to_do, before=f"{shown.TO_DO}: "))
+    for change in [change for change in advised.changes if change.how][:1]:
+        doubt = () if change.sure else (sentences.TUNE_MEASURES_IT(),)
+        pieces = (f"{change.title}: {change.saves}", RISK[change.risk], *doubt, change.memory)
+        _point(console, shown.ADVICE, fitting(console, pieces, PAGE.rows_of_advice, "; ", f"{shown.ADVICE}: "))
+    most = PAGE.most_other_findings
+    for card in others[:most]:
+        _point(console, shown.ALSO, _title_and_share(card))
+    if more := len(others) - most if len(others) > most else 0:
+        _point(console, shown.ALSO, sentences.AND_MORE_FINDINGS(more=counted(more, "more finding")))
 
 
-def _title_and_cost(card: Card) -> str:
-    return f"{card.title} ({card.cost})" if card.cost else card.title
+def _title_and_share(card: Card) -> str:
+    return f"{card.title} ({card.share})" if card.share else card.title
 
 
 def _point(console: Console, heading: str, text: str) -> None:
@@ -153,15 +202,15 @@ def _checked(page: Page) -> list[str]:
     return [*found_not, *(f"{shown.NOT_LOOKED} {asked_and_reason}." for asked_and_reason in page.not_looked)]
 
 
-def _checked_in_short(page: Page, coverage: Coverage) -> list[str]:
+def _checked_in_short(page: Page, coverage: Coverage) -> str:
     """How much was looked for, in one line."""
-    reasons = Counter(item.reason for item in coverage.not_looked)
+    reasons, causes = Counter(item.reason for item in coverage.not_looked), counted(len(page.not_found), "cause")
     if not reasons:
-        return [sentences.ALL_LOOKED_FOR(absent=len(page.not_found))] if page.not_found else []
+        return sentences.CAUSES_RULED_OUT(causes=causes) if page.not_found else ""
     commonest, _ = reasons.most_common(1)[0]
     more = len(reasons) - 1
     why = commonest if not more else sentences.AND_MORE_REASONS(reason=commonest, more=counted(more, "more reason"))
-    return [sentences.SOME_NOT_LOOKED_FOR(absent=len(page.not_found), unseen=reasons.total(), why=why)]
+    return sentences.CAUSES_RULED_OUT_OR_UNSEEN(causes=causes, unseen=reasons.total(), why=why)
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
@@ -183,11 +232,6 @@ def print_advice(console: Console, advised: Advised) -> None:
         console.print(Padding(escape(spaced("; ".join((change.gain, *change.price)))), (0, 0, 0, 3)))
         for line in change.how.splitlines():
             console.print(Padding(f"[cyan]{escape(line)}[/]", (0, 0, 0, 3)))
-
-
-def caption(result: Result) -> str:
-    """What was run, in one line."""
-    return spaced(" · ".join(run_facts(describe_run(result), result.coverage)))
 
 
 def _print_finding(console: Console, finding: Card, first: bool) -> None:

@@ -18,6 +18,7 @@ from diag.ended.raised import shortened
 from diag.hang.model import MergedStack, Stack, Triage
 from diag.hang.text.prefixes import named, plain, read_text
 from diag.hang.wording import EMPTY, by_reason, guess_words
+from diag.show.fitting import print_together
 from diag.show.policy import PAGE
 from diag.words import sentences
 from diag.words.formatting import counted, listing, rank_ranges, spaced, visible
@@ -85,9 +86,11 @@ def print_triage(
     name = culprit_words(triage.culprits)
     if name:
         sure = triage.culprit_confidence
-        facts.append(f"at fault: {name}" + (f" (confidence {sure:.0%})" if sure is not None else ""))
+        alike = sure is None or f"{sure:.0%}" == f"{triage.confidence:.0%}"
+        facts.append(f"at fault: {name}" + ("" if alike else f" (confidence {sure:.0%})"))
     if triage.victims:
-        facts.append(f"{counted(len(triage.victims), 'rank')} waited for it: {rank_ranges(triage.victims)}")
+        them = "it" if len(triage.culprits) == 1 else "them"
+        facts.append(f"{counted(len(triage.victims), 'rank')} waited for {them}: {rank_ranges(triage.victims)}")
     console.print(Text(visible(spaced("; ".join(facts))) + "."))
     _to_do(console, triage.next_steps)
     if evidence:
@@ -107,16 +110,18 @@ def print_triage(
     if triage.ruled_out and not evidence:
         names = dict.fromkeys(alternative.fault_class for alternative in triage.ruled_out)
         read.insert(0, f"{RULED_OUT}: {', '.join(names)}.")
-    for sentence in read if evidence else filter(None, [" ".join(read)]):
-        console.print(Text(visible(sentence), style="dim"))
+    if evidence:
+        for sentence in read:
+            console.print(Text(visible(sentence), style="dim"))
     gaps = _gaps([(path, reason) for path, reason in triage.gaps if not reason.startswith(EMPTY)])
     shown = gaps if evidence else gaps[: PAGE.most_gaps_in_short]
     for gap in shown:
         console.print(Text.assemble(("!", "yellow"), " ", visible(gap)))
     if len(gaps) > len(shown):
         console.print(Text.assemble(("!", "yellow"), f" … and {len(gaps) - len(shown)} more"))
-    if more and not evidence:
-        console.print(Text(visible(sentences.MORE_BEHIND_THE_TRIAGE(command=more)), style="dim"), soft_wrap=True)
+    if not evidence:
+        behind = sentences.MORE_BEHIND_THE_TRIAGE(command=more) if more else ""
+        print_together(console, visible(" ".join(read)), "dim", visible(behind), "dim", command=True)
 
 
 def _gaps(gaps: Sequence[tuple[str, str]]) -> list[str]:
@@ -237,7 +242,7 @@ def _print_stacks(console: Console, triage: Triage, *, whole: bool, tree: bool) 
         for stack in triage.stacks:
             _section(console, f"Stack of rank {stack.rank} ({stack.what})", _frames(stack))
     else:
-        rows = [_innermost(f"rank {stack.rank}", stack.frames) for stack in triage.stacks]
+        rows = [_innermost(f"rank {stack.rank}", stack.frames) for stack in triage.stacks if stack.frames]
         _section(console, "Stacks", rows)
 
 

@@ -8,8 +8,9 @@ from diag.policy import Topic, threshold
 class Terminal(Topic, name="terminal", fixed=True):
     """How wide a terminal's output is."""
 
-    widest = threshold(110, "columns", "chosen", "of text")
-    widest_table = threshold(200, "columns", "chosen", "of a table, on a terminal that is so wide")
+    widest = threshold(200, "columns", "chosen", "of what a terminal shows, however wide it is")
+    widest_elsewhere = threshold(110, "columns", "chosen", "of a file or a pipe, unless COLUMNS says another width")
+    narrowest = threshold(40, "columns", "chosen", "that COLUMNS can ask for")
     least_text_columns = threshold(
         24, "columns", "chosen", "of a column of long names; below that, another column is left out"
     )

@@ -123,7 +123,7 @@ MAY_SAVE = Sentence(
     "Saves {likely} {per}, {share} of it (between {low} and {high}; it may save nothing: `diag tune` measures it)"
     "{against}"
 )
-MAY_SAVE_NOTHING = Sentence("it may save nothing: `diag tune` measures it")
+TUNE_MEASURES_IT = Sentence("`diag tune` measures it")
 LESS_THAN_THE_FINDING = Sentence(", less than the {cost} of the finding: {why}")
 MORE_THAN_THE_FINDING = Sentence(", more than the {cost} of the finding: {why}")
 ANOTHER_RANK_IS_LAST = Sentence("another rank is then the last to arrive")
@@ -291,12 +291,12 @@ OF_THE_GROUP = Sentence(" of the {group}")
 
 # -- what stands behind an answer --------------------------------------------------------------------------------------
 
-ALL_LOOKED_FOR = Sentence("{absent} other causes were looked for and not found.")
-SOME_NOT_LOOKED_FOR = Sentence(
-    "{absent} other causes were looked for and not found; {unseen} could not be looked for: {why}."
-)
+CAUSES_RULED_OUT = Sentence("{causes} ruled out.")
+CAUSES_RULED_OUT_OR_UNSEEN = Sentence("{causes} ruled out, {unseen} not looked for: {why}.")
 AND_MORE_REASONS = Sentence("{reason}, and {more}")
 MORE_BEHIND_THE_ANSWER = Sentence("More: {options}, or -v for all. In the browser: {dashboard}")
+MORE_IN_SHORT = Sentence("More: -v. In the browser: {dashboard}")
+AND_MORE_FINDINGS = Sentence("and {more}: --evidence")
 MORE_BEHIND_THE_TRIAGE = Sentence("All lines, stacks and what was ruled out: {command}")
 MORE_BEHIND_THE_PLAN = Sentence("More: {options}, or -v for all.")
 

@@ -99,8 +99,13 @@ def _escaping_console() -> Any:
 
 
 def report_console(existing: Console | None = None) -> Console:
-    """``existing``, else a console for standard output, set up for reports: colours only on a terminal, at most 110
-    columns."""
+    """``existing``, else a console for standard output, set up for reports: colours only on a terminal; as wide as the
+    terminal up to a limit. A file or a pipe is as wide as the environment variable COLUMNS says, else 110 columns."""
     target = existing or console()
-    target.width = min(target.width, TERMINAL.widest) if target.is_terminal else TERMINAL.widest
+    if target.is_terminal:
+        target.width = min(target.width, TERMINAL.widest)
+    else:
+        asked = os.environ.get("COLUMNS", "")
+        width = int(asked) if asked.isdecimal() and len(asked) < 5 else 0
+        target.width = min(width, TERMINAL.widest) if width >= TERMINAL.narrowest else TERMINAL.widest_elsewhere
     return target

@@ -36,7 +36,7 @@ def run_facts(run: Mapping[str, Any], coverage: Coverage) -> list[str]:
     total = len(coverage.ranks_used) + len(coverage.ranks_missing)
     hosts = run["hosts"]
     parts = [
-        f"{len(coverage.ranks_used)} of {counted(total, 'rank')}",
+        f"{len(coverage.ranks_used):,} of {counted(total, 'rank')}",
         (hosts[0] if len(hosts) == 1 else counted(len(hosts), "host")) if hosts else None,
         run["strategy"],
         run["backend"],
@@ -153,6 +153,12 @@ DOUBTS = {
     "unseen_pauses": "a paused rank would look the same",
     "clock": "imprecise clocks",
 }
+
+
+def largest_doubt(verdict: Verdict) -> str:
+    """What lowers the confidence most, in a few words; "" for a verdict without doubts."""
+    doubt = max(verdict.doubts, key=lambda doubt: doubt.by, default=None)
+    return "" if doubt is None else DOUBTS.get(doubt.name, doubt.name)
 
 
 def doubts(verdict: Verdict) -> str:

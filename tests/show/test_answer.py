@@ -11,8 +11,10 @@ from rich.console import Console
 
 from diag.api import Result, analyze, open_run
 from diag.serve.server import SAMPLES
+from diag.show.fitting import sentences_of
 from diag.show.policy import PAGE
 from diag.show.text import Part, print_report
+from diag.words.terminal import report_console
 from tests.command import diag
 from tests.simulate import FORWARD, MS, Plan, simulate
 
@@ -34,8 +36,57 @@ def test_the_answer_names_the_rank_what_to_do_and_how_to_go_on(loader: Result) -
     assert len(lines) <= 11
     assert lines[1] == loader.verdict.headline
     assert lines[2].startswith("At fault: rank 1 on sample; confidence")
-    assert lines[4].startswith("What to do: Look at the input of rank 1")
-    assert lines[-1] == "More: --evidence --checked --tables, or -v for all. In the browser: diag dashboard RUN"
+    assert "Step time 298 ms" in lines[2]
+    assert lines[3].startswith("What to do: Look at the input of rank 1")
+    assert lines[-1].endswith("More: --evidence --checked --tables, or -v for all. In the browser: diag dashboard RUN")
+
+
+# How many lines an answer about one finding and at most four ranks has, by the width of the terminal; and how many more
+# for each other finding that has a line.
+LINES, MORE_LINES = {200: 12, 80: 14}, {200: 1, 80: 2}
+
+
+@pytest.mark.parametrize("sample", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
+def test_an_answer_has_a_dozen_lines(sample: str) -> None:
+    result = open_run(SAMPLES / sample)
+    ranks = len(result.coverage.ranks_used)
+    assert ranks <= PAGE.most_ranks_in_full
+    others = min(PAGE.most_other_findings, max(0, len(result.examination.findings) - 1))
+    for width, most in LINES.items():
+        lines = printed(result, width=width)
+        assert len(lines) <= most + others * MORE_LINES[width], "\n".join(lines)
+        assert sum(line.startswith("rank ") for line in lines) == ranks
+        assert max(map(len, lines)) <= width
+        assert not any("…" in line for line in lines)
+
+
+def test_where_there_is_no_room_whole_sentences_go(loader: Result) -> None:
+    action = loader.cause.action if loader.cause is not None else ""
+    first, *others = sentences_of(action)
+    assert len(others) > 1
+    wide, narrow = (" ".join(printed(loader, width=width)) for width in (200, 80))
+    assert action in wide
+    assert first in narrow
+    assert others[-1] not in narrow
+    assert action in " ".join(printed(loader, Part.EVIDENCE, width=400))
+
+
+def test_a_gain_that_is_not_sure_is_not_promised() -> None:
+    lines = " ".join(printed(open_run(SAMPLES / "fsdp2-root-only"), width=80))
+    assert "and prefetch the next unit: may save 32.7 ms, 8%" in lines
+
+
+def test_what_lowers_the_confidence_most_is_named() -> None:
+    result = open_run(SAMPLES / "ddp-healthy")
+    assert "Confidence 89% (the steps vary); 9 of 16 steps counted." in printed(result, width=80)
+    assert "one late rank and differences between all ranks" in " ".join(printed(result, Part.CHECKED))
+
+
+def test_a_pipe_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    widths = {"": 110, "80": 80, "200": 200, "9999": 200, "3": 110, "x": 110, "-5": 110, "99999999": 110}
+    for columns, width in widths.items():
+        monkeypatch.setenv("COLUMNS", columns)
+        assert report_console(Console(file=io.StringIO())).width == width
 
 
 @pytest.mark.parametrize(
@@ -59,14 +110,15 @@ def test_of_many_ranks_those_at_fault_have_a_line() -> None:
     late = ranks - 1
     result = analyze(simulate(Plan(ranks=ranks, extra=lambda _, rank: {FORWARD: 60 * MS * (rank == late)})))
     lines = printed(result)
-    rows = [line.split()[0] for line in lines[lines.index(next(row for row in lines if row.startswith("rank"))) + 1 :]]
-    assert str(late) in rows[: PAGE.ranks_that_matter]
+    rows = [line.split()[1] for line in lines if line.startswith("rank ")]
+    assert len(rows) == PAGE.ranks_that_matter
+    assert str(late) in rows
     assert f"… and {ranks - PAGE.ranks_that_matter} more ranks." in lines
     assert f"… and {ranks - PAGE.ranks_that_matter} more ranks." not in printed(result, Part.TABLES)
 
 
 def test_a_column_of_zeros_is_left_out(loader: Result) -> None:
-    heading = next(line for line in printed(loader) if line.startswith("rank "))
+    heading = next(line for line in printed(loader) if line.startswith("ms a step "))
     assert "data wait" in heading
     assert "copies" not in heading
 
