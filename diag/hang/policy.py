@@ -218,6 +218,7 @@ class HangAnswer(Topic, name="hang-answer"):
     most_ranks_named = threshold(1_024, "ranks")
     quoted_chars = threshold(160, "characters")
     most_evidence = threshold(10, "rows")
+    lines_of_advice = threshold(8, "lines", "chosen", "of a file that holds nothing but a warning about speed")
     most_lines_of_rule = threshold(6, "lines")
     most_frames = threshold(12, "frames")
     most_commands = threshold(4, "commands")

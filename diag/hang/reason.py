@@ -37,6 +37,7 @@ _REMOTE = re.compile(r"^\[?(?P<host>[^\]\s:]+(?::[^\]\s:]+)*?)\]?(?::\d+)?$")
 _EXCEPTION = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)(?::|$)|^(?:\S+: )?Test \w+ failure ")
 _LAUNCHER_ERROR = re.compile(r"^[a-z]\w*: error: ")
 _LAST_ERROR = re.compile(r"^\s*Last error:\s*$")
+_ADVICE = ("unused-not-found", "strides", "uneven-inputs")
 _AT_START = ("barrier-device", "all-peers")  # notices of runs that hang later as well: no sign that the job is healthy
 UNKNOWN = "The logs do not show the state of the job."
 
@@ -220,11 +221,26 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
         words = shortened(last.text.strip(), HANG_ANSWER.quoted_chars)
         text = f"No known log pattern matches. The last error in the logs: {words}"
         return NoCause("undetermined", 0.3, text, (), tuple(errors[-HANG_ANSWER.most_next_steps :]))
+    if _only_about_speed(job):
+        text = (
+            "Only a warning about speed was read, which DDP prints while a training runs. If this one does not go on, "
+        )
+        text += "what it printed afterwards is missing."
+        return NoCause("healthy", HANG_EVIDENCE.steps_alone_go_on, text, (), tuple(harmless[:3]))
     if harmless:
-        # DDP prints its advice about speed before it reduces the first gradients: a job that hangs there shows no more.
         text = "The logs hold only lines that healthy runs also print, and no training step or end of the job."
         return NoCause("undetermined", 0.3, text, (), tuple(harmless[: HANG_ANSWER.most_next_steps]))
     return NoCause("undetermined", 0.2, UNKNOWN, (), ())
+
+
+def _only_about_speed(job: JobLogs) -> bool:
+    """Whether the text is nothing but DDP's advice about speed, which it prints after a backward pass."""
+    ends = {line.path: line.number for line in job.logs.last_lines}
+    hits = [hit for hit in job.hits if hit.name not in _ADVICE]
+    advice = [hit.line for hit in job.named(*_ADVICE)]
+    near = all(ends.get(line.path, 0) - line.number <= HANG_ANSWER.lines_of_advice for line in advice)
+    short = all(end <= HANG_ANSWER.lines_of_advice for end in ends.values())
+    return bool(advice) and not hits and near and short
 
 
 def _of_a_test(job: JobLogs) -> str:
