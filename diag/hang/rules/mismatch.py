@@ -73,7 +73,7 @@ def _analysed_members(job: JobLogs, hit: Hit) -> set[int]:
 
 def _same_model(job: JobLogs) -> list[Clue]:
     """Each rank prints its number of parameters and the one that it read from rank 0. An impossible number is data of
-    another call."""
+    another call, or none: who sent it is elsewhere, and who prints it is in the check."""
     hits = job.named("ddp-same-model")
     if not hits:
         return []
@@ -86,11 +86,13 @@ def _same_model(job: JobLogs) -> list[Clue]:
     events = [Event(GroupRank(rank), 0, Call(sizes=count)) for rank, count in {**counts, **peer_counts}.items()]
     difference = who_differs(events)
     odd, clear = (list(difference.odd), not difference.open) if difference is not None else ([], False)
-    elsewhere = any(count == 0 or count > HANG_RULES.most_tensors_of_one_model for count in peer_counts.values())
+    elsewhere = sorted(
+        rank for rank, count in peer_counts.items() if count == 0 or count > HANG_RULES.most_tensors_of_one_model
+    )
     name = "desync" if elsewhere else "mismatch_shape"
     note = hits[0].sentence
-    note += " No model has so many: that rank is in another collective." if elsewhere else ""
-    named = odd if clear or len(counts) > 1 else sorted({*counts, *peer_counts})
+    note += " No model has that number: that rank is in another collective, or its data was lost." if elsewhere else ""
+    named = elsewhere or (odd if clear or len(counts) > 1 else sorted({*counts, *peer_counts}))
     sure = HANG_EVIDENCE.names_an_effect if clear else HANG_EVIDENCE.suggests
     ranks = {number: numbering.likely(number, printers.get(number) or readers[number]) for number in named}
     culprits = [member_culprit(job, number, ranks[number]) for number in named]
