@@ -518,11 +518,13 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
             )
     # A file of the launcher repeats what a rank printed, without saying whose it is.
     named = {(raised.name, raised.message) for raised in exceptions.values() if _names_anybody(raised.culprit)}
-    for key, raised in list(exceptions.items()):
-        if not _names_anybody(raised.culprit) and (raised.name, raised.message) in named:
-            del exceptions[key]
+    found = [
+        raised
+        for raised in exceptions.values()
+        if _names_anybody(raised.culprit) or (raised.name, raised.message) not in named
+    ]
     # A watchdog ends its process by such an exception too, and lines of several processes run into each other.
-    return list(exceptions.values()) or ([] if job.once(timeouts_of) else _of_cpp(job))
+    return found or ([] if job.once(timeouts_of) else _of_cpp(job))
 
 
 def _of_cpp(job: JobLogs) -> list[RankException]:
