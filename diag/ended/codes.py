@@ -1,10 +1,40 @@
-"""Exit codes of processes that a signal ended."""
+"""Exit codes of processes that a signal ended, and which fault each signal is."""
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Mapping
+
 BY_SHELLS = 128  # added to a signal's number: by shells, and by programs that handle the signal too
+
+_FAULTS = {
+    signal.SIGKILL: "rank_killed_sigkill",
+    signal.SIGBUS: "rank_killed_sigbus",
+    **dict.fromkeys((signal.SIGSEGV, signal.SIGILL, signal.SIGFPE), "rank_killed_sigsegv"),
+}
+# Signals that ask a process to end. SIGUSR1 and SIGUSR2 end a program without a handler.
+ASKS: Mapping[str, str] = {
+    "SIGINT": "interrupted (SIGINT)",
+    "SIGTERM": "asked to stop (SIGTERM)",
+    "SIGHUP": "ended with its terminal or connection (SIGHUP)",
+    "SIGQUIT": "asked to quit (SIGQUIT)",
+    "SIGUSR1": "ended by SIGUSR1",
+    "SIGUSR2": "ended by SIGUSR2",
+    "SIGXCPU": "ended at a limit of CPU time (SIGXCPU)",
+}
 
 
 def signal_number(code: int) -> int:
     """The number of the signal for an exit code that stands for one; for another code, no number of a signal."""
     return -code if code < 0 else code - BY_SHELLS
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL``; "" for a number of no signal."""
+    return signal.Signals(number).name if number in set(signal.Signals) else ""
+
+
+def fault_of_signal(number: int) -> str:
+    """The id of the fault of a process that this signal ended; "" for an abort, which is the end of an exception, and
+    for signals that ask it to end."""
+    return _FAULTS.get(signal.Signals(number), "") if number in set(signal.Signals) else ""

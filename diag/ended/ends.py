@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import HANG, RankExit
-from diag.ended.codes import signal_number
+from diag.ended.codes import ASKS, fault_of_signal, signal_name, signal_number
 from diag.ended.model import Clue, Source
 from diag.ended.policy import ENDED
 from diag.ended.raised import Chain, about_the_group, lost_worker, shortened
@@ -21,25 +21,10 @@ from diag.words.formatting import begun, counted, listing, spaced
 
 # torchrun's guess at the root cause is not used: a rank that loses a peer often ends before that peer does.
 
-_SIGNALS = {
-    signal.SIGKILL: "rank_killed_sigkill",
-    signal.SIGBUS: "rank_killed_sigbus",
-    signal.SIGSEGV: "rank_killed_sigsegv",
-}
 _WARNING = re.compile(r"\[W[ \d]")  # of torch, also about a connection that is retried
 RAISED_ITSELF = 1
 LEFT = "done: it reached the end of its training"  # of a rank that left a run in which others went on
 
-# Signals that ask a process to end. SIGUSR1 and SIGUSR2 end a program without a handler.
-_ASKS = {
-    "SIGINT": "interrupted (SIGINT)",
-    "SIGTERM": "asked to stop (SIGTERM)",
-    "SIGHUP": "ended with its terminal or connection (SIGHUP)",
-    "SIGQUIT": "asked to quit (SIGQUIT)",
-    "SIGUSR1": "ended by SIGUSR1",
-    "SIGUSR2": "ended by SIGUSR2",
-    "SIGXCPU": "ended at a limit of CPU time (SIGXCPU)",
-}
 _BEFORE_THE_LIMIT = "Schedulers send this signal before the time limit, and the program has no handler for it"
 _SENT = {
     "SIGINT": "Ctrl-C sends this signal",
@@ -127,9 +112,8 @@ def _asked_by(record: Rank) -> str:
     if record.ended_as_hung:
         return ""
     code = record.exit.exit_code if record.exit is not None else 0
-    number = signal_number(code)
-    name = signal.Signals(number).name if number in set(signal.Signals) else ""
-    if name in _ASKS:
+    name = signal_name(signal_number(code))
+    if name in ASKS:
         return name
     interrupted = record.raised is not None and record.raised.errors[0].name == "KeyboardInterrupt"
     return "SIGINT" if record.failed_as == "KeyboardInterrupt" or (interrupted and _ended_by_it(record)) else ""
@@ -173,7 +157,7 @@ def _asked(run: Rundir, faulty: bool) -> Clue | None:
 
 
 def _words(name: str) -> str:
-    return _ASKS.get(name, f"ended by {name}")
+    return ASKS.get(name, f"ended by {name}")
 
 
 def _whole(run: Rundir, name: str, text: str, sure: float, first: bool) -> Clue:
@@ -470,7 +454,7 @@ def _by_signal(killed: Mapping[int, RankExit]) -> dict[int, list[int]]:
 
 def _killed(run: Rundir, code: int, ranks: Sequence[int], victims: tuple[int, ...]) -> Clue:
     """The clue for ranks that a signal ended. ``code``: -N for signal N."""
-    fault = _SIGNALS.get(signal.Signals(-code)) if -code in set(signal.Signals) else None
+    fault = fault_of_signal(-code)
     sure = ENDED.ended_by_signal if fault else ENDED.aborted
     if all(run.ranks[rank].is_done for rank in ranks):  # something broke after the training
         sure = min(sure, ENDED.after_its_end)
@@ -486,7 +470,7 @@ def _killed(run: Rundir, code: int, ranks: Sequence[int], victims: tuple[int, ..
 
 def signal_words(code: int) -> str:
     """The name of the signal of an exit code -N."""
-    return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    return signal_name(-code) or f"signal {-code}"
 
 
 def _ended(run: Rundir, rank: int, ended: RankExit, victims: tuple[int, ...]) -> Clue:

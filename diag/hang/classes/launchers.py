@@ -7,11 +7,9 @@ code says of which class the end is (``ended_as``).
 
 from __future__ import annotations
 
-from diag.ended.codes import signal_number
+from diag.ended.codes import ASKS, fault_of_signal, signal_name, signal_number
 from diag.hang.classes.base import SUGGESTS, LogPattern, confirms
 
-_SIGNALS = {9: "rank_killed_sigkill", 7: "rank_killed_sigbus", **dict.fromkeys((11, 4, 8), "rank_killed_sigsegv")}
-_ASKED = (15, 2, 1)  # SIGTERM, SIGINT, SIGHUP: somebody ended it
 ABORTED = 6  # SIGABRT
 # NTSTATUS: access violation, illegal instruction, stack overflow; as Windows' exit codes
 _CRASHES_OF_WINDOWS = (0xC0000005, 0xC000001D, 0xC00000FD)
@@ -26,9 +24,9 @@ def ended_as(code: int | None) -> str:
     if code & 0xFFFFFFFF in _CRASHES_OF_WINDOWS:
         return "rank_killed_sigsegv"
     number = signal_number(code)
-    if code == 0 or number in _ASKED or code & 0xFFFFFFFF == _INTERRUPTED_ON_WINDOWS:
+    if code == 0 or signal_name(number) in ASKS or code & 0xFFFFFFFF == _INTERRUPTED_ON_WINDOWS:
         return ""
-    return _SIGNALS.get(number, EXCEPTION)
+    return fault_of_signal(number) or EXCEPTION
 
 
 ENDS: dict[str, LogPattern] = {

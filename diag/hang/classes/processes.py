@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diag.ended.codes import signal_name
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, WAS_ASKED, FaultClass, LogPattern, confirms, of
 from diag.hang.classes.launchers import ENDS
 
@@ -95,7 +96,7 @@ def _of_open_mpi(number: int) -> LogPattern:
 def _shell(number: int) -> LogPattern:
     """What shells print when a signal ends a command: bash and dash the text of strsignal, zsh its own words behind its
     name, fish the signal's name."""
-    words, name = _WORDS[number], _SIGNALS[number]
+    words, name = _WORDS[number], signal_name(number)
     return LogPattern(
         (words, f"zsh: {words.lower()}", f"terminated by signal {name} ("),
         rf"^(?:\S+: line \d+: *)?(?P<pid>\d+ +)?{words}\s*"
@@ -117,7 +118,6 @@ _WORDS = {
     4: "Illegal instruction",
     8: "Floating point exception",
 }  # texts of strsignal
-_SIGNALS = {9: "SIGKILL", 7: "SIGBUS", 11: "SIGSEGV", 4: "SIGILL", 8: "SIGFPE"}
 
 CLASSES = (
     FaultClass(

@@ -136,7 +136,7 @@ def test_the_last_words_of_a_log_count_as_raised_without_their_frames(tmp_path: 
 @pytest.mark.parametrize(
     ("code", "fault_class"),
     [(None, RAISED), (1, RAISED), (-6, RAISED), (137, KILLED), (-11, CRASHED), (132, CRASHED), (-1073741819, CRASHED),
-     (0, ""), (143, ""), (-2, ""), (3221225786, "")],
+     (0, ""), (143, ""), (-2, ""), (-3, ""), (-10, ""), (3221225786, "")],
 )  # fmt: skip
 def test_the_class_of_an_exit_code(code: int | None, fault_class: str) -> None:
     assert ended_as(code) == fault_class

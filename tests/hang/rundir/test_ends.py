@@ -13,6 +13,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest
 from diag.collectors.records import RankExit
 from diag.hang.api import triage
+from diag.hang.classes.launchers import ended_as
 from diag.hang.model import Triage
 
 GLOO = "/pytorch/third_party/gloo/gloo/transport/tcp"
@@ -135,6 +136,13 @@ def test_a_kill_comes_before_what_others_raise_later(tmp_path: Path, code: int) 
     found = answer(tmp_path, {0: Ended(1, log=traceback("EOFError: short batch")), 1: Ended(code, True)})
     assert blamed(found) == [1]
     assert found.fault_class in ("rank_killed_sigkill", "rank_killed_sigsegv")
+
+
+@pytest.mark.parametrize("number", [4, 6, 7, 8, 9, 11])
+def test_a_signal_means_the_same_in_records_and_in_a_launcher_s_words(tmp_path: Path, number: int) -> None:
+    recorded = answer(tmp_path, {0: Ended(-15), 1: Ended(-number, first=True)})
+    assert recorded.fault_class == ended_as(-number) == ended_as(128 + number)
+    assert blamed(recorded) == [1]
 
 
 def test_two_bugs(tmp_path: Path) -> None:
