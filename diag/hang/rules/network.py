@@ -16,6 +16,7 @@ from diag.hang.job import Interface, JobLogs, distinct
 from diag.hang.model import Role
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, far_end
+from diag.hang.rules.processes import victims_of
 
 # -- Connections that end or never begin: the peer that is complained about --------------------------------------------
 
@@ -112,7 +113,9 @@ def _within(complaint: _Complaint) -> bool:
 
 def _lost(job: JobLogs) -> list[Clue]:
     """The end of the chain of complaints. Where hosts accuse each other, no single host is named."""
-    hits = job.named(*LOST)
+    # Of ranks that raised such an error, who raised none says more than the address that they lost.
+    ranked = job.once(victims_of)
+    hits = [hit for hit in job.named(*LOST) if not ranked or hit.name != "c10d-connection"]
     if not hits:
         return []
     nameless, hits = [hit for hit in hits if "peer" not in hit.groups], [hit for hit in hits if "peer" in hit.groups]
