@@ -243,19 +243,15 @@ def _of_signal(job: JobLogs, name: str, blocks: tuple[FailedRank, ...]) -> Clue 
 
 
 def _ended_later(blocks: tuple[FailedRank, ...]) -> set[int]:
-    """Ranks that ended clearly after the first failure: the launcher itself ends them, after half a minute by
-    SIGKILL."""
-    first = {block.path: block.time_ns for block in blocks if block.root and block.time_ns is not None}
+    """Ranks that ended clearly after the first failure of their launcher, which ends them itself: after half a minute
+    by SIGKILL."""
     names = {block.rank for block in blocks if block.root}
-    return {
-        block.rank
-        for block in blocks
-        if block.rank is not None
-        and block.rank not in names
-        and block.time_ns is not None
-        and block.path in first
-        and block.time_ns > first[block.path] + HANG_EVIDENCE.clocks_of_hosts_ns
-    }
+    of_launcher: dict[str, list[Ended[int]]] = defaultdict(list)
+    for block in blocks:
+        if block.rank is not None and block.time_ns is not None:
+            of_launcher[block.path].append(Ended(block.rank, block.time_ns))
+    later = (who_left(ends, HANG_EVIDENCE.clocks_of_hosts_ns).later for ends in of_launcher.values())
+    return {rank for ranks in later for rank in ranks} - names
 
 
 def _named_ones(ended: list[_Ended]) -> list[_Ended]:
