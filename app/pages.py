@@ -129,7 +129,7 @@ PAGES = (
     Page(
         "History",
         "history",
-        lambda view, _: _view("history").show(view),
+        lambda view, at: _view("history").show(view, at.runs),
         shows=frozenset({Contents.RUNS, Contents.SUMMARIES}),
     ),
     Page("What if", "what-if", lambda view, at: _view("what_if").show(view, at.baseline(), at.root)),

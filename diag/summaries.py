@@ -3,7 +3,7 @@ very many steps, while they train, from the newest steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -26,15 +26,16 @@ from diag.diagnoses import examine_summary
 from diag.diagnoses.verdict import agreeing, judge
 from diag.errors import DiagError, readable
 from diag.history.life import life_of
-from diag.history.lineage import numbered, parts_of_trainings
+from diag.history.lineage import numbered, origin_of, parts_of_trainings, related
 from diag.history.steps import only_of
 from diag.model import Gap
-from diag.model.history import History, Life
+from diag.model.history import History, Life, Origin
 from diag.model.steps import Coverage, Recommendation
 from diag.rundir.asked import steps_asked
 from diag.rundir.beside import Beside
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.kept import with_kept
+from diag.rundir.lines import read_manifest
 from diag.rundir.local import local_path, local_paths
 from diag.rundir.policy import RUN_READING
 from diag.rundir.run import must_exist, open_paths
@@ -244,6 +245,25 @@ def life_of_result(result: Result, path: Path | None, reading: Reading | None = 
     """The life of an analysed run, with the training after each of its restarts, which are read and analysed.
     ``path``: of its run directory; None if it has none."""
     return life_of(_attempts(result, path, reading))
+
+
+def life_of_training(result: Result, path: Path, runs: Iterable[Path], reading: Reading | None = None) -> Life:
+    """The life of the training that an analysed run is a part of. ``path``: of its run directory; ``runs``: others, of
+    which those are read and analysed that may be of the same training by their manifests."""
+    mine = _attempts(result, path, reading)
+    read = {str(path): mine}
+    for run in runs:
+        if run.resolve() != path.resolve() and related(_origin(run), mine[0].origin):
+            with suppress(DiagError):  # it may have ended before its first step
+                read[str(run)] = _attempts(open_by_size(run, reading=reading), run, reading)
+    names = next(names for names in parts_of_trainings(read) if str(path) in names)
+    return life_of(mine if len(names) == 1 else numbered([attempt for name in names for attempt in read[name]]))
+
+
+def _origin(run: Path) -> Origin:
+    with suppress(DiagError):
+        return origin_of(read_manifest(RunLayout(run))[0])
+    return Origin()
 
 
 def _attempts(result: Result, path: Path | None, reading: Reading | None = None) -> list[History]:

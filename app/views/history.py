@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
@@ -22,8 +23,8 @@ from diag.collectors.layout import RunLayout
 from diag.history.condense import condensed
 from diag.history.losses import RESTART, SLOW, STUCK
 from diag.model.history import Goodput, History, Incident, Life, Stretch
-from diag.show.history import NO_CHANGE, facts_of, step_table
-from diag.summaries import life_of_result
+from diag.show.history import NO_CHANGE, analysing, facts_of, step_table
+from diag.summaries import life_of_result, life_of_training
 from diag.timeline import timeline_of
 from diag.words.formatting import counted, duration, listing, spaced, visible
 from diag.words.history import (
@@ -33,20 +34,23 @@ from diag.words.history import (
     goodput_words,
     hours,
     incident_words,
+    kept_words,
     long_time,
     restart_words,
 )
-from diag.words.places import shown as name_of
 from diag.words.table import COUNT, Column, table_of
 
 _TURN = "history turn"  # how often a click has led away: the figure begins anew without a selection
 
 
-def show(view: RunView) -> None:
-    life, theme = life_of_view(view), theme_of(st.context.theme.type)
+def show(view: RunView, runs: Sequence[Path]) -> None:
+    """``runs``: all that the dashboard shows. Those of which one goes on where another one ended are one life."""
+    life, theme = life_of_view(view, runs), theme_of(st.context.theme.type)
     head("History", view, "The life of the run")
-    st.caption(plain(" · ".join(facts_of(life.attempts[0])[1:])))
     drawn = [attempt for attempt in life.attempts if attempt.stretches]
+    for attempt in drawn or life.attempts[:1]:
+        facts = facts_of(attempt)
+        st.caption(plain(" · ".join(facts if len(_folders(life)) > 1 else facts[1:])))
     if not drawn:
         nothing("No step of this run was recorded in full.", "`diag run` records every step.")
         return
@@ -58,20 +62,29 @@ def show(view: RunView) -> None:
     st.subheader("Step time", anchor="step-time")
     _figure(view, life, theme)
     _said(view, life)
+    _kept(view, life)
     _hosts(life)
     with st.expander("As numbers"):
         for attempt in drawn:
             show_table(step_table(attempt))
 
 
-def life_of_view(view: RunView) -> Life:
-    """The life of the run, read once for each analysis."""
-    kept = vars(view.result)
-    if "_life" not in kept:
+def life_of_view(view: RunView, runs: Sequence[Path] = ()) -> Life:
+    """The life of the training, read once for each analysis of the run and each set of runs."""
+    kept, key = vars(view.result), f"_life of {sorted(map(str, runs))}"
+    if key not in kept:
         root = view.result.tables.root
-        kept["_life"] = life_of_result(view.result, root if RunLayout(root).is_run() else None)
-    life: Life = kept["_life"]
+        if RunLayout(root).is_run():
+            kept[key] = life_of_training(view.result, root, runs)
+        else:
+            kept[key] = life_of_result(view.result, None)
+    life: Life = kept[key]
     return life
+
+
+def _folders(life: Life) -> set[str]:
+    """The folders of the runs; restarts are in that of their run."""
+    return {attempt.path for attempt in life.attempts if not RunLayout(Path(attempt.path)).is_restart}
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
@@ -223,10 +236,12 @@ def _figure(view: RunView, life: Life, theme: Theme) -> None:
     places = [place for point in chosen.selection.points if (place := _place_of(point)) is not None]
     if places and places[0] < len(life.incidents):
         incident = life.incidents[places[0]]
-        if choices := _on_timeline(view, incident):
+        attempt = _attempt_of(life, incident)
+        if choices := _on_timeline(view, attempt, incident.first, incident.last, incident.ranks):
             st.session_state[_TURN] = turn + 1
             go_to_page("timeline", **choices)
-        _to_type(view, incident)
+        st.caption("The timeline does not hold these steps. What is left of them:")
+        _to_type(attempt, incident.first, incident.last)
     else:
         click = " Click the mark of an incident to open its steps." if life.incidents else ""
         st.caption(f"Mean of neighbouring steps, in UTC. Much longer steps are cut off.{click}")
@@ -239,27 +254,30 @@ def _place_of(point: Mapping[str, Any]) -> int | None:
     return int(values[0]) if len(values) == 2 and values[1] == _MARK else None
 
 
-def _on_timeline(view: RunView, incident: Incident) -> dict[str, object]:
-    """The choices that show the begin of an incident on the timeline; none if its steps are not known one by one."""
-    if view.result.from_summaries or incident.attempt:
+def _on_timeline(
+    view: RunView, attempt: History, first: int, last: int, ranks: Sequence[int] = ()
+) -> dict[str, object]:
+    """The choices that show the begin of these steps on the timeline; none if they are not known one by one, or are of
+    another run."""
+    if view.result.from_summaries or attempt.path != str(view.result.tables.root):
         return {}
-    spans = [
-        span for span in timeline_of(view.result).steps if incident.first <= span.step <= incident.last
-    ][: DASHBOARD.most_steps_opened]  # fmt: skip
+    inside = [span for span in timeline_of(view.result).steps if first <= span.step <= last]
+    spans = inside[: DASHBOARD.most_steps_opened]
     if not spans:
         return {}
-    rank = {"rank": incident.ranks[0]} if incident.ranks and incident.ranks[0] in view.ranks else {}
+    rank = {"rank": ranks[0]} if ranks and ranks[0] in view.ranks else {}
     if len(spans) == 1:
         return {**rank, "step": spans[0].step}
     return {**rank, "from": f"{spans[0].begin_ns / MS:.3f}", "to": f"{spans[-1].end_ns / MS:.3f}"}
 
 
-def _to_type(view: RunView, incident: Incident) -> None:
+def _attempt_of(life: Life, incident: Incident) -> History:
+    return next(attempt for attempt in life.attempts if attempt.number == incident.attempt)
+
+
+def _to_type(attempt: History, first: int, last: int) -> None:
     """The command for steps that the timeline does not hold."""
-    root = view.result.tables.root.resolve()
-    path = root / f"restart-{incident.attempt}" if incident.attempt else root
-    st.caption("The timeline does not hold these steps. What is left of them:")
-    show_code(f"diag analyze {name_of(str(path))} --steps {incident.first}:{incident.last}", "bash")
+    show_code(analysing(attempt, first, last), "bash")
 
 
 def _said(view: RunView, life: Life) -> None:
@@ -267,31 +285,51 @@ def _said(view: RunView, life: Life) -> None:
     on_device = any(attempt.on_device for attempt in life.attempts)
     restarts = {restart.number: restart for restart in life.restarts}
     costs = {(incident.attempt, incident.first): incident for incident in life.incidents if incident.kind == SLOW}
+    if not any(attempt.changes for attempt in life.attempts):
+        st.markdown(plain(NO_CHANGE))
     for attempt in life.attempts:
-        if attempt.stretches and not attempt.changes:
-            st.markdown(plain(NO_CHANGE))
         for change in attempt.changes[-DASHBOARD.most_incidents_listed :]:
             words = change_words(change, goes_on=change is attempt.now)
             cost = costs.get((attempt.number, change.step))
-            _point(view, words + (cost_words(cost, on_device) if cost is not None else ""), cost)
+            _point(view, words + (cost_words(cost, on_device) if cost is not None else ""), attempt, cost)
     others = [incident for incident in life.incidents if incident.kind != SLOW]
     most = sorted(others, key=lambda each: -each.lost_ns)[: DASHBOARD.most_incidents_listed]
     for incident in sorted(most, key=lambda each: (each.attempt, each.first)):
+        attempt = _attempt_of(life, incident)
         if incident.kind == RESTART:
-            _point(view, restart_words(restarts[incident.attempt], incident, on_device), None)
+            _point(view, restart_words(restarts[incident.attempt], incident, on_device), attempt, None)
         else:
-            _point(view, incident_words(incident, on_device), incident)
+            _point(view, incident_words(incident, on_device), attempt, incident)
     if more := len(others) - len(most):
         st.caption(plain(f"{counted(more, 'shorter incident')}: `diag history --json` lists all."))
 
 
-def _point(view: RunView, text: str, incident: Incident | None) -> None:
+def _point(view: RunView, text: str, attempt: History, incident: Incident | None) -> None:
     st.markdown(f"- {plain(visible(spaced(text)))}")
-    if incident is not None and (choices := _on_timeline(view, incident)):
-        label = f"Step {incident.first:,} on the timeline" if incident.first == incident.last else (
-            f"Steps {incident.first:,} to {incident.last:,} on the timeline"
-        )  # fmt: skip
-        show_link("timeline", label, icon="view_timeline", **choices)
+    if incident is not None:
+        _link(view, attempt, incident.first, incident.last, incident.ranks)
+
+
+def _link(view: RunView, attempt: History, first: int, last: int, ranks: Sequence[int] = ()) -> None:
+    """A link to these steps on the timeline, where they are on it."""
+    choices = _on_timeline(view, attempt, first, last, ranks)
+    if choices:
+        steps = f"Step {first:,}" if first == last else f"Steps {first:,} to {last:,}"
+        show_link("timeline", f"{steps} on the timeline", icon="view_timeline", **choices)
+
+
+def _kept(view: RunView, life: Life) -> None:
+    """The steps around incidents of which all records are there, each with what analyses exactly these."""
+    every = [(attempt, kept) for attempt in life.attempts for kept in attempt.kept]
+    if not every:
+        return
+    st.subheader("Kept in full", anchor="kept")
+    for attempt, kept in every[-DASHBOARD.most_incidents_listed :]:
+        st.markdown(f"- {plain(spaced(kept_words(kept)))}.")
+        _link(view, attempt, kept.first, kept.last)
+        _to_type(attempt, kept.first, kept.last)
+    if (more := len(every) - DASHBOARD.most_incidents_listed) > 0:
+        st.caption(plain(f"{counted(more, 'earlier incident')}: `diag history --json` lists all."))
 
 
 def _hosts(life: Life) -> None:

@@ -18,8 +18,9 @@ from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import CHECKPOINT, DATA, H2D, PHASES, REST, STEP, STILL
 from diag.diagnoses.shares import Shares
 from diag.model.accounts import Attribution
-from diag.model.history import Change, History, Stretch
+from diag.model.history import Change, History, KeptSteps, Stretch
 from diag.rundir.columns import Floats
+from diag.rundir.kept import kept_spans
 from diag.rundir.policy import RUN_READING
 from diag.rundir.series import Longest, Series, longest_of, on_its_clock
 from diag.rundir.states import Judged, State
@@ -107,7 +108,22 @@ def _with_losses(history: History, kept: Kept, tables: Tables, shares: Shares, j
         begin_unix_ns=begin_ns + kept.to_unix_ns,
         end_unix_ns=end_ns + kept.to_unix_ns,
         saved=max(saved, default=None),
+        kept=_kept(layout.rank(kept.rank), kept.to_unix_ns) if only is None else (),
         ended=judged.state.value if judged is not None and judged.state in _ENDS else "",
+    )
+
+
+def _kept(files: RankLayout, to_unix_ns: int) -> tuple[KeptSteps, ...]:
+    """Around which incidents a rank has kept all of its records. The ranks keep the same ones."""
+    return tuple(
+        KeptSteps(
+            span.first,
+            span.last,
+            span.why,
+            span.begin_ns + to_unix_ns if span.begin_ns is not None else None,
+            span.end_ns + to_unix_ns if span.end_ns is not None else None,
+        )
+        for span in kept_spans(files)
     )
 
 

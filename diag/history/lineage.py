@@ -35,6 +35,15 @@ def _without_folder(argv: Sequence[str]) -> tuple[str, ...]:
     )
 
 
+def related(mine: Origin, its: Origin) -> bool:
+    """Whether both are of one training, or of one job of the launcher or the scheduler, by what their manifests say."""
+    return any(name and name == its_name for name, its_name in zip(_names(mine), _names(its), strict=True))
+
+
+def _names(of: Origin) -> tuple[str, str, str]:
+    return of.training, of.job, of.scheduled
+
+
 def goes_on_with(before: History, later: History) -> bool:
     """Whether a run goes on where another one ended, which began before it. It resumed from a checkpoint of the same
     training; or both are of one job of the launcher or the scheduler, and the second goes on with the numbers of the
@@ -46,7 +55,7 @@ def goes_on_with(before: History, later: History) -> bool:
         return False
     if mine.training and mine.training == its.training:
         return True
-    if not (mine.job and mine.job == its.job) and not (mine.scheduled and mine.scheduled == its.scheduled):
+    if not related(mine, its):
         return False
     if 0 < later.stretches[0].first <= before.stretches[-1].last + 1:
         return True

@@ -79,6 +79,17 @@ class Incident(Struct, frozen=True):
     attempt: int = 0
 
 
+class KeptSteps(Struct, frozen=True):
+    """Steps around an incident, from ``first`` to ``last``, of which all records were kept. ``why``: "stalled",
+    "verdict" (it changed), "stuck" or "restart"."""
+
+    first: int
+    last: int
+    why: str
+    begin_unix_ns: int | None
+    end_unix_ns: int | None
+
+
 class Goodput(Struct, frozen=True):
     """Where the time of a training went, in nanoseconds of the wall clock, by the clock of one rank. All but
     ``wall_ns`` add up to it. ``other``: between steps and after the last one, and steps that a profiler made longer.
@@ -153,6 +164,7 @@ class History(Struct, frozen=True):
     hosts: tuple[str, ...] = ()  # all of them
     culprit_hosts: tuple[str, ...] = ()  # by the verdict of the attempt
     origin: Origin = Origin()
+    kept: tuple[KeptSteps, ...] = ()  # in order of steps
 
     @property
     def now(self) -> Change | None:

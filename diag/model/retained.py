@@ -6,11 +6,14 @@ from msgspec import Struct
 
 
 class KeptSpan(Struct, frozen=True):
-    """Steps around an incident, from ``first`` to ``last``, whose records were kept. ``why``: as in ``KeptLine``."""
+    """Steps around an incident, from ``first`` to ``last``, whose records were kept. ``why``: as in ``KeptLine``.
+    ``begin_ns`` and ``end_ns``: of these steps, by the clock of the rank; None where that is not known."""
 
     first: int
     last: int
     why: str
+    begin_ns: int | None = None
+    end_ns: int | None = None
 
 
 class Retained(Struct, frozen=True):

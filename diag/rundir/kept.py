@@ -17,19 +17,34 @@ from .step_lines import RowsReader
 from .tables import Only, RankTables, Tables
 
 
+class _Step(Struct):
+    """When a step began and ended."""
+
+    begin_ns: int
+    end_ns: int
+
+
 class _Head(Struct):
-    """The begin of a line, without the records in it."""
+    """A line without the other records in it."""
 
     first: int
     last: int
     why: str
+    steps: list[_Step] = []
 
 
 def kept_spans(files: RankLayout) -> tuple[KeptSpan, ...]:
     """What a rank has kept, in order of steps. What cannot be read is left out."""
     heads, _ = read_lines(files.kept, _Head, files.run)
-    found = [KeptSpan(head.first, head.last, head.why) for head in heads if 0 <= head.first <= head.last < MOST_NS]
+    found = [_span(head) for head in heads if 0 <= head.first <= head.last < MOST_NS]
     return tuple(sorted(found, key=lambda span: span.first))
+
+
+def _span(head: _Head) -> KeptSpan:
+    if not head.steps:
+        return KeptSpan(head.first, head.last, head.why)
+    begin_ns, end_ns = min(step.begin_ns for step in head.steps), max(step.end_ns for step in head.steps)
+    return KeptSpan(head.first, head.last, head.why, begin_ns, end_ns)
 
 
 def with_kept(tables: Tables, only: Only) -> Tables | None:

@@ -30,7 +30,7 @@ from diag.errors import DiagError
 from diag.model import Gap
 from diag.rundir.policy import RUN_READING
 from diag.words.formatting import counted, rank_ranges
-from diag.words.places import show_as, shown
+from diag.words.places import show_as, shown, together
 
 from .lines import read_identity, read_manifest
 
@@ -158,8 +158,8 @@ def join(folders: Sequence[str], target: Path, gaps: Sequence[Gap] = ()) -> None
         at = RunLayout(target).restart(number)
         of_attempt = [of_piece for piece in pieces if is_folder((of_piece := piece.restart(number)).root)]
         _join_attempt(of_attempt, at, gaps)
-    together = " + ".join(map(shown, folders))
-    show_as({target: together, RunLayout(target).ranks_folder: together})
+    name = together(map(shown, folders))
+    show_as({target: name, RunLayout(target).ranks_folder: name})
 
 
 def _restarts(layout: RunLayout) -> Iterator[int]:

@@ -42,6 +42,7 @@ from diag.traces.snapshot_files import is_snapshot, rank_of_folder, snapshot_fil
 from diag.traces.text_stream import exists, file_name, is_remote, trace_files
 from diag.traces.trace import Trace
 from diag.words.formatting import counted, masked, rank_ranges, visible
+from diag.words.places import shown
 
 from .columns import Steps
 from .durations import DurationRecords, recorded
@@ -262,7 +263,7 @@ def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
         all_left_out = not tables.ranks and bool(RunLayout(tables.root).ranks())
         message = "no rank of the run can be used" if all_left_out else f"the run {_NO_STEP}"
         message += f": {reasons}" if reasons else ""
-        hint = f"diag triage {tables.root} says how the run ended, or where its ranks are"
+        hint = f"diag triage {shown(str(tables.root))} says how the run ended, or where its ranks are"
         backwards = [of.heartbeat.backwards for of in tables.ranks.values() if of.heartbeat is not None]
         if (most := max(backwards, default=0)) >= JOBS.backward_calls_of_training:
             message += f"; backward was called {most:,} times, but no torch.optim optimizer stepped, which ends a step"

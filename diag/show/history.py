@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -26,10 +27,11 @@ from diag.words.history import (
     goodput_words,
     host_words,
     incident_words,
+    kept_words,
     restart_words,
     since,
 )
-from diag.words.places import shown
+from diag.words.places import shown, to_give
 from diag.words.table import MS, TEXT, TEXT_RIGHT, Column, Table, table_of
 from diag.words.terminal import report_console
 from diag.words.wording import sentence
@@ -69,6 +71,7 @@ def print_history(life: Life, console: Console | None = None) -> None:
             _point(console, incident_words(incident, history.on_device), style)
         if more := lost[PAGE.most_incidents :]:
             _say(console, f"{counted(len(more), 'shorter stall')}: --json lists all.", "dim")
+        _print_kept(console, history)
         console.print()
         print_table(console, step_table(history))
     for note in life.goodput.notes if life.goodput is not None else ():
@@ -85,6 +88,19 @@ def _print_changes(console: Console, history: History, incidents: Sequence[Incid
         _point(console, words, "yellow" if change.slower else "green")
     if (more := len(history.changes) - PAGE.most_changes) > 0:
         _say(console, f"{counted(more, 'earlier change')}: --json lists all.", "dim")
+
+
+def _print_kept(console: Console, history: History) -> None:
+    for kept in history.kept[-PAGE.most_incidents :]:
+        _say(console, f"{kept_words(kept)}: {analysing(history, kept.first, kept.last)}")
+    if (more := len(history.kept) - PAGE.most_incidents) > 0:
+        _say(console, f"{counted(more, 'earlier incident')}: --json lists all.", "dim")
+
+
+def analysing(history: History, first: int, last: int) -> str:
+    """The command that analyses these steps of an attempt."""
+    paths = (shlex.quote(visible(masked(path))) for path in to_give(history.path))
+    return f"diag analyze {' '.join(paths)} --steps {first}:{last}"
 
 
 def _point(console: Console, text: str, style: str) -> None:
@@ -233,6 +249,7 @@ def history_to_dict(history: History, most: int | None = None) -> dict[str, Any]
         "ended": history.ended or None,
         "goodput": goodput_to_dict(history.goodput),
         "changes": [change_to_dict(change) for change in history.changes],
+        "kept": [to_builtins(kept) for kept in history.kept],
         "rank": history.rank,
         "resolutions": [
             {"steps_in_a_sum": steps, "first": first, "last": last} for steps, first, last in history.resolutions

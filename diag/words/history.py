@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from diag.model.history import Change, FaultyHost, Goodput, History, Incident, Restart
+from diag.model.history import Change, FaultyHost, Goodput, History, Incident, KeptSteps, Restart
 
 from . import sentences
 from .formatting import NBSP, counted, duration, listing, moment, number, share, visible
+from .wording import WHY_KEPT
 
 
 def since(history: History) -> str:
@@ -109,6 +110,12 @@ def restart_words(restart: Restart, incident: Incident, on_device: bool) -> str:
         repeated=repeated,
         hours=hours(incident, on_device),
     )
+
+
+def kept_words(kept: KeptSteps) -> str:
+    """Of which steps all records were kept, when these were, and around what: a sentence without its end."""
+    why = WHY_KEPT.get(kept.why, visible(kept.why))
+    return sentences.KEPT(first=f"{kept.first:,}", last=f"{kept.last:,}", moment=_when(kept.begin_unix_ns), why=why)
 
 
 def host_words(host: FaultyHost, on_device: bool) -> str:

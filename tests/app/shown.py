@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,21 @@ def _page() -> None:
     run, path, root = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
     draw = next(page.of_run for page in PAGES if page.path == path)
     assert draw is not None
-    draw(opened(run), Visit(root, [run], lambda name: None, run, lambda: None, lambda *names: None))
+    runs = [Path(path) for path in sys.argv[4:]] or [run]
+    draw(opened(run), Visit(root, runs, lambda name: None, run, lambda: None, lambda *names: None))
 
 
-def shown(page: str, run: Path, monkeypatch: pytest.MonkeyPatch, root: Path | None = None, **params: str) -> AppTest:
-    """The page with that path in the address; no exception on it."""
-    monkeypatch.setattr("sys.argv", ["main.py", str(run), page, str(root or run.parent)])
+def shown(
+    page: str,
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    root: Path | None = None,
+    runs: Sequence[Path] = (),
+    **params: str,
+) -> AppTest:
+    """The page with that path in the address; no exception on it. ``runs``: all of the dashboard, by default this
+    one."""
+    monkeypatch.setattr("sys.argv", ["main.py", str(run), page, str(root or run.parent), *map(str, runs)])
     test = AppTest.from_function(_page, default_timeout=PATIENCE_S)
     for name, value in params.items():
         test.query_params[name.replace("_", "-")] = value

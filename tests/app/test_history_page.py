@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from diag.api import open_run
+from diag.api import find_jobs, open_run
 from diag.app.run_view import view_of
 from diag.app.theme import LIGHT
 from diag.app.views.history import goodput_figure, life_figure, life_of_view
-from diag.summaries import open_history
+from diag.collectors.layout import RunLayout
+from diag.collectors.manifest import update_manifest
+from diag.summaries import open_history, open_lives
 from tests.app.runs import write_run
 from tests.app.shown import shown, text
 from tests.history.planted import MS, Training
@@ -69,3 +71,35 @@ def test_a_run_of_summaries_alone_has_its_history(tmp_path: Path, monkeypatch: p
 
 def test_a_short_run_did_not_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "did not change" in text(shown("history", write_run(tmp_path / "run"), monkeypatch))
+
+
+def test_what_was_kept_in_full_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    Training(run, ranks=2, byte_budget=2_000_000).train(150).stall(9_000, 1).train(3_000).close(0)
+    page = shown("history", run, monkeypatch)
+    (kept,) = open_history(run).attempts[0].kept
+    steps = f"Steps {kept.first} to {kept.last} (2025-11-24 16:00 UTC) are kept in full (a step stalled)."
+    assert steps in text(page).replace("\\", "")
+    command = f"diag analyze {run} --steps {kept.first}:{kept.last}"
+    assert command in [str(block.value) for block in page.code]
+
+
+def test_runs_of_one_training_in_several_folders_are_one_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Training(tmp_path / "z", ranks=2)
+    first.train(60).close(1)
+    second = Training(tmp_path / "a", ranks=2, begin_ns=first.end_ns + 30_000 * MS, first_step=50)
+    second.train(60).close(0)
+    Training(tmp_path / "b", ranks=2, begin_ns=first.end_ns + 400_000 * MS).train(40).close(0)
+    update_manifest(RunLayout(tmp_path / "z"), run_id="one")
+    update_manifest(RunLayout(tmp_path / "a"), run_id="two", training="one", resumed_step=50)
+    update_manifest(RunLayout(tmp_path / "b"), run_id="three")
+    runs = [tmp_path / name for name in "abz"]
+    lives = {run.name: life_of_view(view_of(open_run(run)), runs) for run in runs}
+    assert lives["a"] == lives["z"] == open_lives(find_jobs([tmp_path]))[1][1]
+    assert [Path(attempt.path).name for attempt in lives["a"].attempts] == ["z", "a"]
+    assert lives["b"] == open_history(tmp_path / "b")
+    assert life_of_view(view_of(open_run(tmp_path / "a")), runs[:1]) == open_history(tmp_path / "a")
+    said = text(shown("history", tmp_path / "a", monkeypatch, runs=runs))
+    assert "Restart 1" in said
+    assert "10 steps trained again" in said
+    assert [name for name in "abz" if f"{name} · 2 ranks" in said] == ["a", "z"]

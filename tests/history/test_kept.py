@@ -1,0 +1,66 @@
+"""What was kept of incidents in full is in the life of a run, with the command that analyses exactly these steps."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from diag.collectors.records import STALLED
+from diag.summaries import open_history
+from tests.command import diag as diag_command
+from tests.history.planted import BEGIN_NS, Training
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stall because of rank 1 at step 150, whose records only the kept ones hold."""
+    folder = tmp_path_factory.mktemp("kept") / "a run"
+    Training(folder, ranks=2, byte_budget=2_000_000).train(150).stall(9_000, 1).train(3_000).close(0)
+    return folder
+
+
+def test_the_life_names_the_steps_that_are_kept_and_when_they_were(run: Path) -> None:
+    (attempt,) = open_history(run).attempts
+    (kept,) = attempt.kept
+    assert 130 <= kept.first < 150 < kept.last <= 170, "of 20 before and after it, as many as the budget has room for"
+    assert kept.why == STALLED
+    assert kept.begin_unix_ns is not None
+    assert kept.end_unix_ns is not None
+    assert kept.begin_unix_ns - BEGIN_NS == pytest.approx(kept.first * 203e6, rel=0.05)
+    assert kept.end_unix_ns - kept.begin_unix_ns == pytest.approx(9e9 + (kept.last + 1 - kept.first) * 203e6, rel=0.05)
+    (told,) = json.loads(diag_command("history", run, "--json").stdout)["attempts"][0]["kept"]
+    assert told == {
+        "first": kept.first, "last": kept.last, "why": "stalled", "begin_unix_ns": kept.begin_unix_ns,
+        "end_unix_ns": kept.end_unix_ns,
+    }  # fmt: skip
+
+
+def test_the_printed_command_analyses_exactly_these_steps_in_full(run: Path) -> None:
+    said = " ".join(diag_command("history", run).stdout.replace("\xa0", " ").split())
+    steps, command = r"Steps (\d+) to (\d+) \(2025-11-24 16:00 UTC\)", r"(diag analyze .+? --steps \S+)"
+    found = re.search(f"{steps} are kept in full \\(a step stalled\\): {command}", said)
+    assert found is not None, said
+    first, last = int(found[1]), int(found[2])
+    answer = diag_command(*shlex.split(found[3])[1:], "--json")
+    document = json.loads(answer.stdout)
+    assert document["run"]["only"] == {"first": first, "last": last, "asked": f"--steps {first}:{last}"}
+    assert document["verdict"]["culprit"]["ranks"] == [1]
+    assert [step["step"] for step in document["steps"]] == list(range(first, last + 1))
+
+
+def test_a_run_without_incidents_has_kept_nothing(tmp_path: Path) -> None:
+    Training(tmp_path / "R", ranks=2).train(120).close(0)
+    assert open_history(tmp_path / "R").attempts[0].kept == ()
+    assert "kept in full" not in diag_command("history", tmp_path / "R").stdout
+
+
+def test_a_damaged_line_of_what_was_kept_is_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "R"
+    Training(folder, ranks=2, byte_budget=2_000_000).train(150).stall(9_000, 1).train(100).close(0)
+    for stream in folder.glob("ranks/*/kept.jsonl"):
+        stream.write_bytes(stream.read_bytes().replace(b'"begin_ns":', b'"begin_ns":-1e999,"x":', 1))
+    assert open_history(folder).attempts[0].kept == ()
