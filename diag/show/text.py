@@ -116,13 +116,14 @@ _BETWEEN_FACTS = " · "
 
 
 def facts_in_a_row(console: Console, known: Sequence[str], before: str = "") -> str:
-    """As much of what was run as fits in one row, behind ``before``. The last fact says where it is: it stays longer
-    than those in the middle."""
-    *facts, place = (visible(spaced(fact)) for fact in known)
-    for kept in range(len(facts), 0, -1):
-        row = before + _BETWEEN_FACTS.join((*facts[:kept], place))
-        if rows_of(console, row) == 1:
-            return row
+    """As much of what was run as fits in one row, behind ``before``. The last two facts say which steps, and of which
+    run: they stay longer than those in the middle."""
+    facts = [visible(spaced(fact)) for fact in known]
+    for tail in (2, 1):
+        for kept in range(len(facts) - 2, 0, -1):
+            row = before + _BETWEEN_FACTS.join((*facts[:kept], *facts[-2:][:tail]))
+            if rows_of(console, row) == 1:
+                return row
     return before + fitting(console, facts, 1, _BETWEEN_FACTS, before)
 
 

@@ -99,6 +99,6 @@ def test_longer_is_red_only_where_the_steps_are_the_same_work(after: dict[str, A
     console = Console(file=text, force_terminal=True, color_system="standard", width=160)
     print_comparison(compare_runs(before, longer), before, longer, console)
     shown = text.getvalue()
-    difference = next(line for line in shown.splitlines() if "longer" in line and "data wait" in line)
+    difference = next(line for line in shown.splitlines() if "longer" in line and "data wait  " in line)
     assert ("\x1b[31m" in difference) == coloured
     assert ("\x1b[1;31m" in next(line for line in shown.splitlines() if "The step is" in line)) == coloured

@@ -143,7 +143,8 @@ def test_what_is_shown_of_a_recorded_run(tmp_path: Path) -> None:
     text = " ".join(ended.stdout.split())
     assert "Try first" in text
     assert "DataLoader workers per rank instead of 1" in text
-    assert "--num-workers" in text
+    assert "--num-workers" not in text
+    assert "--num-workers 8" in " ".join(diag("analyze", run, "--evidence").stdout.split())
     content = json.loads(diag("analyze", run, "--json").stdout)
     (advice,) = content["advice"]
     assert advice["finding"] == "slow-data-all-ranks"
