@@ -17,7 +17,8 @@ from diag.errors import DiagError
 from diag.history.condense import condensed
 from diag.history.hosts import faulty_hosts
 from diag.history.losses import RESTART, SLOW, STALLED, STUCK
-from diag.model.history import Change, Goodput, History, Incident, Life
+from diag.model.history import Goodput, History, Incident, Life
+from diag.show.json import change_to_dict
 from diag.show.policy import PAGE
 from diag.show.table import print_table
 from diag.words.formatting import counted, elapsed, masked, moment, spaced, visible
@@ -256,8 +257,3 @@ def history_to_dict(history: History, most: int | None = None) -> dict[str, Any]
         ],
         "stretches": [to_builtins(row) for row in rows],
     }
-
-
-def change_to_dict(change: Change) -> dict[str, Any]:
-    """A change as the contract names it."""
-    return {**to_builtins(change), "change": round(change.by, 4), "cause": change.cause or None}

@@ -21,10 +21,10 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.records import PHASES_AND_REST
 from diag.diagnoses.shares import Shares, step_parts
 from diag.model.breakdown import Breakdowns
+from diag.model.history import Change
 from diag.model.ragged import edges_of
 from diag.model.steps import Bottleneck, Coverage, Evidence, Finding, Kind, Outcome, Parts, Verdict
 from diag.rundir.lines import ANALYSIS_VERSION, with_digest
-from diag.show.history import change_to_dict
 from diag.show.memory import curves_to_dict, peaks_to_dict
 from diag.show.policy import PAGE
 from diag.tables.evidence import query_of
@@ -318,3 +318,8 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "action": finding.action,
         "charged_ns": {str(rank): ns for rank, ns in finding.charged_ns.items()},
     }
+
+
+def change_to_dict(change: Change) -> dict[str, Any]:
+    """A change as the contract names it."""
+    return {**to_builtins(change), "change": round(change.by, 4), "cause": change.cause or None}
