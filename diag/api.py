@@ -87,7 +87,6 @@ if TYPE_CHECKING:  # imported at run time where first needed: all of it takes a 
     from diag.tables.loading import LoadingTable
     from diag.tables.memory import MemoryTable
     from diag.tables.memory_curves import MemoryCurve
-    from diag.tables.of_runs import NamedTimes as NamedTimes
     from diag.tables.snapshots import SnapshotTable
 
 
@@ -608,14 +607,6 @@ def compare_runs(before: Result, after: Result) -> Comparison:
         (before.tables, before.attribution, before.examination.shares),
         (after.tables, after.attribution, after.examination.shares),
     )
-
-
-def differences_by_name(*results: Result) -> tuple[NamedTimes, ...]:
-    """The time of collectives, kernels and modules in each of these runs, those that differ most first. Reads traces
-    again."""
-    from diag.tables.of_runs import differences_by_name
-
-    return differences_by_name([result.breakdowns for result in results])
 
 
 def describe_run(result: Result) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-from diag.api import compare_runs, differences_by_name, work_planned
+from diag.api import compare_runs, work_planned
 from diag.app.address import choose, choose_path, job_at, last_baseline, name_of, opened, runs_of
 from diag.app.figures import MS, finish
 from diag.app.markup import label, plain
@@ -30,7 +30,7 @@ from diag.app.views.common import (
 )
 from diag.diagnoses.compare import PART_NAMES, Comparison, Work, reasons_between, work_of
 from diag.errors import DiagError
-from diag.show.compare import comparison_table, headline, named_table
+from diag.show.compare import comparison_table, differences_by_name, headline, named_table
 from diag.show.page import DATA_WAIT, EXPOSED_COMM, HOST_WAIT, Metric
 from diag.words.formatting import UNKNOWN, counted, duration, number
 from diag.words.table import Column, table_of

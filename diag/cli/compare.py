@@ -35,8 +35,8 @@ def compare(
     """
     override_thresholds(policy)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
-    from diag.api import Reading, compare_runs, differences_by_name
-    from diag.show.compare import print_comparison, to_json
+    from diag.api import Reading, compare_runs
+    from diag.show.compare import differences_by_name, print_comparison, to_json
     from diag.summaries import open_by_size
 
     from .reading import reading_progress

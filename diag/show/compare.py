@@ -19,6 +19,7 @@ from diag.collectors.layout import SCHEMA_VERSION
 from diag.diagnoses.compare import Comparison, Difference
 from diag.diagnoses.shares import PART_NAMES
 from diag.show.policy import PAGE
+from diag.tables import of_runs
 from diag.tables.of_runs import KERNELS, NamedTimes
 from diag.tune.history import History, Interval, Outcome, Round
 from diag.words import sentences
@@ -42,6 +43,12 @@ from .table import print_table
 from .text import COLOUR, facts_in_a_row, print_gaps
 
 _OF_THE_PATH = "critical path, ms a step"
+
+
+def differences_by_name(*results: Result) -> tuple[NamedTimes, ...]:
+    """The time of collectives, kernels and modules in each of these runs, those that differ most first. Reads traces
+    again."""
+    return of_runs.differences_by_name([result.breakdowns for result in results])
 
 
 def to_json(comparison: Comparison, before: Result, after: Result, by_name: Sequence[NamedTimes] | None = None) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.api import differences_by_name, open_run
-from diag.show.compare import named_table
+from diag.api import open_run
+from diag.show.compare import differences_by_name, named_table
 from diag.tables.of_runs import COLLECTIVES, KERNELS, MODULES
 from tests.app.runs import write_run
 from tests.command import diag
