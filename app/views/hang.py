@@ -13,7 +13,7 @@ from typing import Any
 
 import streamlit as st
 
-from diag.api import split_job
+from diag.api import RankState, RunState, split_job
 from diag.app.address import choose, choose_path, show_link
 from diag.app.hang_matrix import matrix_of, picture_of_places
 from diag.app.looks import state_of
@@ -23,7 +23,7 @@ from diag.app.standing import InOnePlace, Standing, standing_picture
 from diag.app.standing import places_of as places_of_ranks
 from diag.app.theme import theme_of
 from diag.app.views.common import bullets, component, show_code, show_error, show_table
-from diag.ended.model import Source
+from diag.ended.model import UNDETERMINED, Source
 from diag.errors import DiagError
 from diag.hang.api import (
     GroupPlaces,
@@ -68,7 +68,7 @@ def show(root: Path, run: Path) -> None:
         read = _chosen(source, root, run)
     investigation = _read(read) if read is not None else None
     if investigation is not None:
-        _answer(investigation)
+        _answer(investigation, state_of(run) if source == _RUN else None)
     if source == _RUN:
         _ras(run)
     if investigation is not None:
@@ -194,15 +194,17 @@ def _of_contents(digest: str, _contents: tuple[tuple[str, bytes], ...]) -> Inves
 # -- the answer --------------------------------------------------------------------------------------------------------
 
 
-def _answer(investigation: Investigation) -> None:
+def _answer(investigation: Investigation, state: RunState | None = None) -> None:
+    """``state``: of the run that the page is about. Where it is stuck, its first line stands above already."""
     triage = investigation.triage
+    told = state is not None and bool(state.headline) and triage.fault_class == UNDETERMINED
     with st.container(border=True):
         st.badge(
-            triage.fault_class.replace("_", " "),
+            f"cause {UNDETERMINED}" if told else triage.fault_class.replace("_", " "),
             icon=_ICON.get(triage.fault_class, ":material/error:"),
             color=_COLOUR.get(triage.fault_class, "red"),
         )
-        st.subheader(plain(triage.headline), anchor=False)
+        st.subheader(plain(_why_unknown(state.behind) if told and state else triage.headline), anchor=False)
         facts = [f"Confidence {share(triage.confidence)}"]
         ranks = [culprit.rank for culprit in triage.culprits if culprit.rank is not None]
         hosts = list(dict.fromkeys(culprit.host for culprit in triage.culprits if culprit.host))
@@ -215,6 +217,12 @@ def _answer(investigation: Investigation) -> None:
         if triage.next_steps:
             st.markdown("**What to do**")
             st.markdown("\n".join(f"- {prose(step)}" for step in triage.next_steps))
+
+
+def _why_unknown(behind: Sequence[RankState]) -> str:
+    ranks = [rank.rank for rank in behind]
+    who = f"{listing(ranks)} makes" if len(ranks) == 1 else f"{listing(ranks)} make" if ranks else "the training makes"
+    return f"Why {who} no progress is not determined."
 
 
 def _groups(investigation: Investigation) -> tuple[GroupPlaces, ...]:

@@ -42,6 +42,7 @@ _COLOUR: dict[State, _Colour] = {
     State.SLOW: "orange",
     State.UNKNOWN: "orange",
 }
+LARGE = "####"  # what a run that is stuck or failed says first is larger than its verdict
 _FOLLOW, _STAY = "follow", "stay"
 _REDRAWN = "redrawn for a new analysis"
 # While Streamlit redraws, it fades the page and shows a running man: twice a minute, on a page that somebody reads.
@@ -139,6 +140,11 @@ def badge(state: RunState) -> None:
     st.badge(state.state.value, icon=icon, color=_COLOUR.get(state.state, colour))
 
 
+def comes_first(state: RunState) -> bool:
+    """Whether the answer is how the run stands or ended, and not what bound its steps."""
+    return bool(state.headline) or state.state in (State.FAILED, State.HUNG)
+
+
 def _progress(state: RunState) -> None:
     progress = _progress_of(state)
     if progress is None:
@@ -197,7 +203,7 @@ def show_standstill(run: Path) -> None:
 def _standstill(run: Path) -> None:
     state = state_of(run)
     if state.stuck:
-        st.error(plain(f"{state.headline} The verdict is about the steps before that."), icon=_ICON[State.STUCK])
+        st.error(f"{LARGE} {plain(state.headline)}", icon=_ICON[State.STUCK])
         show_link("hang", "Hang triage: who is at fault", icon="search")
 
 

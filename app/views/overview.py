@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Literal
 
 import streamlit as st
@@ -80,10 +81,11 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     if state.live:
         live.show_standstill(state.path)
     elif page.outcome is not None:
-        _outcome(page.outcome)
+        _outcome(page.outcome, first=live.comes_first(state))
     beside = st.columns(_VERDICT_AND_PICTURE) if view.result.attribution.steps else (st.container(), None)
     with beside[0]:
-        _verdict(page.verdict, state, page.since)
+        every_s = DASHBOARD.live_every_s if state.live else None
+        st.fragment(_followed, run_every=every_s)(page.verdict, state.path, page.since)
     show_metrics(*(metrics_of(view.result, baseline.result) if baseline is not None else page.metrics))
     if baseline is not None:
         _not_comparable(view, baseline)
@@ -202,26 +204,41 @@ def _out_of_memory(failure: Failure) -> None:
     st.error("\n\n".join(lines), icon=":material/memory:")
 
 
-def _outcome(outcome: Outcome) -> None:
-    """Draws how a run failed, or that it recorded no end, above what bound it until then."""
-    lines = [f"**{plain(outcome.headline)}**"]
+def _outcome(outcome: Outcome, first: bool) -> None:
+    """Draws how a run failed, or that it recorded no end, above what bound it until then. ``first``: as the answer."""
+    headline = plain(outcome.headline)
+    lines = [f"{live.LARGE} {headline}" if first else f"**{headline}**"]
     if outcome.action:
         lines.append(prose(outcome.action))
     lines.append(f"The evidence is on [Hang triage]({href('hang')}).")
     st.error("\n\n".join(lines), icon=":material/cancel:")
-    st.caption(f"{words.UNTIL_THEN}:")
+    if not first:
+        st.caption(f"{words.UNTIL_THEN}:")
+
+
+def _followed(verdict: Verdict, run: Path, since: str) -> None:
+    """Draws the verdict with the state that the run has now."""
+    _verdict(verdict, state_of(run), since)
 
 
 def _verdict(verdict: Verdict, state: RunState, since: str = "", key: str = "verdict") -> None:
-    """``key``: that of the last analysis has another, because one run of the page draws both."""
+    """``key``: that of the last analysis has another, because one run of the page draws both. Of a run that is stuck or
+    failed the verdict is not the answer: it says what the steps before that were like."""
+    first = not live.comes_first(state)
     with st.container(border=True, key=key):
         with st.container(horizontal=True, gap="small"):
             live.badge(state)
-            st.badge(
-                verdict.severity.value, icon=SEVERITY_ICON[verdict.severity], color=SEVERITY_COLOUR[verdict.severity]
-            )
-            st.badge(verdict.bottleneck, color="gray")
-        st.subheader(plain(verdict.headline), anchor=False)
+            if first:
+                st.badge(
+                    verdict.severity.value,
+                    icon=SEVERITY_ICON[verdict.severity],
+                    color=SEVERITY_COLOUR[verdict.severity],
+                )
+                st.badge(verdict.bottleneck, color="gray")
+        if first:
+            st.subheader(plain(verdict.headline), anchor=False)
+        else:
+            st.markdown(f"{words.UNTIL_THEN}: {plain(verdict.headline)}")
         if since:
             st.markdown(plain(since))
         if verdict.facts:

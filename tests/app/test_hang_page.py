@@ -195,6 +195,9 @@ def test_a_run_that_is_stuck_says_where_each_rank_is(tmp_path: Path, monkeypatch
     rows = test.table[0].value.astype(str).to_numpy().tolist()
     assert [spaced(plain_of(row[0])) for row in rows] == ["at fault ▸ rank 1", "rank 0"]
     assert "is silent for 42 s" in spaced(plain_of(rows[0][1]))
+    assert "Why rank 1 makes no progress is not determined." in [
+        spaced(plain_of(head.value)) for head in test.subheader
+    ]
 
 
 def many_stuck(run: Path, ranks: int, culprit: int) -> None:

@@ -53,6 +53,24 @@ def test_a_run_that_gets_stuck_says_so_on_the_open_page(browser: Browser, tmp_pa
         assert found.complaints == []
 
 
+def test_a_run_that_gets_stuck_is_no_longer_called_healthy(browser: Browser, tmp_path: Path) -> None:
+    """One state on the page, and the standstill first."""
+    run, later = tmp_path / "run", -3600
+    training(run, {0: (1, 0.1, "backward"), 1: (1, 0.1, "forward")})
+    beats(run, {0: 0.1, 1: 0.1}, {0: later, 1: later})
+    with dashboard(run) as served, visit(browser) as found:
+        found.open(served.at(), until="Healthy")
+        badges = found.page.locator(".stMarkdownBadge")
+        expect(badges.filter(has_text="training")).to_have_count(2)  # in the sidebar, and beside the verdict
+        beats(run, {0: 600, 1: 0}, {0: 0, 1: 600})
+        stuck = re.compile("The training is stuck.*last seen in forward of step 11")
+        expect(found.page.get_by_role("heading", name=stuck)).to_be_visible()
+        expect(badges.filter(has_text="stuck")).to_have_count(2)
+        expect(badges.filter(has_text=re.compile("training|healthy"))).to_have_count(0)
+        expect(found.page.get_by_text("Until then: Healthy")).to_be_visible()
+        assert found.complaints == []
+
+
 def test_of_many_ranks_that_are_stuck_the_first_screen_shows_where_each_is(browser: Browser, tmp_path: Path) -> None:
     run, ranks = tmp_path / "run", 34
     training(run, {rank: (1, 0.1, "forward" if rank == 5 else "backward") for rank in range(ranks)})
