@@ -43,7 +43,7 @@ from diag.show.memory import Failure
 from diag.show.page import Advised, Card, Change, Page, Verdict, advice_of, metrics_of, verdict_of
 from diag.show.ranks import IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
 from diag.version import version
-from diag.words.formatting import share
+from diag.words.formatting import counted, share
 from diag.words.places import shown as name_of
 
 _MEAN = "mean"
@@ -76,8 +76,12 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     if page.incomplete:
         st.warning(f"{plain(page.incomplete)} [Details](#coverage)", icon=":material/warning:")
     state = state_of(view.result.tables.root)
-    for failure in page.failures:
+    for failure in page.failures[:1]:
         _out_of_memory(failure)
+    if others := page.failures[1:]:
+        with st.expander(f"{counted(len(others), 'more failed allocation')}"):
+            for failure in others:
+                _out_of_memory(failure)
     if state.live:
         live.show_standstill(state.path)
     elif page.outcome is not None:
