@@ -66,7 +66,8 @@ def _bandwidth(view: RunView, table: CollectiveTable, theme: Theme) -> None:
     notes = []
     if any(row.bandwidth_is_bound for row in table.rows):
         notes.append(
-            "Open markers: lower bounds, from the shortest duration over the ranks, because clocks are not aligned."
+            "Open markers: lower bounds, from the shortest duration over the ranks, because the clocks are not aligned "
+            "finely enough."
         )
     if any(len(curve.bus_gb_s) > 1 for curve in curves):
         notes.append(
@@ -100,7 +101,7 @@ def _waits(view: RunView, table: CollectiveTable, theme: Theme) -> None:
     if any(row.transfer_mean_ns is not None for row in rows):
         caption += " Means over all ranks."
     if any(row.transfer_mean_ns is None for row in rows):
-        caption += " Hatched: upper bound; separating waiting from transfer needs aligned clocks."
+        caption += " Hatched: upper bound; the clocks are not aligned finely enough to separate waiting from transfer."
     st.caption(plain(caption))
 
 

@@ -285,7 +285,8 @@ def _said(view: RunView, life: Life) -> None:
     on_device = any(attempt.on_device for attempt in life.attempts)
     restarts = {restart.number: restart for restart in life.restarts}
     costs = {(incident.attempt, incident.first): incident for incident in life.incidents if incident.kind == SLOW}
-    if not any(attempt.changes for attempt in life.attempts):
+    compared = any(len(attempt.stretches) > 1 for attempt in life.attempts)
+    if compared and not any(attempt.changes for attempt in life.attempts):
         st.markdown(plain(NO_CHANGE))
     for attempt in life.attempts:
         for change in attempt.changes[-DASHBOARD.most_incidents_listed :]:

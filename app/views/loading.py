@@ -124,7 +124,11 @@ def _copies(view: RunView, table: LoadingTable, theme: Theme) -> None:
         nothing("No exposed copy was recorded.", "`diag run` records them with its traces.")
         return
     if len(table.rows) <= DASHBOARD.most_rank_bars:
-        draw(copies(table, theme), "copies", "Milliseconds a step of copies between host and device on each rank")
+        draw(
+            copies(table, mean_step_ns(view), theme),
+            "copies",
+            "Milliseconds a step of copies between host and device on each rank",
+        )
 
 
 def _rows(view: RunView, table: LoadingTable) -> None:
@@ -162,8 +166,9 @@ def field(view: RunView, culprits: Collection[int], theme: Theme) -> go.Figure:
     return field_of(view, Part.DATA, tuple(culprits), "waited %{z:,.2f} ms for its loader", theme)
 
 
-def copies(table: LoadingTable, theme: Theme) -> go.Figure:
-    """Milliseconds a step of copies between host and device by rank: the host's time in them, and exposed ones."""
+def copies(table: LoadingTable, step_ns: float, theme: Theme) -> go.Figure:
+    """Milliseconds a step of copies between host and device by rank: the host's time in them, and exposed ones. The
+    axis covers at least a tenth of the step."""
     return _pairs(
         [f"rank {row.rank}" for row in table.rows],
         (
@@ -177,6 +182,7 @@ def copies(table: LoadingTable, theme: Theme) -> go.Figure:
         "{}: %{{x:,.3f}} ms a step",
         theme,
         least=180,
+        least_ms=DASHBOARD.full_scale_share * step_ns / MS,
     )
 
 

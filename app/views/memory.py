@@ -48,10 +48,13 @@ def show(view: RunView) -> None:
         show_curves(view, theme)
         _snapshots(view, theme)
         seen = view.result.memory_curves or view.result.tables.snapshots
-        nothing(
-            "The peak of each step was not recorded." if seen else "Memory was not recorded.",
-            "`diag run` records it in every step, torch.profiler with `profile_memory=True`.",
-        )
+        if seen:
+            nothing("The peak of each step was not recorded.", "`diag run` records it.")
+        else:
+            nothing(
+                "Memory was not recorded.",
+                "`diag run` records it in every step, torch.profiler with `profile_memory=True`.",
+            )
         _states(table, None)
         return
     _numbers(view.page.metrics[-1], table)
