@@ -83,13 +83,16 @@ def of_differences(view: RunView) -> tuple[str, Drawing | None]:
             "Each rank against the others, without its waiting for others: no part of the step differs by "
             f"{share(DASHBOARD.equal_ranks_share)} of the step on any rank."
         ), None
-    mirrored = "; of two ranks, each is compared with the other" if len(view.ranks) == 2 else ""
+    drawn = len(compared(view.result.differences))
+    which = "; of two ranks, each is compared with the other" if len(view.ranks) == 2 else ""
+    if drawn < len(view.result.differences):
+        which = f": the {drawn} of {len(view.result.differences):,} that differ most"
     return "", Drawing(
         "differences",
         partial(difference_bars, view.result.differences, view.culprits, step_ns),
         "Difference of each rank from the median of the other ranks, milliseconds a step",
         "Each rank against the others",
-        f", without its waiting for others{mirrored}",
+        f", without its waiting for others{which}",
     )
 
 
@@ -383,11 +386,12 @@ _PALE = 0.5  # of the others' waiting: a row that is at most as dark stands out
 
 
 def compared(found: Sequence[RankDifference]) -> list[RankDifference]:
-    """All ranks, or the MOST_RANK_BARS that differ most, in their order."""
-    if len(found) <= DASHBOARD.most_rank_bars:
+    """All ranks, or, where the picture beside the verdict has all of them as a grid, those that differ most, in their
+    order."""
+    if len(found) <= DASHBOARD.most_bars_of_ranks:
         return list(found)
-    most = sorted(found, key=lambda each: -sum(abs(ns) for ns in each.more_ns.values()))[: DASHBOARD.most_rank_bars]
-    return sorted(most, key=lambda each: each.rank)
+    most = sorted(found, key=lambda each: -sum(abs(ns) for ns in each.more_ns.values()))
+    return sorted(most[: DASHBOARD.most_differing_ranks], key=lambda each: each.rank)
 
 
 def _more_ns(difference: RankDifference) -> dict[Part, int]:
@@ -429,7 +433,7 @@ def difference_bars(
     return finish(
         figure,
         theme,
-        rows_height(len(names), least=230, each=30, most=420),  # for a legend of four rows on a phone
+        rows_height(len(names), least=230, each=24),  # for a legend of four rows on a phone
         barmode="relative",
         bargap=0.3,
         xaxis={
@@ -437,7 +441,7 @@ def difference_bars(
             "zeroline": False,
             "range": [low * _ROOM, high * _ROOM],
         },
-        yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32},
+        yaxis={"autorange": "reversed", "type": "category", "title": None, "dtick": 1},  # a name to each
     )
 
 

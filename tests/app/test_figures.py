@@ -208,6 +208,18 @@ def test_many_ranks_and_steps_are_fields_and_areas(tmp_path: Path) -> None:
     assert drawings.waiting_field(long, LIGHT).data[0].z.shape == (2, 800)
 
 
+def test_of_many_ranks_those_that_differ_most_are_compared(tmp_path: Path) -> None:
+    """The grid beside the verdict has all of them."""
+    view = view_of(open_run(write_run(tmp_path / "run", ranks=40, steps=6, slow_data_ms={21: 40, 30: 20})))
+    text, drawing = drawings.of_differences(view)
+    assert drawing is not None
+    assert (text, drawing.rest) == ("", ", without its waiting for others: the 12 of 40 that differ most")
+    figure = drawing.draw(LIGHT)
+    assert {21, 30} < set(figure.data[0].customdata)
+    assert len(figure.data[0].y) == DASHBOARD.most_differing_ranks
+    assert figure.layout.yaxis.dtick == 1
+
+
 def test_columns_of_several_steps() -> None:
     grid = np.array([[1.0, 3.0, np.nan, 5.0, np.nan]])
     blocks = common.blocks_of(5, most=3)
