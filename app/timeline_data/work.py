@@ -8,7 +8,6 @@ from diag.show.parts import PART_OF, Part
 from diag.tables.zoom import WORK, Category
 
 _WORDS = {
-    KernelKind.GEMM: "matrix product",
     KernelKind.FUSED: "fused compute and communication",
     KernelKind.TRITON: "Triton kernel",
     KernelKind.OTHER: "other compute",

@@ -162,7 +162,7 @@ def test_all_ranks_and_the_lanes_of_two(browser: Browser, traces: Served, scheme
         for kind in (
             "compute",
             "communication: waiting for a rank",
-            "matrix product",
+            "gemm",
             "all-reduce",
             "copy between host and device",
         ):
