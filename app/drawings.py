@@ -39,13 +39,15 @@ from diag.words.wording import class_name
 
 @dataclass(frozen=True)
 class Drawing:
-    """``lead`` and ``rest``: the caption, its first words in bold; ``alt``: the alternative text."""
+    """``lead`` and ``rest``: the caption, its first words in bold; ``alt``: the alternative text; ``ranks``: of the
+    rows of a heat map, if not all."""
 
     key: str
     draw: Callable[[Theme], go.Figure]
     alt: str
     lead: str = ""
     rest: str = ""
+    ranks: Sequence[int] | None = None
 
 
 def every_rank(view: RunView) -> str:
@@ -83,16 +85,15 @@ def of_differences(view: RunView) -> tuple[str, Drawing | None]:
             "Each rank against the others, without its waiting for others: no part of the step differs by "
             f"{share(DASHBOARD.equal_ranks_share)} of the step on any rank."
         ), None
-    drawn = len(compared(view.result.differences))
-    which = "; of two ranks, each is compared with the other" if len(view.ranks) == 2 else ""
-    if drawn < len(view.result.differences):
-        which = f": the {drawn} of {len(view.result.differences):,} that differ most"
+    found = view.result.differences
+    mirrored = "; of two ranks, each is compared with the other" if len(view.ranks) == 2 else ""
+    few = len(compared(found)) < len(found)
     return "", Drawing(
         "differences",
-        partial(difference_bars, view.result.differences, view.culprits, step_ns),
+        partial(difference_bars, found, view.culprits, step_ns),
         "Difference of each rank from the median of the other ranks, milliseconds a step",
-        "Each rank against the others",
-        f", without its waiting for others{which}",
+        f"The {len(compared(found))} ranks that differ most from the others" if few else "Each rank against the others",
+        f", without its waiting for others{mirrored}",
     )
 
 
@@ -119,6 +120,8 @@ def of_waiting(view: RunView) -> tuple[str, Drawing | None]:
         return "The ranks' clocks could not be aligned, so waiting and transfer cannot be separated.", None
     if Part.WAITING not in view.parts:
         return "No rank waits for another.", None
+    if len(view.result.attribution.ranks) > DASHBOARD.most_bars_of_ranks and len(view.steps) > 1:
+        return _of_late_ranks(view)
     text = waiting_text(view)
     if len(view.steps) == 1:
         return f"{text} One {view.noun} was recorded: the bars of the ranks hold its waiting.", None
@@ -145,6 +148,45 @@ def waiting_text(view: RunView) -> str:
         return f"{text} The others wait for {listing(pale)}{link}."
     row = "row is" if len(pale) == 1 else "rows are"
     return f"{text} The pale {row} {listing(pale)}: the others wait for {'it' if len(pale) == 1 else 'them'}{link}."
+
+
+def _of_late_ranks(view: RunView) -> tuple[str, Drawing | None]:
+    """The same of many ranks, of which nearly all wait: for which ones they wait, and in which steps."""
+    late = late_ranks(view)
+    least = share(DASHBOARD.equal_ranks_share)
+    if not late:
+        return f"For no rank do the others wait for {least} of a step.", None
+    text = (
+        "How long the others wait for a rank. "
+        f"{counted(len(late), 'row')}: the ranks that they wait for longest, at least {least} of a step. "
+        "Blank: steps that are left out of the verdict."
+    )
+    return text, Drawing(
+        "late-ranks",
+        partial(late_field, view, late),
+        "Milliseconds that the others waited for a rank in each step",
+        ranks=late,
+    )
+
+
+def late_ranks(view: RunView) -> list[int]:
+    """The ranks that the others wait for, longest first, as many as have room."""
+    late_ns = {rank: float(np.nanmean(ns)) for rank, ns in _blamed_ns(view).items()}
+    least = DASHBOARD.equal_ranks_share * mean_step_ns(view)
+    ordered = sorted((rank for rank, ns in late_ns.items() if ns >= least), key=lambda rank: -late_ns[rank])
+    return ordered[: DASHBOARD.most_rows_of_many_ranks]
+
+
+def _blamed_ns(view: RunView) -> dict[int, Grid]:
+    """By rank and step, how long the others waited for it, for any reason; NaN in steps that do not count."""
+    shares = view.result.examination.shares
+    at = [view.steps.index(step) for step in shares.numbers]
+    blamed: dict[int, Grid] = {}
+    for by_rank in shares.blame_ns.values():
+        for rank, series in by_rank.items():
+            row = blamed.setdefault(rank, np.full(len(view.steps), np.nan))
+            row[at] = np.nan_to_num(row[at]) + series
+    return blamed
 
 
 def mean_step_ns(view: RunView) -> float:
@@ -386,12 +428,11 @@ _PALE = 0.5  # of the others' waiting: a row that is at most as dark stands out
 
 
 def compared(found: Sequence[RankDifference]) -> list[RankDifference]:
-    """All ranks, or, where the picture beside the verdict has all of them as a grid, those that differ most, in their
-    order."""
+    """All ranks, in their order; of more than have room, those that differ most, the first one most."""
     if len(found) <= DASHBOARD.most_bars_of_ranks:
         return list(found)
     most = sorted(found, key=lambda each: -sum(abs(ns) for ns in each.more_ns.values()))
-    return sorted(most[: DASHBOARD.most_differing_ranks], key=lambda each: each.rank)
+    return most[: DASHBOARD.most_rows_of_many_ranks]
 
 
 def _more_ns(difference: RankDifference) -> dict[Part, int]:
@@ -433,7 +474,7 @@ def difference_bars(
     return finish(
         figure,
         theme,
-        rows_height(len(names), least=230, each=24),  # for a legend of four rows on a phone
+        rows_height(len(names), least=230, each=30),  # for a legend of four rows on a phone
         barmode="relative",
         bargap=0.3,
         xaxis={
@@ -441,7 +482,7 @@ def difference_bars(
             "zeroline": False,
             "range": [low * _ROOM, high * _ROOM],
         },
-        yaxis={"autorange": "reversed", "type": "category", "title": None, "dtick": 1},  # a name to each
+        yaxis={"autorange": "reversed", "type": "category", "title": None},
     )
 
 
@@ -453,10 +494,23 @@ def waiting_field(view: RunView, theme: Theme) -> go.Figure:
     return field_of(view, Part.WAITING, view.culprits, "waited %{z:,.2f} ms", theme)
 
 
+def late_field(view: RunView, ranks: Sequence[int], theme: Theme) -> go.Figure:
+    """Milliseconds that the others waited for these ranks in each step."""
+    blamed = _blamed_ns(view)
+    waited = np.stack([blamed[rank] for rank in ranks])
+    return _field(view, ranks, waited, view.culprits, "the others waited %{z:,.2f} ms for it", theme)
+
+
 def field_of(view: RunView, part: Part, culprits: Sequence[int], hover: str, theme: Theme) -> go.Figure:
     """Milliseconds of one kind of waiting, by rank and step. ``hover``: the label of a cell."""
+    return _field(view, view.ranks, view.parts.get(part, np.zeros_like(view.dur_ns)), culprits, hover, theme)
+
+
+def _field(
+    view: RunView, ranks: Sequence[int], waited: Grid, culprits: Sequence[int], hover: str, theme: Theme
+) -> go.Figure:
+    """``waited``: nanoseconds, of shape (ranks, steps)."""
     blocks = blocks_of(len(view.steps), field_columns(len(view.ranks)))
-    waited = view.parts.get(part, np.zeros_like(view.dur_ns))
     # Ranks wait longest in the first steps, which the verdict leaves out and which do not count for the scale here. The
     # darkest colour is at least a tenth of a step: what costs nothing is pale.
     top = (
@@ -467,7 +521,7 @@ def field_of(view: RunView, part: Part, culprits: Sequence[int], hover: str, the
         heatmap(
             averaged(waited, blocks) / MS,
             step_names(view.steps, blocks),
-            rank_names(view.ranks, culprits, theme.ink),
+            rank_names(ranks, culprits, theme.ink),
             theme,
             zmax=top or 1.0,
             colorbar=colour_bar("ms"),
@@ -477,7 +531,7 @@ def field_of(view: RunView, part: Part, culprits: Sequence[int], hover: str, the
     finish(
         figure,
         theme,
-        rows_height(len(view.ranks), least=220),
+        rows_height(len(ranks), least=220),
         xaxis=step_axis(blocks),
         yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32, "showgrid": False},
     )

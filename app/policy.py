@@ -59,8 +59,8 @@ class Dashboard(Topic, name="dashboard", fixed=True):
     memory_picture_px = threshold(380, "pixels", "chosen", "the place of memory over time until it is in view")
     most_rank_bars = threshold(64, "bars")
     most_bars_of_ranks = threshold(32, "bars", "chosen", "beside the verdict; of more ranks, a grid of hosts")
-    most_differing_ranks = threshold(
-        12, "bars", "chosen", "of the ranks against each other, where all are in that grid"
+    most_rows_of_many_ranks = threshold(
+        20, "rows", "chosen", "of figures that cannot show all ranks: as many names as can be read below each other"
     )
     ranks_in_a_row = threshold(16, "ranks", "chosen", "of that grid, where no hosts are known")
     most_columns = threshold(1500, "columns")

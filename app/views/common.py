@@ -94,8 +94,10 @@ def draw(figure: go.Figure, key: str, alt: str) -> None:
         st.plotly_chart(figure, key=key, config=CONFIG, alt=visible(alt))
 
 
-def show_field(view: RunView, figure: go.Figure, key: str, alt: str) -> None:
-    """Draws a heat map of the view's ranks by its steps. A click on a cell selects its rank and step on every page."""
+def show_field(view: RunView, figure: go.Figure, key: str, alt: str, ranks: Sequence[int] | None = None) -> None:
+    """Draws a heat map of ranks, all of the view unless given, by its steps. A click on a cell selects its rank and
+    step on every page."""
+    of_rows = view.ranks if ranks is None else ranks
 
     def chosen() -> tuple[int, int] | None:
         points = [point for point in st.session_state[key].selection.points if "customdata" in point]
@@ -103,7 +105,7 @@ def show_field(view: RunView, figure: go.Figure, key: str, alt: str) -> None:
             return None
         row, column = (int(points[0]["customdata"][place]) for place in ("0", "1"))
         blocks = blocks_of(len(view.steps), field_columns(len(view.ranks)))
-        return view.ranks[row], view.steps[blocks[column].start]
+        return of_rows[row], view.steps[blocks[column].start]
 
     def choose() -> None:
         if cell := chosen():

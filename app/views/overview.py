@@ -234,7 +234,7 @@ def _verdict(verdict: Verdict, state: RunState, since: str = "", key: str = "ver
             live.badge(state)
             if first:
                 st.badge(
-                    verdict.severity.value,
+                    verdict.severity.words,
                     icon=SEVERITY_ICON[verdict.severity],
                     color=SEVERITY_COLOUR[verdict.severity],
                 )
@@ -441,7 +441,7 @@ def _waiting(view: RunView, theme: Theme) -> None:
     st.markdown(prose(text))
     if drawing is None:
         return
-    show_field(view, drawing.draw(theme), drawing.key, drawing.alt)
+    show_field(view, drawing.draw(theme), drawing.key, drawing.alt, drawing.ranks)
 
 
 def _memory(view: RunView, rank: int, theme: Theme) -> None:

@@ -1,9 +1,10 @@
 // The picture beside the verdict: a bar a rank with the predicted step, or a grid of ranks. A choice goes to the server;
 // hovering and moving do not.
 
-const TALL = 300, LEAST_ROW = 9, MOST_ROW = 40; // pixels
+const TALL = 300, LEAST_ROW = 9, MOST_ROW = 64; // pixels
 const LABELLED_PART = 34; // a narrower segment has no number
-const LEAST_CELL = 2, NAMED_CELL = 11, MOST_CELL = 22, HOST_PX = 96, BLOCK_GAP = 6, LEAST_GAP = 2;
+const LEAST_CELL = 2, NAMED_CELL = 11, BLOCK_NAMED_CELL = 5, MOST_CELL = 22, BLOCK_GAP = 6, LEAST_GAP = 2;
+const HOST_PX = 96, HOST_LINE = 12, HOST_FONT = "11px ui-sans-serif, system-ui, sans-serif"; // names of hosts
 const EDGE = 8; // pixels around, for the mark of a cell at the border
 const RINGED_CELL = 7; // a smaller cell at fault has a ring around it
 
@@ -116,7 +117,8 @@ function predicted(list, root, found, end, box) {
 
 // -- grid ------------------------------------------------------------------------------------------------------------
 
-function colourAt(scale, share) {
+function colourAt(scale, value) {
+  const share = Math.min(1, value); // a rounded value may be a little above the end of the scale
   const after = Math.max(1, scale.findIndex(([at]) => at >= share));
   const [[from, a], [to, b]] = [scale[after - 1], scale[after]];
   const part = (share - from) / (to - from || 1);
@@ -156,18 +158,33 @@ function grid(root, data, choose) {
   const cells = data.rows.flatMap((row, y) => row.cells.map((cell, x) => ({ x, y, cell })));
   let at = Math.max(0, cells.findIndex(each => each.cell[2])), placed = null, focused = false;
 
+  const measured = document.createElement("canvas").getContext("2d");
+  measured.font = HOST_FONT;
+  const longest = Math.max(...data.rows.map(row => measured.measureText(row.host).width));
   const layout = width => {
-    // Hosts stand one below the other, with their names if the cells are large enough; else in blocks side by side.
-    const hosts = data.rows.length, room = width - 2 * EDGE;
-    const named = Math.min(MOST_CELL, Math.floor((room - HOST_PX) / columns), Math.floor(TALL / hosts));
-    if (named >= NAMED_CELL) return { rows: hosts, names: HOST_PX, size: named, block: room };
-    const wide = size => columns * size + (size > 4 ? BLOCK_GAP : LEAST_GAP);
-    for (let size = MOST_CELL; size >= LEAST_CELL; size--) {
-      const rows = Math.max(1, Math.floor(TALL / size)), blocks = Math.ceil(hosts / rows);
-      if (blocks * wide(size) <= room) return { rows: Math.ceil(hosts / blocks), names: 0, size, block: wide(size) };
-    }
-    const blocks = Math.max(1, Math.floor(room / wide(LEAST_CELL)));
-    return { rows: Math.ceil(hosts / blocks), names: 0, size: LEAST_CELL, block: wide(LEAST_CELL) };
+    // Hosts stand one below the other, else in blocks side by side, with their names where there is room for them.
+    const hosts = data.rows.length, room = width - 2 * EDGE, names = Math.ceil(Math.min(HOST_PX, longest + 8));
+    const single = Math.min(MOST_CELL, Math.floor((room - names) / columns), Math.floor(TALL / hosts));
+    if (single >= NAMED_CELL) return { rows: hosts, names, size: single, block: room };
+    const wide = (size, names) => names + columns * size + (size > 4 ? BLOCK_GAP : LEAST_GAP);
+    const fitting = (least, names) => {
+      for (let size = MOST_CELL; size >= least; size--) {
+        const rows = Math.max(1, Math.floor(TALL / size)), blocks = Math.ceil(hosts / rows), block = wide(size, names);
+        if (blocks * block <= room) return { rows: Math.ceil(hosts / blocks), names, size, block };
+      }
+      return null;
+    };
+    const found = fitting(BLOCK_NAMED_CELL, names) || fitting(LEAST_CELL, 0);
+    if (found) return found;
+    const blocks = Math.max(1, Math.floor(room / wide(LEAST_CELL, 0)));
+    return { rows: Math.ceil(hosts / blocks), names: 0, size: LEAST_CELL, block: wide(LEAST_CELL, 0) };
+  };
+  /** The rows whose name is drawn: all, or of rows that are too low every second or third, and those at fault. */
+  const named = () => {
+    const every = Math.ceil(HOST_LINE / placed.size), faults = data.rows.flatMap((row, y) => (row.fault ? [y] : []));
+    const near = y => faults.some(fault => fault !== y && Math.abs(fault - y) < every
+      && Math.floor(fault / placed.rows) === Math.floor(y / placed.rows));
+    return data.rows.map((row, y) => y).filter(y => data.rows[y].fault || ((y % placed.rows) % every === 0 && !near(y)));
   };
   const corner = ({ x, y }) => [
     Math.floor(y / placed.rows) * placed.block + placed.names + x * placed.size + EDGE,
@@ -183,13 +200,13 @@ function grid(root, data, choose) {
     c.scale(ratio, ratio);
     const gap = placed.size > 5 ? 1 : 0;
     c.textBaseline = "middle";
-    data.rows.forEach((row, y) => {
-      if (placed.names && placed.size >= 9) {
-        c.font = `${row.fault ? "600 " : ""}${Math.min(11, placed.size)}px ui-sans-serif, system-ui, sans-serif`;
-        c.fillStyle = row.fault ? data.colours.ink : data.colours.soft;
-        c.fillText(row.host, 0, y * placed.size + placed.size / 2 + EDGE, placed.names - 6);
-      }
-    });
+    for (const y of placed.names ? named() : []) {
+      const row = data.rows[y];
+      c.font = row.fault ? `600 ${HOST_FONT}` : HOST_FONT;
+      c.fillStyle = row.fault ? data.colours.ink : data.colours.soft;
+      const [left, top] = corner({ x: 0, y });
+      c.fillText(row.host, left - placed.names, top + placed.size / 2, placed.names - 6);
+    }
     for (const each of cells) {
       const [left, top] = corner(each);
       c.fillStyle = shade(each.cell[1]);

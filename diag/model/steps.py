@@ -335,6 +335,11 @@ class Severity(StrEnum):
     WARN = "warn"
     CRITICAL = "critical"
 
+    @property
+    def words(self) -> str:
+        """As people read it."""
+        return "warning" if self is Severity.WARN else self.value
+
 
 class IdleParts(Struct, frozen=True):
     """Why a device was idle, in nanoseconds; the fields add up to ``idle_ns`` exactly (docs/concepts/idle.md).

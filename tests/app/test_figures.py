@@ -193,6 +193,29 @@ def test_memory_of_a_process_and_of_a_device(view: RunView, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+def test_of_many_ranks_the_figures_name_those_that_the_others_wait_for(tmp_path: Path) -> None:
+    view = view_of(open_run(write_run(tmp_path / "wide", ranks=40, slow_data_ms={36: 40})))
+    text, found = drawings.of_waiting(view)
+    assert found is not None
+    assert "1 row: the ranks that they wait for longest".replace(" row", "\u00a0row") in text
+    assert found.ranks == [36]
+    field = found.draw(LIGHT).data[0]
+    assert "at fault ▸ rank 36" in field.y[0]
+    assert field.z[0, view.counted] == pytest.approx(np.full(int(view.counted.sum()), 39.0))
+    assert np.isnan(field.z[0, ~view.counted]).all()
+    _, differences = drawings.of_differences(view)
+    assert differences is not None
+    assert differences.lead == "The 20 ranks that differ most from the others"
+    figure = differences.draw(LIGHT)
+    assert "at fault ▸ rank 36" in figure.data[0].y[0]
+    assert figure.layout.height / len(figure.data[0].y) > 20, "names are below each other"
+
+
+def test_nobody_waits_for_one_of_many_ranks(tmp_path: Path) -> None:
+    view = view_of(open_run(write_run(tmp_path / "even", ranks=40, slow_data_ms={5: 2})))
+    assert drawings.of_waiting(view) == ("For no rank do the others wait for 2% of a step.", None)
+
+
 def test_many_ranks_and_steps_are_fields_and_areas(tmp_path: Path) -> None:
     view = view_of(open_run(write_run(tmp_path / "wide", ranks=70, steps=4, slow_data_ms={66: 40}, memory=ON_DEVICE)))
     assert view.memory is not None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from diag.api import open_run
+from diag.app.theme import LIGHT
 from diag.serve.server import SAMPLES
 from diag.show.page import advice_of
+from tests.app.runs import write_run
 from tests.app.served import Served, dashboard
 from tests.browser.chromium import visit
 
@@ -116,4 +120,37 @@ def test_figures_below_the_window_are_drawn_when_one_scrolls_to_them(browser: Br
         assert top["y"] > LAPTOP
         heading.evaluate("it => it.scrollIntoView()")
         expect(figures.nth(before)).to_be_attached()
+        assert found.complaints == []
+
+
+# What is written and filled on canvases, with the font or the colour.
+_DRAWN = """() => {
+    window.drawn = [];
+    const {fillText, fillRect} = CanvasRenderingContext2D.prototype;
+    CanvasRenderingContext2D.prototype.fillText = function (...all) {
+        window.drawn.push([all[0], this.font]);
+        return fillText.apply(this, all);
+    };
+    CanvasRenderingContext2D.prototype.fillRect = function (...all) {
+        window.drawn.push(["", this.fillStyle]);
+        return fillRect.apply(this, all);
+    };
+}"""
+
+
+def test_a_grid_of_many_hosts_has_their_names_and_ends_where_its_scale_ends(browser: Browser, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "wide", ranks=80, steps=6, slow_data_ms={61: 40})
+    for place in (run / "ranks").glob("*/rank.json"):
+        identity = json.loads(place.read_text())
+        place.write_text(json.dumps(identity | {"host": f"node{identity['rank'] // 2:02}"}))
+    with dashboard(run) as wide, visit(browser, height=LAPTOP, width=1440) as found:
+        found.page.add_init_script(f"({_DRAWN})()")
+        found.open(wide.at(), until="80 ranks")
+        found.page.get_by_text("Most: rank 61 on node30").wait_for()
+        drawn = found.page.evaluate("() => window.drawn")
+        fonts = {text: font for text, font in drawn if text}
+        assert {"node00", "node20", "node30"} <= set(fonts)
+        assert "600" in fonts["node30"]
+        assert "600" not in fonts["node00"]
+        assert LIGHT.heat[-1][1] in {colour for text, colour in drawn if not text}
         assert found.complaints == []
