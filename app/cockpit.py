@@ -29,7 +29,7 @@ _BROKEN = (State.STUCK, State.HUNG, State.FAILED)
 _OF_SEVERITY = {Severity.CRITICAL: 1, Severity.WARN: 2, None: 3, Severity.HEALTHY: 4}
 _TONES = {
     Severity.CRITICAL: ("✕", "critical"),
-    Severity.WARN: ("!", "warn"),
+    Severity.WARN: ("!", "warning"),
     Severity.HEALTHY: ("✓", "healthy"),
 }
 

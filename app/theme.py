@@ -65,7 +65,7 @@ _WORK: Mapping[str, tuple[str, str]] = {
     KernelKind.ELEMENTWISE: ("#56b4e9", "#9bd4f7"),
     KernelKind.REDUCTION: ("#218c97", "#45c1cc"),
     KernelKind.EMBEDDING: ("#1b7f5c", "#3fbf93"),
-    KernelKind.OPTIMIZER: ("#7d8a1e", "#c3cf52"),
+    KernelKind.OPTIMIZER: ("#74b040", "#2f6b3a"),
     KernelKind.FUSED: ("#8c3b7a", "#c46ab0"),
     KernelKind.TRITON: ("#5b7fd9", "#8fabf2"),
     KernelKind.OTHER: ("#7d8da0", "#93a4b8"),
@@ -73,7 +73,7 @@ _WORK: Mapping[str, tuple[str, str]] = {
     "all_gather": ("#cf6210", "#ef8a3c"),
     "reduce_scatter": ("#8a1f2d", "#e0606e"),
     "all_to_all": ("#c2386b", "#ef7aa5"),
-    FORWARD: ("#6b7f3a", "#a9bf6e"),
+    FORWARD: ("#bfd98a", "#e3f0b0"),
     BACKWARD: ("#8a5a2b", "#c9935d"),
     CALL: ("#7a5c8e", "#a685bd"),
 }

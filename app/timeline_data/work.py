@@ -9,7 +9,6 @@ from diag.tables.zoom import WORK, Category
 
 _WORDS = {
     KernelKind.FUSED: "fused compute and communication",
-    KernelKind.TRITON: "Triton kernel",
     KernelKind.OTHER: "other compute",
 }
 

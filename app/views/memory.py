@@ -91,8 +91,18 @@ def _numbers(peak: Metric, table: MemoryTable) -> None:
         ),
     ]
     if table.on_device:
+        metrics[1:1] = [_allocated(max(row.allocated for row in rows))]
         metrics += _of_allocator(fragmentation, retries)
     show_metrics(*metrics)
+
+
+def _allocated(most: int) -> Metric:
+    return Metric(
+        "Peak allocated",
+        size(most),
+        help="The most that tensors used at once (torch.cuda.max_memory_allocated), of any rank. It is a part of the "
+        "reserved memory.",
+    )
 
 
 def _of_allocator(fragmentation: float | None, retries: list[int]) -> tuple[Metric, ...]:

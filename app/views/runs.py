@@ -245,11 +245,11 @@ def runs_table(rows: Sequence[RunRow]) -> Table:
             Column("run", weight=0): [row.name for row in rows],
             Column("state", weight=9): [row.state for row in rows],
             Column("bottleneck", TEXT, "What the run is bound by, from its verdict.", label="class", weight=9): [
-                ", ".join(filter(None, (row.bottleneck, row.severity))) or None for row in rows
+                ", ".join(filter(None, (row.bottleneck, row.severity and row.severity.words))) or None for row in rows
             ],
             Column("culprit", weight=8): [row.culprit or None for row in rows],
             Column("cause", TEXT, "The finding that the verdict rests on.", weight=8): [
-                row.cause or None for row in rows
+                row.why or row.cause or None for row in rows
             ],
             Column("step_ns", TENTHS_OF_MS, "Mean of the counted steps.", label="step time", weight=8): [
                 row.step_ns for row in rows

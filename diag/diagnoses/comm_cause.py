@@ -390,7 +390,7 @@ def _crowded(subject: Subject) -> Cause | None:
         f"Run no more ranks on {crowd.host} than it has cores, or spread them over more hosts.",
         (
             Evidence(
-                f"host == {crowd.host}, ranks per core",
+                f"host {crowd.host}, ranks per core",
                 round(crowd.ranks / crowd.cores, 2),
                 "ranks",
                 Query("ranks", {"host": crowd.host}),

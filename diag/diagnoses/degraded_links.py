@@ -75,7 +75,7 @@ def _finding(subject: Subject, name: str, title: str, signs: Sequence[Sign], act
 def _evidence(signs: Sequence[Sign]) -> tuple[Evidence, ...]:
     shown = _ranks(signs)[: FINDINGS.ranks_as_evidence]
     return tuple(
-        Evidence(f"rank == {sign.rank}, {quantity}", value, unit, sampled(sign.rank))
+        Evidence(f"rank {sign.rank}, {quantity}", value, unit, sampled(sign.rank))
         for sign in signs
         if sign.rank in shown
         for quantity, value, unit in sign.numbers

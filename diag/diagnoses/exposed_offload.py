@@ -44,7 +44,7 @@ def _per_rank(subject: Subject) -> tuple[Evidence, ...]:
     most = sorted(means, key=lambda rank: -means[rank].sum())[: FINDINGS.ranks_as_evidence]
     return tuple(
         Evidence(
-            f"rank == {rank}, {quantity}",
+            f"rank {rank}, {quantity}",
             round(float(means[rank][i]), 3),
             "ms",
             Query("steps", {**subject.counted, "rank": rank}),

@@ -135,7 +135,7 @@ def _evidence(host: str, machine: Machine, name: str, most: float | None, words:
     else:
         others = "" if most is None else f" ({who} at most {most * machine.seconds:,.0f})"
         value, unit, of_what = float(by), "", when
-    return Evidence(f"host == {host}, {name} {of_what}{others}", value, unit, query)
+    return Evidence(f"host {host}, {name} {of_what}{others}", value, unit, query)
 
 
 def _held_by_others(subject: Subject, machine: Machine, host: str) -> list[Evidence]:
@@ -149,5 +149,5 @@ def _held_by_others(subject: Subject, machine: Machine, host: str) -> list[Evide
     if outside <= 0:
         return []
     query = Query("samples", {"rank": sorted(machine.ranks), "source": "machine", "field": sorted(used)})
-    what = f"host == {host}, memory in use on its GPUs that PyTorch does not hold"
+    what = f"host {host}, memory in use on its GPUs that PyTorch does not hold"
     return [Evidence(what, round(outside / 1e9, 3), "GB", query)]

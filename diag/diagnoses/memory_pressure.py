@@ -45,7 +45,7 @@ def find(subject: Subject) -> list[Finding]:
                 retried,
                 tuple(
                     Evidence(
-                        f"rank == {r}, allocation retries",
+                        f"rank {r}, allocation retries",
                         float(retries[r]),
                         "times",
                         Query("memory", {"rank": r}, "retries", By.SUM),
@@ -63,7 +63,7 @@ def find(subject: Subject) -> list[Finding]:
                 Severity.WARN,
                 full,
                 tuple(
-                    Evidence(f"rank == {r}, peak reserved", round(peaks[r], 4), "share", peak_of(r))
+                    Evidence(f"rank {r}, peak reserved", round(peaks[r], 4), "share", peak_of(r))
                     for r in full[: FINDINGS.ranks_as_evidence]
                 ),
                 "Leave headroom: smaller batches."

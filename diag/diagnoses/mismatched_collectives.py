@@ -53,7 +53,7 @@ def find(subject: Subject) -> list[Finding]:
                 ),
                 *(
                     Evidence(
-                        f"{op} {number} of group {group or '?'}, rank == {rank}",
+                        f"{op} {number} of group {group or '?'}, rank {rank}",
                         float(size),
                         "bytes",
                         Query("meetings", {"group": group, "number": number}),

@@ -198,7 +198,7 @@ def _ready(reserves: dict[int, Reserve]) -> list[Evidence]:
     shown = both_ends(sorted(reserves, key=lambda rank: reserves[rank].idle))
     return [
         Evidence(
-            f"rank == {rank}, median of queue.ready of {queue.capacity} (all workers busy: up to {queue.most_if_busy})",
+            f"rank {rank}, median of queue.ready of {queue.capacity} (all workers busy: up to {queue.most_if_busy})",
             queue.ready,
             "batches",
             Query("steps", {"rank": rank}, "data_wait_ns"),

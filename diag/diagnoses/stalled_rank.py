@@ -148,11 +148,11 @@ def no_loader(subject: Subject) -> bool:
 def _evidence(subject: Subject) -> list[Evidence]:
     means = subject.scheduling.mean_ms("blocked_ns")
     shown = both_ends(sorted(means, key=lambda rank: -means[rank]))
-    evidence = [scheduled(r, "blocked_ns", "mean of blocked time", means[r]) for r in shown]
+    evidence = [scheduled(r, "blocked_ns", "mean blocked time", means[r]) for r in shown]
     frozen = subject.scheduling.mean_ms("frozen_ns")
     evidence += [
         Evidence(
-            f"rank == {r}, stopped inside of collectives",
+            f"rank {r}, stopped inside of collectives",
             round(frozen[r], 3),
             f"ms {subject.per}",
             Query("scheduling", {"rank": r}, "frozen_ns", By.MEAN),
@@ -164,7 +164,7 @@ def _evidence(subject: Subject) -> list[Evidence]:
         by_phase = sorted(subject.scheduling.ranks[rank].blocked_in.items(), key=lambda item: -item[1])
         evidence += [
             Evidence(
-                f"rank == {rank}, blocked in {phase}",
+                f"rank {rank}, blocked in {phase}",
                 round(ns / 1e6, 3),
                 "ms",
                 Query("scheduling", {"rank": rank}, "blocked_ns"),

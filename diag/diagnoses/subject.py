@@ -137,7 +137,7 @@ class Subject(Struct, frozen=True):
         rows, values = self.means_ms_of(field)
         return tuple(
             Evidence(
-                f"rank == {rank}, mean of {field}",
+                f"rank {rank}, mean {_words_of(field)}",
                 values[rank],
                 "ms",
                 replace(rows, where={**rows.where, "rank": rank}),
@@ -277,6 +277,12 @@ def in_ms(ns: float) -> str:
     return f"{ms:,.0f} ms" if abs(ms) >= 10 or not ms else f"{ms:.2g} ms"
 
 
+def _words_of(field: str) -> str:
+    """A field of ``Parts`` for people: ``exposed_comm_ns`` is exposed communication."""
+    words = field.removesuffix("_ns").replace("_", " ")
+    return f"{words}unication" if words.endswith("comm") else words
+
+
 def rounded_ms(ns: float) -> float:
     ms = ns / 1e6
     return round(ms) if abs(ms) >= 9.95 or not ms else float(f"{ms:.2g}")
@@ -286,13 +292,13 @@ def highest_ranks(scheduling: Scheduling, column: str, quantity: str) -> list[Ev
     """Evidence for the eight ranks with the highest means of a column of CPU scheduling, milliseconds."""
     means_ms = scheduling.mean_ms(column)
     shown = sorted(means_ms, key=lambda rank: -means_ms[rank])[: FINDINGS.ranks_as_evidence]
-    return [scheduled(rank, column, f"mean of {quantity}", means_ms[rank]) for rank in shown]
+    return [scheduled(rank, column, f"mean {quantity}", means_ms[rank]) for rank in shown]
 
 
 def scheduled(rank: int, column: str, quantity: str, mean_ms: float) -> Evidence:
     """A rank's mean of a column of CPU scheduling."""
     rows = Query("scheduling", {"rank": rank}, column, By.MEAN)
-    return Evidence(f"rank == {rank}, {quantity}", round(mean_ms, 3), "ms", rows)
+    return Evidence(f"rank {rank}, {quantity}", round(mean_ms, 3), "ms", rows)
 
 
 def mean_ns(series: Series) -> int:

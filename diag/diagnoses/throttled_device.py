@@ -169,9 +169,9 @@ def _look(subject: Subject, ranks: tuple[int, ...]) -> str:
 def _evidence(each: Throttled, others: Sequence[int]) -> list[Evidence]:
     evidence, rows, of_others = [], sampled(each.rank), sampled(*others)
     if each.often:
-        evidence.append(Evidence(f"rank == {each.rank}, samples with a reason", round(each.often, 3), "share", rows))
+        evidence.append(Evidence(f"rank {each.rank}, samples with a reason", round(each.often, 3), "share", rows))
     for quantity, value, peer_median, unit in each.measured:
-        evidence.append(Evidence(f"rank == {each.rank}, median {quantity}", value, unit, rows))
+        evidence.append(Evidence(f"rank {each.rank}, median {quantity}", value, unit, rows))
         evidence.append(Evidence(f"the other ranks, median {quantity}", peer_median, unit, of_others))
     return evidence
 

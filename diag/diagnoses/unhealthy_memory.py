@@ -73,7 +73,7 @@ def find(subject: Subject) -> list[Finding]:
             ranks=ranks,
             evidence=tuple(
                 Evidence(
-                    f"rank == {t.rank}, {t.number}",
+                    f"rank {t.rank}, {t.number}",
                     float(t.value),
                     t.unit,
                     sampled(t.rank),

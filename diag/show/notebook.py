@@ -38,7 +38,7 @@ def to_html(result: Result) -> str:
         _line(" · ".join(page.facts), _FAINT),
         *(_line(failure, "font-weight:600") for failure in page.out_of_memory),
         *_outcome(page.outcome),
-        f"<div>{_badge(page.verdict.severity.value, _BADGE[page.verdict.severity])} "
+        f"<div>{_badge(page.verdict.severity.words, _BADGE[page.verdict.severity])} "
         f"{_badge(page.verdict.bottleneck, _GREY)}</div>",
         f'<div style="margin:.4em 0;font-size:1.15em;font-weight:600">{_text(page.verdict.headline)}</div>',
         _line(page.since) if page.since else "",
@@ -70,7 +70,7 @@ def _outcome(outcome: Outcome | None) -> list[str]:
     if outcome is None:
         return []
     return [
-        f"<div>{_badge(Severity.CRITICAL.value, _BADGE[Severity.CRITICAL])}</div>",
+        f"<div>{_badge(Severity.CRITICAL.words, _BADGE[Severity.CRITICAL])}</div>",
         f'<div style="margin:.4em 0;font-size:1.15em;font-weight:600">{_text(outcome.headline)}</div>',
         _line(outcome.action) if outcome.action else "",
         _line(f"{UNTIL_THEN}:", _FAINT),

@@ -61,7 +61,7 @@ WORST_STEP, COLLECTIVES, HANG = "The worst step", "Collectives", "Where the rank
 TO_DO, ASSUMPTIONS = "What to do", "Assumptions"
 LARGEST, ALSO = "Largest finding", "Also found"
 NOT_FOUND, NOT_LOOKED = "Looked for, not found", "Could not look for"
-UNTIL_THEN = "Until then"
+UNTIL_THEN = "The steps before that"
 CONFIDENCE = "Confidence"
 NOTHING_FOUND = "No finding costs 5% of the step or more."
 EVERYTHING_FOUND = "Everything that was looked for was found."
@@ -339,7 +339,7 @@ def _card(finding: Finding, place: Place | None, whole: str) -> Card:
     facts = (cost, ranks, f"confidence {share(finding.confidence)}", finding.id)
     return Card(
         severity=finding.severity,
-        badge="minor" if finding.severity == Severity.HEALTHY else finding.severity.value,
+        badge="minor" if finding.severity == Severity.HEALTHY else finding.severity.words,
         title=finding.title,
         cost=cost,
         facts=tuple(fact for fact in facts if fact),
@@ -356,8 +356,8 @@ def _evidence(evidence: tuple[Evidence, ...]) -> Table:
         "evidence",
         f"Evidence: {counted(len(evidence), 'number')}",
         {
-            Column("table"): [item.table for item in evidence],
-            Column("rows"): [item.filter for item in evidence],
+            Column("table", label="data frame"): [item.table for item in evidence],
+            Column("rows", label="what"): [item.filter for item in evidence],
             Column("value", NUMBER): [Cell(item.value, measured(item.value, item.unit)) for item in evidence],
         },
     )
@@ -579,7 +579,9 @@ def _memory_help(result: Result) -> str:
 
 def _memory_label(result: Result) -> str:
     peak = peak_memory(result.tables, result.attribution)
-    return "Peak memory" if peak is None or peak.capacity is None else f"Memory, of {size(peak.capacity)}"
+    if peak is None or not peak.on_device:
+        return "Peak memory"
+    return "Peak reserved" if peak.capacity is None else f"Reserved, of {size(peak.capacity)}"
 
 
 def _share_of(result: Result, cost: Cost) -> float | None:

@@ -45,7 +45,8 @@ def test_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = open_run(run).memory_table
     test = shown("memory", run, monkeypatch)
     assert metrics(test) == {
-        "Memory, of 80.0 GB": "75.0 GB",
+        "Reserved, of 80.0 GB": "75.0 GB",
+        "Peak allocated": "60.0 GB",
         "Growth per step": "0 bytes",
         "Reserved, never used": "20%",
         "Allocation retries": "0",
@@ -98,7 +99,8 @@ def test_samples_of_the_allocator_in_a_trace(tmp_path: Path, monkeypatch: pytest
     (row,) = open_run(tmp_path).memory_table.rows
     assert (row.allocated, row.reserved, row.growth_per_step, row.fragmentation) == (30 * GB, 60 * GB, None, 0.5)
     test = shown("memory", tmp_path, monkeypatch)
-    assert metrics(test)["Peak memory"] == "60.0 GB"
+    assert metrics(test)["Peak reserved"] == "60.0 GB"
+    assert metrics(test)["Peak allocated"] == "30.0 GB"
     assert "profiled windows" in text(test)
 
 
@@ -108,9 +110,10 @@ def test_memory_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     test = shown("memory", tmp_path, monkeypatch)
     assert "190 MB allocated" in text(test)
     assert "100 MB of it (53%) was allocated before the window" in written(test)
-    assert metrics(test)["Peak memory"] == "400 MB", "reserved, which the overview shows, too"
+    assert metrics(test)["Peak reserved"] == "400 MB", "which the overview shows, too"
+    assert metrics(test)["Peak allocated"] == "190 MB", "the peak of the figure"
     overview = shown("overview", tmp_path, monkeypatch)
-    assert metrics(overview)["Peak memory"] == "400 MB"
+    assert metrics(overview)["Peak reserved"] == "400 MB"
     assert "190 MB allocated" in text(overview)
     operators, modules, phases = shares(test)
     assert operators["Allocated by"].tolist() == ["aten::mm", "outside of operators"]

@@ -57,10 +57,11 @@ def test_an_exception_comes_before_the_bottleneck(tmp_path: Path) -> None:
     assert outcome.headline.startswith(f"{ENDED}. Rank 1")
     assert "ValueError: loss of tenant-7 is NaN" in outcome.headline
     report = printed(result)
-    places = [report.index(part) for part in (ENDED, "diag triage", "Until then:", result.verdict.headline[:20])]
+    told = (ENDED, "diag triage", "The steps before that:", result.verdict.headline[:20])
+    places = [report.index(part) for part in told]
     assert places == sorted(places)
     html = to_html(result)
-    assert html.index(ENDED) < html.index("Until then") < html.index(result.verdict.headline[:20])
+    assert html.index(ENDED) < html.index("The steps before that") < html.index(result.verdict.headline[:20])
     said = to_dict(result)["outcome"]
     assert (said["exit_code"], said["ranks"], said["cause"]) == (1, [1], outcome.cause)
 
@@ -70,7 +71,7 @@ def test_it_is_first_on_the_overview(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (error,) = test.error
     assert "Rank 1" in error.value
     assert "[Hang triage](hang?" in error.value
-    assert "Until then:" in text(test)
+    assert "The steps before that:" in text(test)
 
 
 def test_a_redacted_report_keeps_what_an_exception_says(tmp_path: Path) -> None:
@@ -142,5 +143,5 @@ def test_of_a_run_that_ended_well_nothing_is_said(tmp_path: Path, monkeypatch: p
     result = open_run(run)
     assert result.outcome is None
     assert to_dict(result)["outcome"] is None
-    assert "Until then" not in printed(result)
+    assert "The steps before that" not in printed(result)
     assert not shown("overview", run, monkeypatch).error

@@ -10,6 +10,7 @@ import pytest
 from diag.app.run_view import Part
 from diag.app.theme import DARK, LIGHT, Theme, ink_on, theme_of
 from diag.model.breakdown import KernelKind
+from diag.tables.zoom import BACKWARD, FORWARD
 
 # Machado, Oliveira and Fernandes (2009), severity 1.0, on linear RGB.
 SIGHT = {
@@ -46,6 +47,14 @@ def test_parts_can_be_told_apart(theme: Theme, sight: str) -> None:
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 def test_series_can_be_told_apart(theme: Theme, sight: str) -> None:
     assert alike(dict(enumerate([theme.ground, *theme.series])), sight) == {}
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_what_memory_is_used_for_and_the_phases_below_it_can_be_told_apart(theme: Theme, sight: str) -> None:
+    phases = {f"phase: {work}": theme.work[work] for work in (FORWARD, BACKWARD, KernelKind.OPTIMIZER)}
+    pairs = alike({**theme.memory, **phases}, sight)
+    assert {pair: distance for pair, distance in pairs.items() if set(pair) & set(phases)} == {}
 
 
 def alike(colours: dict[Any, str], sight: str) -> dict[tuple[Any, Any], float]:

@@ -55,7 +55,7 @@ def test_a_straggler_cites_the_pressure_on_its_host_alone() -> None:
     busy, quiet = [{BUSY: 0}, {BUSY: 5_000_000}, {BUSY: 8_000_000}], [{BUSY: 7}, {BUSY: 7}, {BUSY: 1_000_007}]
     late = of_late(recorded(LATE, {0: quiet, 1: busy}))
     assert cited(late) == [
-        ("host == node1, pressure.cpu.some_us share of the time (the other hosts at most 5.0%)", 0.4, "share")
+        ("host node1, pressure.cpu.some_us share of the time (the other hosts at most 5.0%)", 0.4, "share")
     ]
     assert cited(of_late(recorded(LATE, {0: busy, 1: busy}))) == []
     assert cited(of_late(recorded(LATE, {0: busy, 1: quiet}))) == []
@@ -81,7 +81,7 @@ def test_a_slow_link_cites_the_counters_of_its_ports() -> None:
     waited = [{WAIT: 100}, {WAIT: 5_100}, {WAIT: 9_100}]
     little = [{"rdma.mlx5_1:1.port_xmit_wait": 5}, {"rdma.mlx5_1:1.port_xmit_wait": 25}, {}]
     found = finding(recorded(slow, {0: little, 1: waited}, containers=True), "slow-link")
-    assert cited(found) == [(f"host == node1, {WAIT} in this run (the other hosts at most 20)", 9_000.0, "")]
+    assert cited(found) == [(f"host node1, {WAIT} in this run (the other hosts at most 20)", 9_000.0, "")]
 
 
 def test_communication_of_all_ranks_cites_the_host_that_is_unlike_the_others() -> None:
@@ -89,7 +89,7 @@ def test_communication_of_all_ranks_cites_the_host_that_is_unlike_the_others() -
     little, waited = [{WAIT: 5}, {WAIT: 25}, {}], [{WAIT: 100}, {WAIT: 5_100}, {WAIT: 9_100}]
     found = recorded(slow, dict.fromkeys(range(3), little) | {3: waited})
     assert cited(finding(found, "communication-not-overlapped")) == [
-        (f"host == node3, {WAIT} in this run (the other hosts at most 20)", 9_000.0, "")
+        (f"host node3, {WAIT} in this run (the other hosts at most 20)", 9_000.0, "")
     ]
     alike = recorded(slow, dict.fromkeys(range(4), waited))
     assert cited(finding(alike, "communication-not-overlapped")) == []
@@ -100,6 +100,6 @@ def test_memory_that_pytorch_does_not_hold_is_cited() -> None:
     plan = Plan(memory=MemoryRecord(rss=gb, reserved=70 * gb, allocated=69 * gb, capacity=72 * gb))
     used = {"gpu.GPU-a.memory_used": 72 * gb, "gpu.GPU-b.memory_used": 71 * gb, "gpu.GPU-a.memory_total": 72 * gb}
     found = finding(recorded(plan, {0: [dict(used), {"cgroup.memory.oom_kills": 0}]}), "near-out-of-memory")
-    assert cited(found) == [("host == host-a, memory in use on its GPUs that PyTorch does not hold", 3.0, "GB")]
+    assert cited(found) == [("host host-a, memory in use on its GPUs that PyTorch does not hold", 3.0, "GB")]
     del used["gpu.GPU-b.memory_used"]  # then the other GPU's memory is not known
     assert cited(finding(recorded(plan, {0: [dict(used)]}), "near-out-of-memory")) == []

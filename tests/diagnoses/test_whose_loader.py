@@ -49,7 +49,7 @@ def test_too_few_steps_leave_the_rank_open(ranks: int) -> None:
     found = said(result)
     assert "more steps" in found.action
     assert "rank 1" in found.action
-    assert any(row.filter.startswith("rank == 1") and row.value > 60 for row in found.evidence)
+    assert any(row.filter.startswith("rank 1") and row.value > 60 for row in found.evidence)
     more = waiting(lambda step: 1, steps=9, ranks=ranks).verdict
     assert (more.cause, more.culprit_ranks) == ("slow-data-one-rank", (1,))
 
