@@ -60,6 +60,14 @@ def show(view: RunView, runs: Sequence[Path]) -> None:
         for note in life.goodput.notes:
             st.caption(plain(note))
     st.subheader("Step time", anchor="step-time")
+    if sum(stretch.last - stretch.first + 1 for attempt in drawn for stretch in attempt.stretches) == 1:
+        only = drawn[0].stretches[0]
+        st.markdown(
+            plain(
+                f"One step was recorded, step {only.first:,}: {duration(only.step_ns)}. A history needs more than one."
+            )
+        )
+        return
     _figure(view, life, theme)
     _said(view, life)
     _kept(view, life)

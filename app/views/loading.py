@@ -192,7 +192,7 @@ def _pairs(
     hover: str,
     theme: Theme,
     least: int,
-    least_ms: float = 0.0,
+    least_ms: float,
 ) -> go.Figure:
     """Grouped bars, a group per rank. ``series``: name, nanoseconds by rank, colour; ``least_ms``: where the axis ends
     at the earliest."""

@@ -132,7 +132,11 @@ def _supposed(view: RunView, baseline: RunView | None) -> None:
     with st.spinner("Replaying the steps…", show_time=True):
         prospect = view.result.what_if.suppose(supposed)
     if supposed.nothing:
-        st.caption("Nothing is changed: the step is as it was measured.")
+        st.caption("Nothing is changed: the step is as it was measured. Move a slider to see what would change it.")
+        as_measured = numbers_of(view.result).get(STEP_TIME)
+        if as_measured is not None:
+            figure = steps([], theme_of(st.context.theme.type), _measured(baseline), round(as_measured))
+            draw(figure, "supposed", "Milliseconds a step as measured")
         return
     if prospect.refused:
         st.warning(plain(f"Not predicted: {prospect.refused}."), icon=":material/block:")
@@ -355,11 +359,17 @@ class Measured(NamedTuple):
     step_ns: float
 
 
-def steps(prospects: Sequence[tuple[str, Prospect]], theme: Theme, others: Sequence[Measured] = ()) -> go.Figure:
+def steps(
+    prospects: Sequence[tuple[str, Prospect]],
+    theme: Theme,
+    others: Sequence[Measured] = (),
+    measured_ns: int | None = None,
+) -> go.Figure:
     """A bar per prospect in milliseconds per step, with the interval in which a measurement is expected. The first bar
-    is the measured step, the last ones what was measured with changes. Refused prospects are left out."""
+    is the measured step, the last ones what was measured with changes. Refused prospects are left out.
+    ``measured_ns``: the measured step where there is no prospect."""
     drawn = [(name, prospect) for name, prospect in prospects if not prospect.refused]
-    measured = prospects[0][1].step_ns
+    measured = prospects[0][1].step_ns if measured_ns is None else measured_ns
     tried = [other.step_ns for other in others]
     names = [MEASURED, *(label(name, 40) for name, _ in drawn), *(label(other.name, 40) for other in others)]
     likely = [measured, *(p.new_step_ns[1] for _, p in drawn), *tried]

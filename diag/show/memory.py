@@ -19,7 +19,7 @@ from diag.tables.memory_curves import HOST_MEMORY, MemoryCurve, Share
 from diag.tables.snapshots import Compared, Comparison, OutOfMemory, SnapshotAccount, SnapshotTable
 from diag.traces.snapshot_files import ENDINGS, rank_of
 from diag.traces.text_stream import file_name
-from diag.words.formatting import counted, duration, share, size, spaced, visible
+from diag.words.formatting import counted, duration, listing, share, size, spaced, visible
 from diag.words.terminal import report_console
 from diag.words.wording import sentence
 
@@ -130,38 +130,47 @@ class Failure(Struct, frozen=True):
 
 
 def failures_of(failed: Sequence[FailedAllocation]) -> tuple[Failure, ...]:
-    """One for each rank that ran out of device memory, and one for the rest of many."""
-    shown = tuple(map(_failure, failed[: PAGE.most_snapshots_named]))
-    more = len(failed) - len(shown)
+    """One for each allocation that failed, on one rank or on several alike, and one for the rest of many."""
+    alike: dict[object, list[FailedAllocation]] = {}
+    for at, failure in enumerate(failed):
+        known = failure.rank is not None and failure.size is not None and failure.place
+        alike.setdefault((failure.size, failure.place, failure.step, failure.times) if known else at, []).append(
+            failure
+        )
+    groups = list(alike.values())
+    shown = tuple(map(_failure, groups[: PAGE.most_snapshots_named]))
+    more = sum(map(len, groups[len(shown) :]))
     return (*shown, Failure(f"Out of memory on {counted(more, 'more rank')}.")) if more else shown
 
 
-def _failure(failure: FailedAllocation) -> Failure:
+def _failure(group: Sequence[FailedAllocation]) -> Failure:
+    """Of one allocation on ranks where it failed alike: room and changes are the first one's."""
+    failure, *others = group
     wanted = size(failure.size) if isinstance(failure.size, int) else failure.size or ""
     what = f"an allocation{f' of {wanted}' if wanted else ''} failed"
     if failure.times > 1:
         what = f"{counted(failure.times, 'allocation')} failed" + (f", one of {wanted}" if wanted else "")
-    where = f" on rank {failure.rank}" if failure.rank is not None else ""
+    where = f" on {listing([each.rank for each in group if each.rank is not None])}" if failure.rank is not None else ""
     where += f" in step {failure.step}" if failure.step is not None else ""
     where += f", at {failure.place}" if failure.place else ""
     by = f" ({file_name(failure.source)})"
     detail = f" `diag analyze {failure.source}` shows what was allocated." if failure.source.endswith(ENDINGS) else ""
     return Failure(
         f"Out of memory: {what}{where}{by}.{detail}",
-        _room(failure),
+        _room(failure, f"on rank {failure.rank}, " if others else ""),
         tuple(_fit(fit) for fit in failure.fits if fit.enough),
         tuple(_fit(fit) for fit in failure.fits if not fit.enough),
     )
 
 
-def _room(failure: FailedAllocation) -> str:
-    """What was free when an allocation failed."""
+def _room(failure: FailedAllocation, where: str) -> str:
+    """What was free when an allocation failed. ``where``: on which of several ranks."""
     free = "" if failure.device_free is None else f"the device had {size(failure.device_free)} free"
     held = "" if failure.unallocated is None else f"PyTorch had {size(failure.unallocated)} reserved but unallocated"
     if held and failure.largest_free is not None:
         held += f", in blocks of at most {size(failure.largest_free)}"
     facts = " and ".join(filter(None, (free, held)))
-    return f"{sentence(facts)}." if facts else ""
+    return f"{sentence(where + facts)}." if facts else ""
 
 
 def _fit(fit: Fit) -> str:

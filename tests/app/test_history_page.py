@@ -103,3 +103,10 @@ def test_runs_of_one_training_in_several_folders_are_one_life(tmp_path: Path, mo
     assert "Restart 1" in said
     assert "10 steps trained again" in said
     assert [name for name in "abz" if f"{name} · 2 ranks" in said] == ["a", "z"]
+
+
+def test_one_step_has_no_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown("history", write_run(tmp_path / "run", steps=1), monkeypatch)
+    assert "One step was recorded, step 0: 66.0 ms. A history needs more than one." in text(test).replace("\\", "")
+    assert "did not change" not in text(test)
+    assert not test.get("plotly_chart")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from diag.api import open_run
 from diag.app.run_view import view_of
 from diag.app.theme import LIGHT
 from diag.app.views import loading as figures
 from diag.collectors.records import LoaderQueue
-from tests.app.runs import write_run
+from tests.app.runs import MS, write_run
 from tests.app.shown import metrics, shown, text
 from tests.simulate import Plan, simulate
 from tests.simulate import write_run as write_simulated
@@ -68,3 +69,12 @@ def test_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = test.dataframe[0].value["Data wait, ms"].tolist()
     assert waits == [row.wait_mean_ns / 1e6 for row in table.rows]
     assert waits[1] > 5 * waits[0]
+
+
+def test_short_copies_do_not_fill_a_figure() -> None:
+    table = open_run(SAMPLES / "fsdp2-slow-loader-rank1").loading
+    rows = tuple(replace(row, host_copy_ns=0, exposed_copy_ns=2 * MS) for row in table.rows)
+    figure = figures.copies(replace(table, rows=rows), 200 * MS, LIGHT)
+    assert figure.layout.xaxis.range[1] == pytest.approx(1.04 * 20)
+    longer = figures.copies(replace(table, rows=rows), 10 * MS, LIGHT)
+    assert longer.layout.xaxis.range[1] == pytest.approx(1.04 * 2)

@@ -79,6 +79,10 @@ def test_what_is_refused_is_a_sentence(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_healthy_run_has_nothing_to_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test = shown("what-if", write_run(tmp_path / "healthy"), monkeypatch)
     assert "No setting is proposed for this run" in text(test)
+    assert "Nothing is changed: the step is as it was measured." in text(test)
+    assert len(test.get("plotly_chart")) == 1, "the measured step"
+    test.select_slider(key="network").set_value("2").run()
+    assert "The step would take" in text(test)
 
 
 @pytest.mark.parametrize("name", ["fsdp2-not-overlapped", "fsdp2-root-only", "ddp-slow-loader-all"])

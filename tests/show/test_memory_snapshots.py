@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from diag.api import open_run
@@ -16,7 +17,9 @@ from diag.app.html_report.render import render
 from diag.collectors.layout import RunLayout
 from diag.hang.api import triage
 from diag.hang.flight import read_dumps
+from diag.model.steps import FailedAllocation
 from diag.show.json import to_dict
+from diag.show.memory import failures_of
 from diag.show.notebook import to_html
 from diag.show.page import page_of
 from diag.show.text import print_report
@@ -57,6 +60,17 @@ def test_a_folder_of_two_ranks(tmp_path: Path) -> None:
     assert told["memory_snapshots"][0]["by_phase"][0] == {
         "name": "optimizer", "bytes": 8 * MIB, "count": 1, "share": 8 / 17,
     }  # fmt: skip
+
+
+def test_ranks_that_fail_alike_are_one_failure() -> None:
+    one = FailedAllocation(0, "rank0.pickle", 64 * MIB, "model.py:12 forward", device_free=10 * MIB)
+    elsewhere = FailedAllocation(5, "rank5.pickle", 64 * MIB, "loss.py:3 forward")
+    (alike, other) = failures_of((one, replace(one, rank=1, source="rank1.pickle", device_free=MIB), elsewhere))
+    assert "failed on ranks 0, 1, at model.py:12 forward" in plain(alike.text)
+    assert plain(alike.room) == "On rank 0, the device had 10.5 MB free."
+    assert "failed on rank 5, at loss.py:3 forward" in plain(other.text)
+    unknown = FailedAllocation(None, "a.log")
+    assert len(failures_of((unknown, unknown))) == 2, "nothing says that they are alike"
 
 
 def test_a_file_that_is_refused_is_stated(tmp_path: Path) -> None:
