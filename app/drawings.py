@@ -156,10 +156,10 @@ def _of_late_ranks(view: RunView) -> tuple[str, Drawing | None]:
     least = share(DASHBOARD.equal_ranks_share)
     if not late:
         return f"For no rank do the others wait for {least} of a step.", None
+    order = ", the worst first" if len(late) > 1 else ""
     text = (
-        "How long the others wait for a rank. "
-        f"{counted(len(late), 'row')}: the ranks that they wait for longest, at least {least} of a step. "
-        "Blank: steps that are left out of the verdict."
+        f"How long the others wait for a rank, where it is at least {least} of a step: {counted(len(late), 'rank')}"
+        f"{order}. Blank: steps that are left out of the verdict."
     )
     return text, Drawing(
         "late-ranks",
@@ -180,12 +180,13 @@ def late_ranks(view: RunView) -> list[int]:
 def _blamed_ns(view: RunView) -> dict[int, Grid]:
     """By rank and step, how long the others waited for it, for any reason; NaN in steps that do not count."""
     shares = view.result.examination.shares
-    at = [view.steps.index(step) for step in shares.numbers]
+    counts = np.isin(view.steps, shares.numbers)
+    shown = np.isin(shares.numbers, view.steps)
     blamed: dict[int, Grid] = {}
-    for by_rank in shares.blame_ns.values():
+    for by_rank in shares.blame_ns.values() if counts.any() else ():
         for rank, series in by_rank.items():
-            row = blamed.setdefault(rank, np.full(len(view.steps), np.nan))
-            row[at] = np.nan_to_num(row[at]) + series
+            row = blamed.setdefault(rank, np.where(counts, 0.0, np.nan))
+            row[counts] += series[shown]
     return blamed
 
 

@@ -30,6 +30,7 @@ CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "typese
 LAZY = True  # tests without a browser have no view that a figure could come into
 _SEEN, _PLOTLY_PX = "figures that were in view", 450
 METRIC_PX = 168  # least width of a metric's card
+_FILL_A_ROW = 4  # cards: as many share the width of the page; fewer would be wide and empty
 _LABEL_PX, _VALUE_PX, _PADDING_PX = 6.4, 20, 34  # of a character, and around them with the icon of the help
 _DELTA_COLOUR: dict[str, Literal["normal", "inverse", "off"]] = {"good": "normal", "bad": "inverse", "neither": "off"}
 
@@ -54,7 +55,7 @@ def show_metrics(*metrics: Metric) -> None:
                 delta_color=_DELTA_COLOUR[metric.more_is],
                 border=True,
                 height="stretch",
-                width=card_px(metric.label, metric.value),
+                width="stretch" if len(known) >= _FILL_A_ROW else card_px(metric.label, metric.value),
                 help=prose(metric.help),
             )
     if unknown := [metric.label.lower() for metric in metrics if metric.value == UNKNOWN]:

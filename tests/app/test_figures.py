@@ -197,7 +197,7 @@ def test_of_many_ranks_the_figures_name_those_that_the_others_wait_for(tmp_path:
     view = view_of(open_run(write_run(tmp_path / "wide", ranks=40, slow_data_ms={36: 40})))
     text, found = drawings.of_waiting(view)
     assert found is not None
-    assert "1 row: the ranks that they wait for longest".replace(" row", "\u00a0row") in text
+    assert "at least 2% of a step: 1\u00a0rank." in text
     assert found.ranks == [36]
     field = found.draw(LIGHT).data[0]
     assert "at fault ▸ rank 36" in field.y[0]

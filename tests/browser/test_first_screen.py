@@ -33,6 +33,12 @@ def bottom(target: Locator) -> float:
     return box["y"] + box["height"]
 
 
+def right(target: Locator) -> float:
+    box = target.bounding_box()
+    assert box is not None
+    return box["x"] + box["width"]
+
+
 def rank(page: Page, number: int) -> Locator:
     return page.get_by_role("option").filter(has_text=f"rank {number}")
 
@@ -53,6 +59,8 @@ def test_it_holds_the_answer_and_the_picture(browser: Browser, served: Served) -
         for target in seen:
             expect(target).to_be_visible()
             assert bottom(target) < LAPTOP
+        cards, picture = page.get_by_test_id("stMetric"), page.locator("section.picture")
+        assert right(cards.last) == pytest.approx(right(picture), abs=4), "the numbers fill the row"
         rank(page, 1).click()
         page.wait_for_url("**rank=1**")
         found.settle()
