@@ -21,7 +21,7 @@ from diag.app.ready import READY
 from diag.app.run_view import RunView
 from diag.app.theme import favicon
 from diag.app.views import live, overview
-from diag.app.views.common import show_error
+from diag.app.views.common import component, show_error
 from diag.errors import DiagError
 
 # The first screen of a laptop holds the answer: Streamlit's own margins take a quarter of it.
@@ -36,6 +36,7 @@ _COMPACT = """<style>
 [data-testid="stMain"] label * {
   white-space: normal; overflow: visible; text-overflow: clip; overflow-wrap: anywhere;
 }
+.js-plotly-plot:focus-visible { outline: 2px solid currentColor; outline-offset: 2px; }
 @media (max-width: 640px) {
   [data-testid="stMainBlockContainer"] { padding: 3.5rem 1rem 3rem; }
   [data-testid="stMain"] h1 { font-size: 1.5rem; }
@@ -96,6 +97,7 @@ def main() -> None:
             baseline = _chosen_baseline(root, state.path, runs)
     begin = time.process_time()
     shown.run()
+    component("figures")(key="figures", data=None)
     if state is not None:
         if live.redrawn():
             charge(state.path, time.process_time() - begin)

@@ -8,6 +8,9 @@ export default function ({ data, parentElement, setTriggerValue }) {
   if (!box) {
     box = document.createElement("div");
     box.className = "later";
+    box.tabIndex = 0; // reached by keyboard it comes into view, and the figure gets the focus
+    box.setAttribute("role", "img");
+    box.setAttribute("aria-label", "A figure that is drawn when it is in view");
     parentElement.append(box);
   }
   box.style.height = `${data.height}px`;

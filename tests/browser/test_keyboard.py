@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from diag.serve.server import SAMPLES
 from tests.app.runs import write_run
 from tests.app.served import Served, dashboard
 from tests.browser.chromium import Visit, visit
@@ -117,4 +118,70 @@ def test_the_evidence_is_folded_and_unfolded(browser: Browser, served: Served) -
         expect(inside).to_be_hidden()
         page.keyboard.press("Enter")
         expect(inside).to_be_visible()
+        assert found.complaints == []
+
+
+def in_tree(page: Page, figure: str) -> tuple[int, int]:
+    """Of a figure in the accessibility tree of the browser: the place of the mark that was reached, and how many marks
+    it has. The protocol tells numbers alone: what is said about the mark is ``aria-valuetext``."""
+    nodes = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
+    (found,) = (
+        node
+        for node in nodes
+        if node.get("role", {}).get("value") == "slider" and figure in node.get("name", {}).get("value", "")
+    )
+    most = next(each["value"]["value"] for each in found["properties"] if each["name"] == "valuemax")
+    return found["value"]["value"], most
+
+
+def test_a_figure_says_by_keyboard_what_the_pointer_sees(browser: Browser, served: Served) -> None:
+    with visit(browser, height=600) as found:
+        page = found.page
+        found.open(served.at("?run=two"), until="Every step of rank")
+        bars = page.get_by_role("slider", name="for every step of rank 1")
+        # It is drawn when one comes to its place, and has the focus then.
+        expect(page.locator(".st-key-later-history .later")).to_have_count(1)
+        page.evaluate("""() => addEventListener("focusin", event => {
+            window.reached ||= event.composedPath()[0].matches(".later, .js-plotly-plot");
+        })""")
+        for _ in range(_MOST_TABS):
+            page.keyboard.press("Tab")
+            if page.evaluate("window.reached"):
+                break
+        expect(bars).to_be_focused()
+        page.keyboard.press("ArrowRight")
+        expect(bars).to_have_attribute("aria-valuenow", "1")
+        page.keyboard.press("ArrowRight")
+        expect(bars).to_have_attribute("aria-valuenow", "2")
+        expect(bars).to_have_attribute("aria-valuetext", re.compile("^1, .*compute: .* ms.*data wait: .* ms"))
+        assert in_tree(page, "for every step of rank 1") == (2, 12)
+        expect(page.locator(".hoverlayer").get_by_text("compute :").first).to_be_visible()
+        page.keyboard.press("Enter")
+        page.wait_for_url("**step=1")
+        found.settle()
+        expect(bars).to_be_focused()
+        page.keyboard.press("End")
+        expect(bars).to_have_attribute("aria-valuenow", "12")
+        assert found.complaints == []
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("path", ["", "memory", "input", "collectives", "kernels", "what-if", "compare", "history"])
+def test_every_figure_of_a_page_can_be_read(browser: Browser, path: str) -> None:
+    with dashboard(SAMPLES) as served, visit(browser, height=4000) as found:
+        found.open(
+            served.at(f"{path}?run=fsdp2-straggler-rank0"),
+            until="of 2 ranks" if not path else "fsdp2-straggler-rank0 ·",
+        )
+        page = found.page
+        expect(page.locator(".later")).to_have_count(0)
+        found.settle()
+        figures = page.locator(".js-plotly-plot")
+        expect(page.locator(".js-plotly-plot[role=slider]")).to_have_count(figures.count())
+        for figure in figures.all():
+            figure.focus()
+            page.keyboard.press("ArrowRight")
+            expect(figure).not_to_have_attribute("aria-valuetext", re.compile("^(Arrow keys.*)?$"))
+            name, most = (figure.get_attribute(each) or "" for each in ("aria-label", "aria-valuemax"))
+            assert in_tree(page, name) == (1, int(most))
         assert found.complaints == []
