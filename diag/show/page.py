@@ -263,7 +263,7 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
             _card(finding, place_of(result, finding, rank), whole) for finding in result.examination.findings
         ),
         basis=" ".join(filter(None, (_basis(coverage), doubts(result.verdict)))),
-        notes=(*(f"{sentence(note)}." for note in coverage.notes), *policy.notes()),
+        notes=(*policy.notes(), *(f"{sentence(note)}." for note in coverage.notes)),
         not_found=result.examination.not_found,
         not_looked=_not_looked(coverage),
         gaps=coverage.skipped[: PAGE.most_gaps],

@@ -49,7 +49,7 @@ class Page(Topic, name="page"):
         0.001, "fraction", "chosen", "of the step: a part that is smaller in both runs has no row in their comparison"
     )
     most_other_findings = threshold(2, "findings", "chosen", "with a line of an answer: those that cost most")
-    most_notes_in_short = threshold(2, "notes", "chosen", "printed with an answer")
+    most_notes_in_short = threshold(3, "notes", "chosen", "printed with an answer")
     rows_to_do = threshold(2, "rows", "chosen", "of an answer: what to do, in as many whole sentences as fit")
     rows_of_advice = threshold(2, "rows", "chosen", "of an answer: a change, and what it saves and costs")
     most_stalls = threshold(8, "stalls", "chosen", "on a page")

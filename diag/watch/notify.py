@@ -34,6 +34,7 @@ if not all(sender.add(url) for url in message["urls"]):
 sent = sender.notify(title=message["title"], body=message["body"], notify_type=message["type"])
 sys.exit(0 if sent else 4)
 """
+_WHY_NOT_RUN = {126: "the shell may not execute it", 127: "the shell does not find it"}
 _WHY = {3: "Apprise does not know an address", 4: "the service did not take the message"}
 _TYPES = {"critical": "failure", "warning": "warning", "info": "success"}
 
@@ -122,7 +123,7 @@ class Notifier:
         if self._command:
             for event in events:
                 content = f"{json.dumps(event.to_dict())}\n".encode()
-                self._start("--on-event", ["/bin/sh", "-c", self._command], content, {})
+                self._start("--on-event", ["/bin/sh", "-c", self._command], content, _WHY_NOT_RUN)
         if self._urls:
             body = "\n".join(event.text for event in events)
             title = f"diag: {Path(worst.run).name}: {worst.kind}"

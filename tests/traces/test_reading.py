@@ -295,7 +295,7 @@ def test_the_rank_by_header_by_name_and_by_option(tmp_path: Path) -> None:
     assert sorted(tables.ranks) == [0, 1, 5]
     assert sum("no rank in the file" in gap.reason for gap in tables.gaps) == 2
     done = diag("analyze", paths[1], "--rank", f"{paths[1]}=3")
-    assert "\n   3 " in done.stdout
+    assert "\nrank 3 " in done.stdout
     assert diag("analyze", paths[1], "--rank", "3").returncode == 2
 
 

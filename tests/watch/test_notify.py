@@ -48,6 +48,7 @@ def test_a_command_gets_the_event_as_json(tmp_path: Path) -> None:
 
 def test_a_command_that_fails_is_said_once() -> None:
     assert told([STUCK, STUCK], "exit 7") == ["--on-event: the message was not delivered (exit code 7)"]
+    assert told([STUCK], "./no-such-file") == ["--on-event: the message was not delivered (the shell does not find it)"]
 
 
 def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
