@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from diag.ended.codes import signal_name
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, WAS_ASKED, FaultClass, LogPattern, confirms, of
 from diag.hang.classes.launchers import ENDS
@@ -111,6 +113,20 @@ def _shell(number: int) -> LogPattern:
 _UCX = r"(?:\[(?P<host>[^:\]\s]+):(?P<pid>\d+)\s*:\d+:\d+\] )?"
 # The handlers of glog, in Caffe2, Paddle and torchcomms, and of Abseil, in JAX and libtpu
 _GLOG = r"\*\*\* {} (?:\(@(?:0x[0-9a-f]+|\(nil\))\)(?:, see \S+)? )?received by PID \d+"
+# Commands that concern the host of the prompt before them
+_STARTED_HERE = (
+    "python",
+    "torchrun",
+    "accelerate ",
+    "deepspeed ",
+    "bash ",
+    "sh ",
+    "./",
+    "dmesg",
+    "sudo ",
+    "CUDA_",
+    "NCCL_",
+)
 _WORDS = {
     9: "Killed",
     7: "Bus error",
@@ -351,10 +367,7 @@ CLASSES = (
             **ENDS,
             "host-told": confirms(
                 (
-                    ":~",
-                    *(f":/{folder}" for folder in ("workspace", "root", "home", "data", "mnt", "app")),
-                    "]$ ",
-                    "]# ",
+                    *(f"{end} {command}" for end in "$#" for command in _STARTED_HERE),
                     "Running on node",
                     "Running on host",
                     "ostname",
@@ -365,8 +378,8 @@ CLASSES = (
                 # A prompt before a command that starts processes on this host alone, else what job scripts echo
                 r"^(?:\([\w.-]{1,40}\) ){0,2}(?:\[[\w.-]{1,40}@(?P<host>[\w-]{1,63})[\w.-]{0,200} [^\]\n]{1,80}\]|"
                 r"[\w.-]{1,40}@(?P<prompt>[\w-]{1,63})[\w.-]{0,200}:[~/][^$#\n]{0,200})[$#] "
-                r"(?!.*(?:mpi(?:run|exec)|srun|sbatch|salloc|hostfile|nnodes|num_machines|pdsh|horovodrun|kubectl|"
-                r"\bray\b|\bssh\b|docker))|"
+                rf"(?={'|'.join(map(re.escape, _STARTED_HERE))})(?!.*(?:mpi(?:run|exec)|srun|sbatch|salloc|hostfile|"
+                r"nnodes|num_machines|pdsh|horovodrun|kubectl|\bray\b|\bssh\b|docker))|"
                 r"^Running on (?:node|host)s?:? {1,4}(?P<node>[\w.-]{1,253})\s*$|"
                 r"^(?:Hostname|hostname|HOSTNAME|SLURMD_NODENAME)\s{0,4}[:=] {0,4}(?P<named>[\w.-]{1,253})\s*$|"
                 r"Job was executed on host\(s\) <(?:\d+\*)?(?P<executed>[\w.-]{1,253})>, in queue",
