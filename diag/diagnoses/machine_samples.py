@@ -15,7 +15,7 @@ from diag.model.steps import Evidence, Finding
 from diag.rundir.machines import Machine, Machines, Rates, counter_of, machines_of
 
 from .comm_cause import SLOW_LINK
-from .memory_pressure import peaks_of
+from .memory_pressure import peaks as peaks_of_run
 from .subject import Subject
 
 # Counters of ``diag.collectors.machine`` without their device. What counts no trouble is left out: bytes, rates, sizes.
@@ -142,7 +142,7 @@ def _held_by_others(subject: Subject, machine: Machine, host: str) -> list[Evide
     """Memory in use on a host's GPUs that is not in the peaks of PyTorch's allocators; nothing where a GPU may have no
     rank."""
     used = {name: value for name, value in machine.last.items() if _MEMORY_USED.fullmatch(name)}
-    peaks = [peak.reserved for peak in peaks_of(subject.tables) if subject.host_of(peak.rank) == host]
+    peaks = [peak.reserved for peak in subject.once(peaks_of_run) if subject.host_of(peak.rank) == host]
     if not used or len(used) != len(peaks):
         return []
     outside = sum(used.values()) - sum(peaks)

@@ -28,11 +28,15 @@ def peaks_of(tables: Tables) -> list[Peak]:
     return [Peak(row.rank, row.peak, row.capacity, row.retries or 0) for row in rank_peaks(tables).rows if row.capacity]
 
 
+def peaks(subject: Subject) -> list[Peak]:
+    return peaks_of(subject.tables)
+
+
 def find(subject: Subject) -> list[Finding]:
-    held = peaks_of(subject.tables)
-    peaks = {peak.rank: peak.reserved / peak.capacity for peak in held}
+    held = subject.once(peaks)
+    used = {peak.rank: peak.reserved / peak.capacity for peak in held}
     retries = {peak.rank: peak.retries for peak in held}
-    full = tuple(rank for rank, peak in peaks.items() if peak >= MEMORY_USE.near_full_share)
+    full = tuple(rank for rank, part in used.items() if part >= MEMORY_USE.near_full_share)
     facts = subject.once(workload)
     retried = tuple(rank for rank, count in retries.items() if count > 0)
     findings = []
@@ -63,7 +67,7 @@ def find(subject: Subject) -> list[Finding]:
                 Severity.WARN,
                 full,
                 tuple(
-                    Evidence(f"rank {r}, peak reserved", round(peaks[r], 4), "share", peak_of(r))
+                    Evidence(f"rank {r}, peak reserved", round(used[r], 4), "share", peak_of(r))
                     for r in full[: FINDINGS.ranks_as_evidence]
                 ),
                 "Leave headroom: smaller batches."
@@ -86,7 +90,7 @@ def _finding(
 
 
 def cannot_look(subject: Subject) -> str:
-    return "" if peaks_of(subject.tables) else why_unknown(subject.tables)
+    return "" if subject.once(peaks) else why_unknown(subject.tables)
 
 
 def why_unknown(tables: Tables) -> str:

@@ -12,7 +12,7 @@ from diag.tables.efficiency import totals
 from diag.tables.recompute import recomputed
 from diag.tables.work import work_of
 
-from .memory_pressure import Peak, peak_of, peaks_of, why_unknown
+from .memory_pressure import Peak, peak_of, peaks, why_unknown
 from .subject import Column, Diagnosis, Subject, ranks_text, settings_of_run
 
 ID = "recompute-with-memory-free"
@@ -69,7 +69,7 @@ def cannot_look(subject: Subject) -> str:
 
 
 def _fullest(subject: Subject) -> Peak | None:
-    return max(peaks_of(subject.tables), key=lambda peak: peak.reserved / peak.capacity, default=None)
+    return max(subject.once(peaks), key=lambda peak: peak.reserved / peak.capacity, default=None)
 
 
 def _recomputed(subject: Subject) -> tuple[float, str]:
