@@ -155,7 +155,15 @@ class Shares(Struct, frozen=True, dict=True):
 
     def culprits(self, cost: Cost) -> Culprits:
         """The ranks that are late because of this cost, if they are always the same."""
-        return find_culprits(self.blame_ns.get(cost, {}), self.dur_ns, len(self.ranks), self.noise.of(cost))
+        if cost not in self._culprits:
+            late = self.blame_ns.get(cost, {})
+            self._culprits[cost] = find_culprits(late, self.dur_ns, len(self.ranks), self.noise.of(cost))
+        return self._culprits[cost]
+
+    @cached_property
+    def _culprits(self) -> dict[Cost, Culprits]:
+        """Those that were asked for: of thousands of ranks, finding them takes most of a second."""
+        return {}
 
     def charged(self, cost: Cost, ranks: Collection[int]) -> Series:
         """The part of a cost that is charged to these ranks, per step: how long the others waited for them because of
