@@ -48,7 +48,7 @@ def _bars(view: RunView, theme: Theme) -> Data:
     return {
         "kind": "bars",
         "title": drawing.lead,
-        "rest": drawing.rest,
+        "rest": drawing.rest + _why_longer(view, float(totals.max(initial=0.0))),
         "parts": [[part.value, theme.part[part], ink_on(theme.part[part])] for part in parts],
         "rows": [
             {
@@ -63,6 +63,14 @@ def _bars(view: RunView, theme: Theme) -> Data:
         ],
         "end": float(totals.max(initial=0.0)),
     }
+
+
+def _why_longer(view: RunView, longest_ms: float) -> str:
+    """Where a rank's own step is clearly longer than the step of the verdict, why."""
+    step_ns = numbers_of(view.result).get(STEP_TIME)
+    if step_ns is None or longest_ms * MS <= (1 + DASHBOARD.full_scale_share) * step_ns:
+        return ""
+    return f"; some begin early and wait: the critical path takes {duration(step_ns)}"
 
 
 def _about(rank: int, view: RunView, ms: Mapping[Part, float]) -> str:

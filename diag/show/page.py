@@ -553,7 +553,8 @@ def _step_help(result: Result) -> str:
         else ("Warm-up and steps in profiler windows do not count")
     )
     return (
-        "Mean of the counted steps, each from the first rank's begin to the last rank's end. "
+        "Mean of the counted steps, each from the begin of its critical path to the last rank's end: a rank that "
+        "begins earlier, and waits, does not make it longer. "
         f"{inside}. The headline, shares and gains are of this mean; the median is {median}."
     )
 

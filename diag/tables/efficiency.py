@@ -201,7 +201,7 @@ def token_rate(tokens: float, dur_ns: float) -> float:
 
 def tokens_of(tables: Tables, attribution: Attribution) -> tuple[int, ...] | str:
     """Tokens of all ranks in each counted step, or the reason why they are unknown. A run's rate is their sum over the
-    sum of the steps' durations, each from the first rank's begin to the last rank's end."""
+    sum of the steps' durations, each from the begin of its critical path to the last rank's end."""
     axes = tables.manifest.mesh if tables.manifest is not None else {}
     shared = [axis for axis in axes if not axis.startswith("dp")]
     if shared:

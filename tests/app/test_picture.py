@@ -15,6 +15,7 @@ from diag.app.theme import LIGHT
 from diag.serve.server import SAMPLES
 from diag.show.page import STEP_TIME, advice_of, numbers_of
 from diag.summaries import open_summaries
+from diag.words.formatting import duration
 from tests.app.runs import write_run
 from tests.app.shown import shown
 from tests.many_ranks import Job, write_summaries
@@ -35,6 +36,15 @@ def test_bars_are_the_steps_of_the_ranks_and_mark_who_is_at_fault(slow_rank_1: P
     assert [(row["rank"], row["fault"]) for row in data["rows"]] == [(0, False), (1, True)]
     for row in data["rows"]:
         assert sum(row["ms"]) == pytest.approx(row["total"], rel=0.01)
+
+
+def test_it_says_why_a_rank_takes_longer_than_the_step(slow_rank_1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a trace the ranks begin a step at different times, and its critical path begins with a late one's."""
+    view = view_of(open_run(slow_rank_1))
+    assert "critical path" not in drawn(view)["rest"]
+    step_ns = drawn(view)["end"] * 1e6 / (1.05 + DASHBOARD.full_scale_share)
+    monkeypatch.setattr("diag.app.picture.numbers_of", lambda result: {STEP_TIME: step_ns})
+    assert drawn(view)["rest"].endswith(f"; some begin early and wait: the critical path takes {duration(step_ns)}")
 
 
 def test_a_predicted_step_is_drawn_only_where_it_was_predicted(tmp_path: Path) -> None:
