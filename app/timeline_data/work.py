@@ -22,7 +22,12 @@ def work_words(work: str) -> str:
     """The displayed name of a kind of work, one of WORK."""
     if work in set(Category):
         return words(Category(work))
-    return _WORDS.get(KernelKind(work), work) if work in set(KernelKind) else work.replace("_", "-")
+    return kind_words(KernelKind(work)) if work in set(KernelKind) else work.replace("_", "-")
+
+
+def kind_words(kind: KernelKind) -> str:
+    """The displayed name of a kind of kernel or operator. A copy of that kind may stay on its device."""
+    return _WORDS.get(kind, kind.value)
 
 
 def work_colours(theme: Theme) -> list[str]:

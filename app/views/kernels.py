@@ -13,7 +13,7 @@ from diag.app.markup import label, plain
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.timeline_data.work import colour_of, work_words
+from diag.app.timeline_data.work import colour_of, kind_words
 from diag.app.views.common import (
     beyond_summaries,
     bullets,
@@ -204,7 +204,7 @@ def kernels(table: KernelTable, theme: Theme) -> go.Figure:
             x=[row.total_ns / steps / MS for _, row in bars],
             y=[at for at, _ in bars],
             orientation="h",
-            name=work_words(kind),
+            name=kind_words(kind),
             marker={"color": colour_of(kind, theme), "line": {"width": 0}},
             customdata=[
                 [label(row.name), label(row.operator) or "no operator known", share(row.share), f"{row.count:,}"]

@@ -41,6 +41,13 @@ def test_the_tables_hold_diags_numbers(tmp_path: Path, monkeypatch: pytest.Monke
     assert plain("kernels are compute-bound above") in text(test)
 
 
+def test_a_copy_of_an_operator_is_not_called_one_between_host_and_device() -> None:
+    """On a CPU ``aten::copy_`` copies within the host's memory."""
+    found = open_run(SAMPLES / "fsdp2-slow-link-rank1").breakdowns
+    names = {bar.name for bar in figures.kernels(found.kernels, LIGHT).data}
+    assert {"copy", "gemm", "other compute"} <= names
+
+
 def test_figures_add_up_to_the_tables(tmp_path: Path) -> None:
     found = two_ranks(tmp_path).breakdowns
     drawn = figures.kernels(found.kernels, LIGHT)
