@@ -90,7 +90,8 @@ def test_a_row_has_the_numbers_of_the_analysis(folder: Path) -> None:
     state, result = state_of(folder / "slow"), open_run(folder / "slow")
     cells = cells_of(row_of(state, result))
     assert cells["class"] == "data-bound, critical"
-    assert (cells["culprit"], cells["cause"]) == ("rank 1", result.verdict.cause)
+    assert result.cause is not None
+    assert (cells["culprit"], cells["cause"]) == ("rank 1", result.cause.title)
     assert (cells["step time ms"], cells["last 20 steps ms"]) == (pytest.approx(105e6), None)
     assert cells["tokens/s"] == round(numbers_of(result)["Tokens per second"] or 0)
     assert cells["MFU"] is None
