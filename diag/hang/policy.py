@@ -219,6 +219,7 @@ class HangAnswer(Topic, name="hang-answer"):
     quoted_chars = threshold(160, "characters")
     most_evidence = threshold(10, "rows")
     lines_of_advice = threshold(8, "lines", "chosen", "of a file that holds nothing but a warning about speed")
+    lines_before_advice = threshold(1, "lines", "chosen", "before that warning: the file that it comes from")
     most_lines_of_rule = threshold(6, "lines")
     most_frames = threshold(12, "frames")
     most_commands = threshold(4, "commands")

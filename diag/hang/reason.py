@@ -234,13 +234,16 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
 
 
 def _only_about_speed(job: JobLogs) -> bool:
-    """Whether the text is nothing but DDP's advice about speed, which it prints after a backward pass."""
+    """Whether the text is nothing but DDP's advice about speed, which it prints in the first backward pass. Where the
+    start of a training comes before it and no step after it, the training may hang there."""
     ends = {line.path: line.number for line in job.logs.last_lines}
     hits = [hit for hit in job.hits if hit.name not in _ADVICE]
     advice = [hit.line for hit in job.named(*_ADVICE)]
     near = all(ends.get(line.path, 0) - line.number <= HANG_ANSWER.lines_of_advice for line in advice)
     short = all(end <= HANG_ANSWER.lines_of_advice for end in ends.values())
-    return bool(advice) and not hits and near and short
+    begins = {line.path: line.number for line in reversed(advice)}
+    alone = all(number <= HANG_ANSWER.lines_before_advice + 1 for number in begins.values())
+    return bool(advice) and not hits and near and short and alone
 
 
 def _of_a_test(job: JobLogs) -> str:
