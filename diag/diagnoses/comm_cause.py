@@ -28,7 +28,7 @@ from diag.words import sentences
 
 from .contended_host import queued
 from .costs import Cost
-from .culprits import Culprits, find_culprits
+from .culprits import Culprits, Series, find_culprits
 from .missing_ranks import missing_ranks
 from .shares import crowd_of
 from .subject import Subject, ranks_text, settings_of_run
@@ -127,13 +127,17 @@ def _late_results(subject: Subject) -> Culprits:
     # gloo moves bytes on the host's cores. Where ranks wait for a core, gloo's threads do too, and it is chance which
     # rank is delayed. Next to another process, tails of 11 to 30 ms a step came with 5 to 10 ms of waiting; alone,
     # 1.5 ms [measured].
-    waits = [] if shares.on_device else [float(queued_ns.mean()) for queued_ns in queued(subject).values()]
-    crowding = max(waits, default=0.0)
+    waits = [] if shares.on_device else list(queued(subject).values())
+    crowding = max((float(queued_ns.mean()) for queued_ns in waits), default=0.0)
 
-    def later_by(noise_ns: int) -> Culprits:
+    def later_by(noise_ns: int | Series) -> Culprits:
         return find_culprits(shares.tail_ns, shares.dur_ns, len(shares.ranks), noise_ns)
 
-    late = later_by(max(shares.noise.late_ns, round(COMMUNICATION.tail_over_queueing * crowding)))
+    # By step as well: where other work comes and goes, tails of 27 to 40 ms came in the five steps of eleven with 8 to
+    # 21 ms of that waiting, and hardly any in the others [a healthy pair beside another job].
+    each_ns = COMMUNICATION.tail_over_queueing * np.max(waits, axis=0) if waits else 0.0
+    usual_ns = max(shares.noise.late_ns, round(COMMUNICATION.tail_over_queueing * crowding))
+    late = later_by(np.maximum(usual_ns, each_ns))
     if late.ranks or not crowding:
         return late
     # A chance delay does not recur in every step. For ranks that shared their cores, with and without another process,

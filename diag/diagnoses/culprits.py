@@ -36,9 +36,9 @@ class Culprits(Struct, frozen=True):
     stood_still: tuple[int, ...] = ()
 
 
-def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int, noise_ns: int = 0) -> Culprits:
+def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int, noise_ns: int | Series = 0) -> Culprits:
     """``late_ns[rank]``: per step, how long others waited for the rank. ``ranks``: how many could have been late.
-    ``noise_ns``: a rank that is later than the others by less in a step is not late."""
+    ``noise_ns``: a rank that is later than the others by less in a step is not late; one number, or one a step."""
     total = float(dur_ns.sum())
     if not late_ns or total <= 0:
         return Culprits((), 0.0, (0, 0), 1.0)
@@ -50,7 +50,9 @@ def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int, noi
     )
 
 
-def _proven_culprits(names: Sequence[int], late: Series, dur_ns: Series, ranks: int, noise_ns: int) -> Culprits:
+def _proven_culprits(
+    names: Sequence[int], late: Series, dur_ns: Series, ranks: int, noise_ns: int | Series
+) -> Culprits:
     total = float(dur_ns.sum())
     worst_each = late.max(axis=0)
     share = float(worst_each.sum()) / total

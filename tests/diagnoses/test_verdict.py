@@ -289,6 +289,20 @@ def test_a_late_result_on_a_crowded_host_is_no_slow_link() -> None:
     assert crowded.culprit_ranks == ()
 
 
+def test_late_results_in_the_crowded_steps_alone_are_no_slow_link() -> None:
+    """Other work comes and goes: late by 32 ms in every second step, in which a rank waits 10 ms for a core."""
+
+    def tail(step: int, rank: int) -> int:
+        return 4 * MS if rank == 1 and step % 2 else 0
+
+    apart = Plan(ranks=2, steps=36, tail=tail, queued=lambda step, rank: 0 if step % 2 else 10 * MS)
+    link = analyze(simulate(apart)).verdict
+    assert (link.cause, link.culprit_ranks) == ("slow-link", (1,))
+    together = analyze(simulate(replace(apart, queued=lambda step, rank: 10 * MS if step % 2 else 0))).verdict
+    assert together.cause != "slow-link"
+    assert together.culprit_ranks == ()
+
+
 def test_late_results_that_are_little_of_the_communication_are_no_slow_link() -> None:
     """Each collective takes 6 ms on all ranks, and its result comes 2 ms later on one of them."""
     plan = Plan(ranks=2, steps=36, transfer_ns=6 * MS, tail=lambda step, rank: 2 * MS if rank == 1 else 0)
