@@ -23,7 +23,8 @@ _OF_THE_GROUP = (
     "failed to synchronize", "Gloo connectFullMesh failed", "gloo/transport", "Horovod has been shut down",
     "HorovodInternalError", "Horovod detected that one or more processes", "Collective ops is aborted by",
     "DEADLINE_EXCEEDED", "heartbeat timeout", "stopped sending heartbeats", "ActorDiedError", "The actor died",
-    "Failed to meet rendezvous", "failed to connect to all addresses",
+    "Failed to meet rendezvous", "failed to connect to all addresses", "See root cause above",
+    "See stack trace for root cause", "for the root cause",
 )  # fmt: skip
 # These messages also come from other connections of the rank: to a data server, or to its DataLoader's workers.
 _OF_ANY_CONNECTION = (
@@ -32,7 +33,7 @@ _OF_ANY_CONNECTION = (
 )  # fmt: skip
 
 _PREFIX = re.compile(r"^\[rank\d{1,7}\]: ?")
-_BEGIN = "Traceback (most recent call last)"
+TRACEBACK = "Traceback (most recent call last)"
 _GROUP = re.compile(r"^  (?:\+ Exception Group (?=Traceback \()|\| )")
 _ERROR = re.compile(r"^(?P<name>[A-Za-z_][\w.<>]{0,200})(?:(?P<colon>:) ?(?P<message>.*))?$")
 _JOINS = (
@@ -132,7 +133,7 @@ def shortened(text: str, most: int | None = None) -> str:
 def chain_of(text: str) -> Chain | None:
     """The chain of the last traceback in a text. Tracebacks of an interpreter that ends anyway do not count."""
     chain = None
-    if _BEGIN not in text:  # true of most logs, of which there may be thousands
+    if TRACEBACK not in text:  # true of most logs, of which there may be thousands
         return None
     for errors in _chains(_lines(text)):
         chain = Chain(errors)
@@ -160,7 +161,7 @@ def _chains(lines: list[str]) -> Iterator[tuple[Raised, ...]]:
     at = 0
     while at < len(lines):
         line = lines[at]
-        if not line.startswith((_BEGIN, f"Original {_BEGIN}")):
+        if not line.startswith((TRACEBACK, f"Original {TRACEBACK}")):
             before = line if line.strip() else before
             at += 1
             continue
@@ -190,6 +191,10 @@ def _error_of(lines: list[str], at: int) -> tuple[int, Raised | None]:
     if match is None:
         return at + 1, None
     message = (match["message"] or "").strip()
+    if message.startswith(TRACEBACK):  # torch before 1.2: the text of a DataLoader's worker is the message
+        after, inner = _error_of(lines, at + 1)
+        if inner is not None:
+            return after, inner
     if match["colon"] and not message and at + 1 < len(lines):
         message = lines[at + 1].strip()
     return at + 1, Raised(match["name"], message, line=at + 1)

@@ -9,6 +9,22 @@ from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPat
 
 _HARDWARE = ("ECC error", "fallen off", "hardware stack error", "NVLink error", "nvlink error")
 
+# What CUDA's own function says about an error: texts that mean nothing else
+_ERROR_TEXTS = (
+    "peer access is not supported between these two devices",
+    "an illegal memory access was encountered",
+    "device-side assert triggered",
+    "unspecified launch failure",
+    "no kernel image is available for execution on the device",
+    "an illegal instruction was encountered",
+    "the launch timed out and was terminated",
+    "the provided PTX was compiled with an unsupported toolchain",
+    "OS call failed or operation not supported on this OS",
+    "mapping of buffer object failed",
+    "invalid device context",
+)
+
+
 # Calls of the CUDA and HIP runtimes, by the beginnings of their names
 
 
@@ -47,9 +63,17 @@ _DEVICES = (
                 "The GPU[ at {bus_id}] no longer answers on the PCI bus.",
             ),
             "uncorrectable-ecc": LogPattern(
-                ("uncorrectable ECC error", "Uncorrectable ECC error"),
-                r"(?:\[Rank (?P<pg_rank>\d+)\].*?)?[Uu]ncorrectable ECC error(?!s?\s*(?:count\s*)?:\s*0\b)",
-                "any; CUDA error text, NVML",
+                (
+                    "uncorrectable ECC error",
+                    "Uncorrectable ECC error",
+                    "CUDA_ERROR_ECC_UNCORRECTABLE",
+                    "cudaErrorECCUncorrectable",
+                ),
+                r"(?:(?:\[Rank (?P<pg_rank>\d+)\]|\b(?:device ordinal|CUDA device|[Dd]evice|GPU|CUDA:) ?#?"
+                r"(?P<gpu>\d{1,3})\b(?!:[0-9a-fA-F]{2})).*?)?"
+                r"(?:[Uu]ncorrectable ECC error(?!s?\s*(?:count\s*)?:\s*0\b)|CUDA_ERROR_ECC_UNCORRECTABLE|"
+                r"cudaErrorECCUncorrectable)",
+                "any; CUDA error text, NVML; with the device's number: XLA, TensorFlow, stream_executor",
                 "The GPU's memory returned an uncorrectable error.",
             ),
             "nvlink-error": LogPattern(
@@ -120,6 +144,16 @@ _DEVICES = (
                 "--ipc=host), and with all GPUs of the job visible to each. NCCL_P2P_DISABLE=1 confirms it.",
                 "If it is confirmed: compare driver and runtime, and look for an IOMMU in the way (iommu=pt).",
             ),
+            ("peer access is not supported", "PeerAccessUnsupported", "PEER_ACCESS_UNSUPPORTED"): (
+                "These GPUs have no direct path: `nvidia-smi topo -p2p r` on {host} shows which pairs have one. Turn "
+                "the program's own peer access off, or NCCL's with NCCL_P2P_DISABLE=1.",
+                "Where they should have one: an IOMMU or ACS is in the way (iommu=pt), or a virtual machine hides it.",
+            ),
+            ("system not yet initialized", "ystemNotReady", "SYSTEM_NOT_READY"): (
+                "GPUs behind NVSwitch need the fabric manager: `systemctl status nvidia-fabricmanager` on {host}, and "
+                "`nvidia-smi -q | grep -A4 Fabric`; its version has to be the driver's.",
+                "In a virtual machine or a container the host has to run it, for all GPUs of the fabric.",
+            ),
         },
         rules_out={
             "net_connection_lost": "connections close when the process that met the error ends",
@@ -141,6 +175,26 @@ _DEVICES = (
                 "CUDA reports: {error}.",
                 unless=("out of memory", *_HARDWARE),
             ),
+            "runtime-error-text": LogPattern(
+                _ERROR_TEXTS,
+                r"(?:\b(?:CUDA device ordinal|device ordinal|CUDA:) ?(?P<gpu>\d{1,3})\b.*?)?"
+                r"(?:\b(?P<name>cudaError(?!_t)[A-Z]\w+|CUDA_ERROR_[A-Z_]+)\b(?!\())?[^\n]{0,40}?(?P<error>"
+                + "|".join(_ERROR_TEXTS)
+                + ")",
+                "CUDA 10+; the texts of cudaGetErrorString, driver_types.h, as any program prints them",
+                "CUDA reports[ {name}]: {error}.",
+                support=NAMES_AN_EFFECT,
+                unless=("out of memory", "arning", "WARN", *_HARDWARE),
+            ),
+            "synapse-status": LogPattern(
+                ("synStatus", "Device acquire failed", "synDeviceAcquire"),
+                r"\bsynStatus(?:=synStatus)?[ =]{1,3}(?P<number>\d+) \[(?P<error>[^\]\n]{1,80})\]|"
+                r"(?P<call>synDeviceAcquire)\([^\n]{0,80}failed|Device acquire failed",
+                "SynapseAI 1.5+, of Gaudi; habana_frameworks, HCCL's demo",
+                "A call of Synapse, the runtime of Gaudi, failed[ with status {number} ({error})][: {call}].",
+                support=NAMES_AN_EFFECT,
+                unless=("out of memory", "Out of memory"),
+            ),
             "library-status": LogPattern(
                 ("cuDNN error: ", "MIOpen Error: ", "miopenStatus"),
                 r"cuDNN error: (?P<error>CUDNN_STATUS_\w+)|\b(?P<status>miopenStatus(?!Success)\w+)",
@@ -150,9 +204,10 @@ _DEVICES = (
                 unless=("out of memory",),
             ),
             "nccl-unhandled": LogPattern(
-                ("unhandled cuda error",),
-                r"NCCL error in: [^\n]*?, unhandled cuda error",
-                "torch 1.4+; torch/csrc/distributed/c10d/NCCLUtils.hpp",
+                ("unhandled cuda error", "nhandledCudaError", "UNHANDLED_CUDA_ERROR"),
+                r"(?i:nccl)[^\n]{0,300}?(?:unhandled cuda error|UnhandledCudaError|UNHANDLED_CUDA_ERROR)",
+                "all, by ncclGetErrorString; torch/csrc/distributed/c10d/NCCLUtils.hpp, torch/csrc/cuda/nccl.cpp, "
+                "Paddle's NCCLTools.h, vLLM's pynccl_wrapper.py, cupy_backends/cuda/libs/nccl.pyx",
                 "A CUDA call of NCCL failed, and which one is not printed.",
                 support=SUGGESTS,
             ),
@@ -206,13 +261,24 @@ _DEVICES = (
                     "Failed to CUDA host alloc",
                     "invalid device ordinal",
                     "no GPUs found",
+                    "system not yet initialized",
+                    "ystemNotReady",
+                    "SYSTEM_NOT_READY",
+                    "unsupported display driver / cuda driver combination",
+                    "forward compatibility was attempted on non supported HW",
+                    "device(s) is/are busy or unavailable",
+                    "all CUDA-capable devices are busy or unavailable",
                 ),
                 r"(?P<error>Unexpected error from cudaGetDeviceCount\(\)|The NVIDIA driver on your system is too old|"
                 r"Found no NVIDIA driver on your system|CUDA driver version is insufficient for CUDA runtime version|"
                 r"no CUDA-capable device is detected|CUDA driver initialization failed|Failed to CUDA host alloc|"
+                r"system not yet initialized|cudaErrorSystemNotReady|CUDA_ERROR_SYSTEM_NOT_READY|"
+                r"system has unsupported display driver / cuda driver combination|"
+                r"forward compatibility was attempted on non supported HW|"
+                r"(?:all )?CUDA-capable device(?:\(s\) is/are|s are) busy or unavailable|"
                 r"invalid device ordinal|ProcessGroupNCCL is only supported with GPUs, no GPUs found)",
                 "all; torch/csrc/cuda, CUDA error texts",
-                "{error}.",
+                "CUDA cannot start: {error}.",
             ),
         },
     ),
@@ -250,9 +316,10 @@ _DEVICES = (
                 "A link between {bus_id} and {other_bus_id} was found in one direction only.",
             ),
             "topology-warning": LogPattern(
-                ("graph/",),
-                r"graph/\w+\.(?:cc|h):\d+(?: \(\w+\))? (?:R?NCCL )?WARN (?P<message>.+)",
-                "all; graph/*.cc",
+                ("graph/", "misc/topo", "misc/rings", "misc/trees"),
+                r"(?:graph/\w+|misc/(?:topo|rings|trees))\.(?:cc|cu|h):\d+(?: \(\w+\))? (?:\[\d+\] )?(?:R?NCCL )?WARN "
+                r"(?P<message>.+)",
+                "all; graph/*.cc, before 2.5 misc/topo.cc, misc/rings.cc, misc/trees.cc",
                 "While NCCL searched the topology: {message}",
                 support=NAMES_AN_EFFECT,
                 unless=(
@@ -366,6 +433,8 @@ _REST = (
     r"(?:.*?vendor[_ ]err[= ](?P<vendor>\d+))?(?:.*?localGid (?P<local_gid>\S+))?(?:.*?remoteGids? ?(?P<remote_gid>"
     r"[0-9a-fA-F:.]+))?(?:.*? hca (?P<hca>\w+))?"
 )
+# How UCX's lines begin: "[host:pid:thread] ib_iface.c:1035  UCX  ERROR ", fatal ones with two numbers of the thread
+_UCX = r"(?:\[(?P<host>[^:\]\s]+):(?P<pid>\d+)\s*:\d+(?::\d+)?\] .{0,80}?)?"
 _WHERE = "net_ib/p2p.cc:651; transport/net_ib.cc:1295 (v2.18.3)"
 _VERSIONS = '"error N" <= 2.19, "status=N" 2.20 to 2.27, "status=NAME(N)" 2.28+'
 
@@ -391,12 +460,35 @@ _INFINIBAND = (
                 support=NAMES_AN_EFFECT,
             ),
             "ucx-retries": LogPattern(
-                ("ransport retry count exceeded on ", "emote access error on "),
-                r"(?:\[(?P<host>[^:\]\s]+):(?P<pid>\d+)\s*:\d+:\d+\] )?.{0,80}?(?:Transport retry count exceeded|"
-                r"Remote access error) on (?P<hca>\w+):(?P<port>\d+)/",
-                "UCX 1.5+; src/uct/ib/mlx5/ib_mlx5_log.c",
-                "UCX got no answer over adapter {hca}, port {port}.",
+                (
+                    "ransport retry count exceeded",
+                    "emote access error on ",
+                    "emote operation error on ",
+                    "NR retry count",
+                ),
+                _UCX + r"(?:[Tt]ransport retry count exceeded|"
+                r"[Rr]emote (?:access|operation) error(?= on)|(?:RNR|[Rr]eceive-no-ready) retry count exceeded)"
+                r"(?: on (?P<hca>\w+):(?P<port>\d+)/| \(synd)",
+                "UCX 1.3+, with the adapter from 1.5; src/uct/ib/mlx5/ib_mlx5_log.c",
+                "UCX got no answer[ over adapter {hca}, port {port}].",
                 support=NAMES_AN_EFFECT,
+            ),
+            "verbs-retries": LogPattern(
+                (
+                    "retry counter exceeded",
+                    "WC_RETRY_EXC_ERR",
+                    "WC_RNR_RETRY_EXC_ERR",
+                    "InfiniBand retry count between two MPI processes",
+                    "Failed status 12",
+                ),
+                r"(?:local_nic: ?(?P<hca>\w+),.*?peer_nic: ?(?P<peer>[^\s,]{1,255}),.*?)?(?:transport retry counter "
+                r"exceeded|RNR retry counter exceeded|WC_(?:RNR_)?RETRY_EXC_ERR|InfiniBand retry count between two MPI "
+                r"processes has been exceeded|\bFailed status 12: wr_id)",
+                "rdma-core, libibverbs/verbs.c (ibv_wc_status_str), as Mooncake, mscclpp, SPDK, MVAPICH and perftest "
+                "print it; Open MPI's openib, help-mpi-btl-openib.txt",
+                "A transfer[ over {hca}][ to {peer}] failed after all of its retries.",
+                support=NAMES_AN_EFFECT,
+                unless=("NCCL WARN", "Got completion from peer"),
             ),
             "completion-flushed": cascade(
                 ("Got completion ",),
@@ -504,6 +596,17 @@ _MEMORY = (
                 "torch 0.4+; aten/src/ATen/MapAllocator.cpp",
                 "PyTorch could not make a file of shared memory, which DataLoader workers pass tensors in: {error}.",
             ),
+            "torch-object": LogPattern(
+                ("/torch_",),
+                # With "Too many open files" it is the limit of open files, with "No such file" a file that is gone.
+                r"unable to (?:(?P<opened>open) shared memory object|(?P<call>mmap \d+ bytes from|write to|resize|"
+                r"allocate shared memory\(shm\) for) file) </torch_\w+>(?: in read-write mode)?(?!: ?\w)(?!\w)",
+                "torch 0.4+, which may leave out why; aten/src/ATen/MapAllocator.cpp, aten/src/TH/THAllocator.c",
+                "PyTorch could not make or open a file of shared memory, which DataLoader workers pass tensors in; "
+                "this version does not print why.",
+                support=NAMES_AN_EFFECT,
+                unless=("Too many open files", "No such file"),
+            ),
             "worker-shared-memory": confirms(
                 ("insufficient shared memory (shm)", "out of shared memory"),
                 r"insufficient shared memory \(shm\)|out of shared memory\.",
@@ -599,11 +702,11 @@ _MEMORY = (
         rules_out={"cuda_oom": "multicast slots, not GPU memory, are used up"},
         patterns={
             "failed-to-bind": LogPattern(
-                ("Multicast memory of size",),
-                r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory of size (?P<size>\d+) : CUDA error "
-                r"(?P<error>\d+)",
+                ("NVLink SHARP (NVLS) Multicast memory",),
+                r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory(?:\s+of size (?P<size>\d+) : CUDA error "
+                r"(?P<error>\d+))?",
                 "2.27+; transport/nvls.cc:287",
-                "Multicast memory could not be bound: CUDA error {error}.",
+                "Multicast memory could not be bound[: CUDA error {error}].",
                 unless=("Proceeding without",),
             ),
             "nvls-cuda-failure": LogPattern(
@@ -637,6 +740,19 @@ _MEMORY = (
                 "<= 2.9; misc/ibvwrap.cc",
                 "{call} failed; this version does not print why, and the limit of locked memory is the usual reason.",
                 support=SUGGESTS,
+            ),
+            "verbs-memory": LogPattern(
+                ("ibv_", "fi_mr_reg", "egister memory", "max locked memory", "allocate some locked memory"),
+                _UCX
+                + r"\b(?P<call>ibv_(?:exp_)?(?:create_(?:cq|qp|srq)|reg_\w*mr|alloc_pd|open_device)\w*|fi_mr_reg)\b"
+                r"[^\n]{0,160}?(?:Cannot allocate memory|errno[ :=]{1,3}12\b|ENOMEM)|"
+                r"[Ff]ailed to register memory[^\n]{0,160}?Cannot allocate memory|[Pp]lease set max locked memory|"
+                r"trying to\s+allocate some locked memory",
+                "UCX 1.3+, src/uct/ib/base/ib_iface.c, ib_md.c; Mooncake, rdma_context.cpp; mscclpp, ib.cc; libfabric; "
+                "Open MPI, help-mpi-btl-openib.txt",
+                "The adapter's memory could not be registered or its queues made[ ({call})]: too little memory may be "
+                "locked.",
+                unless=("NCCL WARN",),
             ),
         },
     ),

@@ -40,10 +40,10 @@ _CALLS = (
         patterns={
             "collective-mismatch-size": LogPattern(
                 ("collective mismatch error",),
-                r"peer (?P<peer>[^\s<>]+<\d+>) collective mismatch error,? local size (?P<local>\d+) remote size "
-                r"(?P<remote>\d+)",
-                "<= 2.19, InfiniBand; transport/net_ib.cc:1081 (v2.18.3)",
-                "{local} bytes here, {remote} at {peer}.",
+                r"(?:peer (?P<peer>[^\s<>]+<\d+>) )?collective mismatch error,? local size (?P<local>\d+) "
+                r"remote (?:size )?(?P<remote>-?\d+)",
+                "2.5 to 2.30, InfiniBand; with the peer from 2.12; transport/net_ib.cc:1081 (v2.18.3)",
+                "{local} bytes here, {remote} at the other end[, {peer}].",
                 support=NAMES_AN_EFFECT,
             ),
             "ddp-same-model": LogPattern(

@@ -184,7 +184,8 @@ CLASSES = (
                 ("client socket has timed out after", "client socket has failed to connect to", "connect() timed out"),
                 r"[Tt]he client socket has timed out after (?P<after>\S+) while trying to connect to "
                 r"\(?(?P<store>[^,()\s]+?)(?:, |:)(?P<port>\d+)\)?|failed to connect to \[?(?P<other>[^\]\s,]+?)\]?:"
-                r"(?P<other_port>\d+) \((?:errno: 11[03]|[^)]*(?:timed out|No route))|connect\(\) timed out|"
+                r"(?P<other_port>\d+) \((?:errno: 11[03]|system error: 100(?:60|65|51)|[^)]*(?:timed out|"
+                r"No route))|connect\(\) timed out|"
                 r"failed to connect to any network address of \((?P<any>[^,()\s]+), (?P<any_port>\d+)\)",
                 "torch 1.9+; socket.cpp",
                 "Nothing answers[ at {store}, port {port}][ at {other}, port {other_port}][ at {any}, port {any_port}]"
@@ -228,8 +229,9 @@ CLASSES = (
                 "{other}, port {port}, refuses gloo's connection.",
             ),
             "store-refused": confirms(
-                ("errno: 111", "(errno: 61"),
-                r"failed to connect to \[?(?P<other>[^\]\s,]+?)\]?:(?P<port>\d+) \(errno: (?:111|61)",
+                ("errno: 111", "(errno: 61", "system error: 10061"),
+                r"failed to connect to \[?(?P<other>[^\]\s,]+?)\]?:(?P<port>\d+) \((?:errno: (?:111|61)|system error: "
+                r"10061)",
                 "torch 1.9+; socket.cpp",
                 "{other}, port {port}, refuses: nothing serves the store there (yet).",
                 SUGGESTS,

@@ -55,6 +55,8 @@ def _at_fault(name: str, roots: list[Hit], speakers: list[Culprit]) -> list[Culp
     """The culprits among those that report a failure."""
     if not CLASSES[name].speaker_is_culprit:
         return []
+    if all(hit.name == "nccl-unhandled" for hit in roots) and len({hit.line.speaker for hit in roots}) > 1:
+        return []  # all ranks of a group report it, and not whose call failed
     if name == "cuda_failure" and len(speakers) > 1 and all(_NOT_SET_UP.search(hit.line.text) for hit in roots):
         # A failure of several processes at their start is one of their host.
         return [Culprit(host=host) for host in dict.fromkeys(c.host for c in speakers) if host]

@@ -57,9 +57,8 @@ def _connect(job: JobLogs, name: str) -> Clue | None:
             f"{final[0].sentence} An address like this one is valid on its own host only: the wrong interface is used."
         )
         return replace(clue, fault_class="net_wrong_interface", note=note, confidence=HANG_EVIDENCE.names_an_effect)
-    refused = name == "net_connect_timeout" and job.named("refused-retrying")
-    if refused and all(hit.name == "connection-abort" for hit in hits):
-        return replace(clue, fault_class="net_connect_refused")
+    if all(hit.name == "connection-abort" for hit in hits):  # whether it was refused or not answered is hidden
+        return replace(clue, fault_class="net_connect_refused" if job.named("refused-retrying") else "net_failure")
     return clue
 
 
@@ -279,12 +278,12 @@ class _Pair:
         return frozenset((self.here, self.there))
 
 
-def _of_ucx(job: JobLogs) -> list[Clue]:
-    """UCX's transfers that failed: the line names this end and its adapter, not the other end."""
-    hits = job.named("ucx-retries")
+def _of_others(job: JobLogs) -> list[Clue]:
+    """Transfers of other libraries than NCCL that failed: a line names at most this end and its adapter."""
+    hits = job.named("ucx-retries", "verbs-retries")
     if not hits:
         return []
-    culprits = [Culprit(host=short_host(hit.groups.get("host", "")), nic=hit.groups["hca"]) for hit in hits]
+    culprits = [Culprit(host=short_host(hit.groups.get("host", "")), nic=hit.groups.get("hca", "")) for hit in hits]
     return [clue_of("ib_completion_error", hits, culprits, hits[0].sentence)]
 
 
@@ -300,7 +299,7 @@ def completions(job: JobLogs) -> list[Clue]:
         sure = HANG_EVIDENCE.names_an_effect if hits else HANG_EVIDENCE.suggests
         return [clue_of("ib_completion_error", events, culprits, note, hits, confidence=sure)]
     if not hits:
-        return _of_ucx(job)
+        return _of_others(job)
     pairs = [_pair(job, hit) for hit in hits]
     links = {pair.ends for pair in pairs if len(pair.ends - {""}) == 2}
     counts = Counter(end for link in links for end in link if end)

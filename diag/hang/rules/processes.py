@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from diag.ended.codes import BY_SHELLS
 from diag.ended.model import Clue, Culprit, Source, short_host
-from diag.ended.raised import about_others, lost_worker, shortened
+from diag.ended.raised import TRACEBACK, about_others, lost_worker, shortened
 from diag.events.left import Ended, who_left
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
@@ -497,6 +497,8 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
     exceptions: dict[object, RankException] = {}
     for hit in job.named("exception", "no-module"):
         if hit.line.source in ("nccl", "kernel", "stack"):
+            continue
+        if hit.groups.get("message", "").startswith(TRACEBACK):  # of a worker: its exception stands below
             continue
         # The interpreter itself prints that it finds no module to run, without a traceback, and ends.
         begin = hit.line if hit.name == "no-module" else _traceback_of(tracebacks, hit)

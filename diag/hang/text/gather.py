@@ -137,7 +137,7 @@ ENDS = {
     "is setting up NCCL communicator and": (b"got error",),
     "Last enqueued": (b"ast completed",),
     "last enqueued": (b"ast completed",),
-    "Multicast memory of size": (b"CUDA error",),
+    "NVLink SHARP (NVLS) Multicast memory": (b"CUDA error",),
     "message truncated": (b"instead of",),
     "noticed that process rank": (b" signal",),
     "MPI_ABORT was invoked on rank": (b"errorcode", b"Errorcode"),

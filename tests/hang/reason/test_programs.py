@@ -569,3 +569,85 @@ def test_what_a_launcher_repeats_names_nobody_beside_the_rank(tmp_path: Path) ->
     lines = "\n".join(TRACEBACK) + "\n"
     (tmp_path / "rank1.log").write_text(lines)
     assert ranks(of(tmp_path, f"{TRACEBACK[1]}\n{TRACEBACK[2]}\nbye\n")) == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault_class"),
+    [
+        ("CUDA error 217 at ggml-cuda.cu:62: peer access is not supported between these two devices\n", "cuda_failure"),
+        ("Failed: CUDA error /w/deep_ep.cpp:20\n'peer access is not supported between these two devices'\n",
+         "cuda_failure"),
+        ("warning: no p2p on gpu #0: peer access is not supported between these two devices\n", "undetermined"),
+        ("RuntimeError: cuda runtime error (802) : system not yet initialized at THC.cpp:50\n", "cuda_failure"),
+        ("RuntimeError: operation cuInit(0) failed: CUDA_ERROR_SYSTEM_NOT_READY\n", "cuda_failure"),
+        ("Error (gpu_burn-drv.cpp:29): OS call failed or operation not supported on this OS\n", "cuda_failure"),
+        ("OSError: (External) NCCL error(1), unhandled cuda error.\n", "cuda_failure"),
+        ("  what():  NCCL Error 1: unhandled cuda error\n", "cuda_failure"),
+        ("nccl.NcclError: NCCL_ERROR_UNHANDLED_CUDA_ERROR: unhandled cuda error\n", "cuda_failure"),
+        ("RuntimeError: synStatus=20 [Device already acquired] Device acquire failed.\n", "cuda_failure"),
+        ("In function initDevice(): synDeviceAcquire(&d, nullptr) failed with synapse error: 20\n", "cuda_failure"),
+        ("graph/xml.cc:332 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:01/../0000:01:00.0\n",
+         "topology_error"),
+        ("misc/topo.cc:22 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:01/../0000:01:00.0\n",
+         "topology_error"),
+        ("INTERNAL ASSERT FAILED. unable to open shared memory object </torch_33_19> in read-write mode\n",
+         "shm_exhausted"),
+        ("RuntimeError: unable to open shared memory object </torch_33_19> in read-write mode: Too many open files "
+         "(24)\n", "rank_killed_exception"),
+        ("Reason: 'RuntimeError('unable to open shared memory object </torch_33_19> in read-write mode')'\n",
+         "shm_exhausted"),
+        ("poll till completion error: 12 transport retry counter exceeded\n", "ib_completion_error"),
+        ("Msg from 13: wc.status=12 (transport retry counter exceeded), wc.wr_id=0x55d1\n", "ib_completion_error"),
+        (" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\n", "ib_completion_error"),
+        ("ibv_reg_mr(address=0x15, length=6, access=0xf) failed: Cannot allocate memory\n", "memlock_limit"),
+        ("ibv_reg_mr(address=0x15, length=6, access=0xf) failed: Bad address\n", "undetermined"),
+        ("rdma_context.cpp:77] Failed to register memory 0x7f: Cannot allocate memory [12]\n", "memlock_limit"),
+        ("NCCL WARN NET/IB : collective mismatch error local size 131072 remote 0 addr 7f rkey 8 seq 2/2\n",
+         "mismatch_shape"),
+        ("[W socket.cpp:6] [c10d] The client socket has failed to connect to [PC]:5 (system error: 10060 - A "
+         "connection attempt failed).\n", "net_connect_timeout"),
+        ("NCCL WARN socketStartConnect: Connect to 10.0.0.5<48213> failed : Software caused connection abort\n",
+         "net_failure"),
+    ],
+)  # fmt: skip
+def test_words_of_libraries_about_devices_and_adapters(tmp_path: Path, text: str, fault_class: str) -> None:
+    assert of(tmp_path, text).fault_class == fault_class
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "failed initializing StreamExecutor for CUDA device ordinal 3: CUDA_ERROR_ECC_UNCORRECTABLE\n",
+        "unable to create StreamExecutor for CUDA:3: uncorrectable ECC error encountered\n",
+    ],
+)
+def test_the_gpu_that_an_error_numbers_is_named(tmp_path: Path, text: str) -> None:
+    answer = of(tmp_path, text)
+    assert (answer.fault_class, [culprit.gpu for culprit in answer.culprits]) == ("gpu_hardware", [3])
+
+
+def test_a_failed_call_that_several_processes_report_names_nobody(tmp_path: Path) -> None:
+    failed = "RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)\n"
+    answer = of(tmp_path, f"[rank0]: {failed}[rank1]: {failed}")
+    assert (answer.fault_class, answer.culprits) == ("cuda_failure", ())
+
+
+def test_an_adapter_without_locked_memory_is_of_the_host_that_ucx_names(tmp_path: Path) -> None:
+    answer = of(tmp_path, "[1652739463.05] [n22:4071:0] ib_iface.c:1035 UCX  ERROR ibv_create_cq(cqe=4096) failed: "
+                          "Cannot allocate memory\n")  # fmt: skip
+    assert (answer.fault_class, [culprit.host for culprit in answer.culprits]) == ("memlock_limit", ["n22"])
+
+
+def test_a_traceback_inside_of_a_message_is_read_to_its_own_exception(tmp_path: Path) -> None:
+    inner = 'Traceback (most recent call last):\n  File "/x/worker.py", line 57, in _worker_loop\n    f()\n'
+    outer = inner.replace("worker", "loader")
+    answer = of(tmp_path, f"{outer}RuntimeError: {inner}KeyError: 'image'\n")
+    assert answer.fault_class == "rank_killed_exception"
+    assert "KeyError: 'image'" in answer.headline
+
+
+def test_an_exception_that_points_to_the_cause_above_it_is_none(tmp_path: Path) -> None:
+    above = 'Traceback (most recent call last):\n  File "/x/core.py", line 5, in run\n    f()\n'
+    wrapped = f"{above}RuntimeError: Engine core initialization failed. See root cause above.\n"
+    bind = "transport/nvls.cc:28 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory\n"
+    assert of(tmp_path, f"{bind} of size 2 : CUDA error 401\n{wrapped}").fault_class == "nvls_multicast"
