@@ -741,7 +741,7 @@ _MEMORY = (
                 "{call} failed; this version does not print why, and the limit of locked memory is the usual reason.",
                 support=SUGGESTS,
             ),
-            "verbs-memory": LogPattern(
+            "verbs-memory": confirms(
                 ("ibv_", "fi_mr_reg", "egister memory", "max locked memory", "allocate some locked memory"),
                 _UCX
                 + r"\b(?P<call>ibv_(?:exp_)?(?:create_(?:cq|qp|srq)|reg_\w*mr|alloc_pd|open_device)\w*|fi_mr_reg)\b"
@@ -752,7 +752,6 @@ _MEMORY = (
                 "Open MPI, help-mpi-btl-openib.txt",
                 "The adapter's memory could not be registered or its queues made[ ({call})]: too little memory may be "
                 "locked.",
-                unless=("NCCL WARN",),
             ),
         },
     ),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from diag.ended.model import Clue, Culprit, short_host
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
-from diag.hang.failures import speaker_of
+from diag.hang.failures import lives, speaker_of
 from diag.hang.job import JobLogs, bus_number, culprit_of, distinct
 from diag.hang.model import Line, Role
 from diag.hang.numbering import Member, Numbering, member_culprit
@@ -21,6 +21,7 @@ _NOT_SET_UP = re.compile(
     r"(?i)not yet initialized|insufficient|no CUDA-capable|initialization|too old|no NVIDIA driver|no GPUs"
 )
 # Patterns of the warning's source: they count only where no pattern matches the message.
+_FAILS = (Role.ROOT, Role.CASCADE)
 _COARSE = ("network-warning", "topology-warning")
 
 
@@ -36,6 +37,8 @@ def _of_class(job: JobLogs, name: str) -> Clue | None:
         roots = [hit for hit in roots if hit.name == "rank-out-of-range"]
     if name == "net_failure" and job.named("agent-lost-store"):  # it was there while the processes ran
         roots = [hit for hit in roots if hit.name != "rendezvous-failed"]
+    if name == "memlock_limit" and not roots and _nothing_else(job):  # UCX takes another transport where it has one
+        roots = [hit for hit in hits if hit.name == "verbs-memory"]
     if name == "gdr_acs" and job.named("queue-event"):  # the queue says what failed: this status can be its echo
         return None
     known = job.once(_lines_with_a_cause)
@@ -45,6 +48,11 @@ def _of_class(job: JobLogs, name: str) -> Clue | None:
     confirmations = [hit for hit in hits if hit.pattern.role == Role.CONFIRMATION]
     culprits = _without_vague([(hit, culprit) for hit in roots for culprit in _culprits(job, hit)])
     return clue_of(name, roots, _at_fault(name, roots, culprits), first_by_time(roots).sentence, confirmations)
+
+
+def _nothing_else(job: JobLogs) -> bool:
+    """Whether nothing shows that the job came up, or failed for another reason."""
+    return not job.communicators and not job.once(lives) and not any(hit.pattern.role in _FAILS for hit in job.hits)
 
 
 def _lines_with_a_cause(job: JobLogs) -> set[Line]:

@@ -205,7 +205,8 @@ def test_mpiruns_first_process_counts_where_the_others_only_lost_it(tmp_path: Pa
     assert answer.confidence < 0.5
     assert of(tmp_path, box).confidence < 0.5, "of processes that fail together any may be seen first"
     others = "[1,2]<stderr>:n1: Test NCCL failure all_reduce.cu:44 'unhandled cuda error'\n"
-    assert of(tmp_path, others + box).fault_class == "undetermined"
+    failed = of(tmp_path, others + box)
+    assert (failed.fault_class, ranks(failed)) == ("cuda_failure", [2]), "the failed call of a process is its own"
 
 
 def test_memory_that_another_process_cannot_open(tmp_path: Path) -> None:
