@@ -283,6 +283,13 @@ CLASSES = (
                 "gloo's connection to {peer} ended: {error}.",
                 support=SUGGESTS,
             ),
+            "gloo-closed": LogPattern(
+                ("Connection closed by peer [",),
+                r"Connection closed by peer \[(?P<peer>[^\]\s]+)\]",
+                "torch 1.x+; gloo/transport/tcp/pair.cc",
+                "gloo's peer {peer} closed the connection.",
+                support=SUGGESTS,
+            ),
             "c10d-connection": LogPattern(
                 ("Connection reset by peer", "Broken pipe"),
                 r"^(?:torch\.distributed\.)?(?:RuntimeError|Dist\w{1,20}Error): (?:\[Errno \d+\] )?"

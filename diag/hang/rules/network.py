@@ -114,7 +114,8 @@ def _lost(job: JobLogs) -> list[Clue]:
     """The end of the chain of complaints. Where hosts accuse each other, no single host is named."""
     # Of ranks that raised such an error, who raised none says more than the address that they lost.
     ranked = job.once(victims_of)
-    hits = [hit for hit in job.named(*LOST) if not ranked or hit.name != "c10d-connection"]
+    hits = [hit for hit in job.named(*LOST) if not ranked or hit.name not in ("c10d-connection", "gloo-closed")]
+    hits = [hit for hit in hits if hit.name != "gloo-closed" or job.rank_of(hit.line) is None]
     if not hits:
         return []
     nameless, hits = [hit for hit in hits if "peer" not in hit.groups], [hit for hit in hits if "peer" in hit.groups]

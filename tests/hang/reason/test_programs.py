@@ -565,6 +565,14 @@ def test_the_host_that_pdsh_cannot_log_in_to_is_named(tmp_path: Path) -> None:
     assert [culprit.peer for culprit in answer.culprits] == ["n3"]
 
 
+def test_a_peer_of_gloo_that_closed_the_connection_is_named(tmp_path: Path) -> None:
+    closed = (
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.1.2.3]:371\n"
+    )
+    answer = of(tmp_path, closed)
+    assert (answer.fault_class, [culprit.peer for culprit in answer.culprits]) == ("net_connection_lost", ["10.1.2.3"])
+
+
 def test_what_a_launcher_repeats_names_nobody_beside_the_rank(tmp_path: Path) -> None:
     lines = "\n".join(TRACEBACK) + "\n"
     (tmp_path / "rank1.log").write_text(lines)
