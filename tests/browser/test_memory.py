@@ -73,7 +73,7 @@ def test_a_moment_shows_what_is_live_there(browser: Browser, recorded: Served) -
 def test_an_allocation_that_failed_is_on_the_first_page(browser: Browser, recorded: Served) -> None:
     with visit(browser, width=1440, height=900) as found:
         found.open(recorded.at(), until="Out of memory")
-        said = found.page.get_by_role("alert").filter(has_text="an allocation of 67.1 MB failed on rank 0")
+        said = found.page.get_by_role("alert").filter(has_text="an allocation of 67.1 MB failed on ranks 0, 1")
         expect(said.get_by_text("10.5 MB free and PyTorch had 6.29 MB reserved but unallocated")).to_be_visible()
         expect(said.get_by_role("listitem").filter(has_text="expandable_segments:True")).to_be_visible()
         expect(said.get_by_role("link", name="Memory")).to_be_visible()
