@@ -35,7 +35,6 @@ _CALLS: dict[str, dict[int, tuple[str, bool]]] = {
         212: ("receive", True), 260: ("wait for a child", False),
     },
 }  # fmt: skip
-_ADDRESS_BYTES = 128  # sockaddr_storage
 # Locks that are polled: a thread that waits for one sleeps between its attempts.
 _POLLED_LOCKS = ("torch/utils/file_baton.py", "filelock/_api.py", "portalocker/utils.py")
 _OF_LIBRARIES = tuple(
@@ -144,7 +143,8 @@ def _peer(descriptor: int) -> str:
     socket objects may change the mode of a descriptor, and the system's list of connections is long on a busy host."""
     import ctypes  # not in each process that imports torch
 
-    address, size = ctypes.create_string_buffer(_ADDRESS_BYTES), ctypes.c_uint32(_ADDRESS_BYTES)
+    address = ctypes.create_string_buffer(128)  # a sockaddr_storage
+    size = ctypes.c_uint32(len(address))
     try:
         if ctypes.CDLL(None).getpeername(descriptor, address, ctypes.byref(size)) != 0:
             return ""

@@ -29,6 +29,7 @@ from .expert_imbalance import ExpertLoad, Reason
 from .ranks_train_alone import train_alone
 from .stalled_rank import no_loader
 from .subject import (
+    Column,
     Diagnosis,
     Subject,
     in_ms,
@@ -616,7 +617,8 @@ def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> s
 
 
 def cannot_look(subject: Subject) -> str:
-    if train_alone(subject.attribution, subject.tables):
+    # Beside summaries, the calls of a few ranks may have been read: they are not all of them.
+    if Column.CALLS not in subject.lacks and train_alone(subject.attribution, subject.tables):
         return "the ranks do not communicate, so no rank waits for another"
     return ranks_not_comparable(subject)
 

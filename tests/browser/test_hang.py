@@ -67,7 +67,7 @@ def test_a_run_that_gets_stuck_is_no_longer_called_healthy(browser: Browser, tmp
         expect(found.page.get_by_role("heading", name=stuck)).to_be_visible()
         expect(badges.filter(has_text="stuck")).to_have_count(2)
         expect(badges.filter(has_text=re.compile("training|healthy"))).to_have_count(0)
-        expect(found.page.get_by_text("Until then: Healthy")).to_be_visible()
+        expect(found.page.get_by_text("The steps before that: Healthy")).to_be_visible()
         assert found.complaints == []
 
 

@@ -159,6 +159,7 @@ def test_a_figure_says_by_keyboard_what_the_pointer_sees(browser: Browser, serve
         page.keyboard.press("Enter")
         page.wait_for_url("**step=1")
         found.settle()
+        expect(bars).to_have_count(1)  # while it is drawn anew, Streamlit has both on the page
         expect(bars).to_be_focused()
         page.keyboard.press("End")
         expect(bars).to_have_attribute("aria-valuenow", "12")

@@ -13,7 +13,6 @@ import diag
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import STALLED, VERDICT, Heartbeat
-from diag.model.retained import KeptSpan
 from diag.rundir.curves import curves_of, sums_before
 from diag.show.page import page_of
 from diag.summaries import open_by_size
@@ -104,7 +103,11 @@ def stalled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_answer_says_of_which_incidents_the_detail_is_kept(stalled: Path) -> None:
     result = diag.open_run(stalled)
-    assert result.tables.retained.kept == (KeptSpan(360, 440, VERDICT), KeptSpan(380, 420, STALLED))
+    kept = [(span.first, span.last, span.why) for span in result.tables.retained.kept]
+    assert kept == [(360, 440, VERDICT), (380, 420, STALLED)]
+    begins = [span.begin_ns for span in result.tables.retained.kept]
+    assert None not in begins
+    assert begins == sorted(begins)
     note = next(note for note in result.coverage.notes if "byte budget" in note)
     assert "380 to 420 (a step stalled)" in note
     assert "(--steps 380:420 analyses the last of these)" in note
@@ -136,6 +139,7 @@ def test_damaged_lines_of_kept_steps_are_gaps(stalled: Path, tmp_path: Path) -> 
     for rank in range(3):
         with RunLayout(folder).rank(rank).kept.open("ab") as file:
             file.write(b'{"first": "x"}\n{"first":1,"last":9,"why":"stalled","steps":7}\n{"first"')
-    assert KeptSpan(380, 420, STALLED) in diag.open_run(folder).tables.retained.kept
+    kept = [(span.first, span.last, span.why) for span in diag.open_run(folder).tables.retained.kept]
+    assert (380, 420, STALLED) in kept
     reasons = [gap.reason for gap in open_by_size(folder, steps="385:415").coverage.skipped]
     assert any("invalid collector records on 2 of 4 lines" in reason for reason in reasons)
