@@ -481,7 +481,8 @@ _INFINIBAND = (
                     "InfiniBand retry count between two MPI processes",
                     "Failed status 12",
                 ),
-                r"(?:local_nic: ?(?P<hca>\w+),.*?peer_nic: ?(?P<peer>[^\s,]{1,255}),.*?)?(?:transport retry counter "
+                r"(?:local_nic: ?(?P<hca>\w{1,64}), ?peer_nic: ?(?P<peer>[^\s,]{1,255}),[^)]{0,80}\): )?"
+                r"(?:transport retry counter "
                 r"exceeded|RNR retry counter exceeded|WC_(?:RNR_)?RETRY_EXC_ERR|InfiniBand retry count between two MPI "
                 r"processes has been exceeded|\bFailed status 12: wr_id)",
                 "rdma-core, libibverbs/verbs.c (ibv_wc_status_str), as Mooncake, mscclpp, SPDK, MVAPICH and perftest "
