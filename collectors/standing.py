@@ -116,8 +116,8 @@ def call_of(native_id: int, proc: Path = Path("/proc/self"), store_port: str | N
     name, on_file = _CALLS.get(platform.machine(), {}).get(int(fields[0]), ("", False))
     descriptor = int(fields[1], 16) if on_file else _polled(proc, int(fields[1], 16)) if name == "poll" else None
     place = _link(proc / f"fd/{descriptor}") if descriptor is not None else ""
-    if place.startswith("socket:["):
-        peer = _peer(descriptor) if descriptor is not None else ""
+    if descriptor is not None and place.startswith("socket:["):
+        peer = _peer(descriptor)
         of_store = bool(peer) and peer.rpartition(":")[2] == (store_port or os.environ.get("MASTER_PORT", "29500"))
         place = f"from the store at {peer}" if of_store else f"from {peer}" if peer else ""
         return f"receive {place}".strip(), of_store

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from diag.collectors.layout import RankLayout
 from diag.collectors.records import CHECKPOINT, EVALUATION, HANG
@@ -203,13 +204,7 @@ def _different(run: Rundir, last: int) -> _Odd | None:
         for group in sorted({call.group for calls in of_step.values() for call in calls}):
             members = {rank: _of_group(calls, group) for rank, calls in of_step.items() if _is_member(run, rank, group)}
             before = {rank: _before(run.ranks[rank], step, group, calls) for rank, calls in members.items()}
-            later = {
-                rank: [
-                    call for at, calls in run.ranks[rank].steps.items() if at > step for call in _of_group(calls, group)
-                ]
-                for rank in members
-            }
-            odd = _first_difference(step, members, before) or _alone(run, step, members, before, later)
+            odd = _first_difference(step, members, before) or _alone(run, step, group, members, before)
             if odd is not None:
                 return odd
     return None
@@ -250,17 +245,11 @@ def _first_difference(step: int, calls: Mapping[int, Calls], before: Mapping[int
 _BEFORE = JobRank(-1)  # stands for a rank's own step before
 
 
-def _alone(
-    run: Rundir,
-    step: int,
-    calls: Mapping[int, Calls],
-    before: Mapping[int, Calls],
-    later: Mapping[int, Sequence[CalledCollective]],
-) -> _Odd | None:
-    """For two ranks of which one recorded the step: compares that rank with its own earlier step. ``later``: its calls
-    of the group in later steps. Steps differ without a fault, as the first one that logs; where a whole step's calls of
-    the group ended after the difference, the other rank had taken part in it. A process that is there and left no
-    record of the step was not looked at in vain: that it is silent is what stops the job."""
+def _alone(run: Rundir, step: int, group: str, calls: Mapping[int, Calls], before: Mapping[int, Calls]) -> _Odd | None:
+    """For two ranks of which one recorded the step: compares its calls of the group with those of an earlier step.
+    Steps differ without a fault, as the first one that logs; where a whole step's calls of the group ended after the
+    difference, the other rank had taken part in it. Where the other process is there and left no record of the step,
+    that it is silent is what stops the job."""
     if len(calls) != 1 or run.world_size != 2:
         return None
     rank, current = next(iter(calls.items()))
@@ -273,7 +262,8 @@ def _alone(
     if not met:
         return None
     place = met[0].number
-    if sum(call.ended for call in (*current[place + 1 :], *later[rank])) >= len(before[rank]):
+    later = (_of_group(its, group) for at, its in run.ranks[rank].steps.items() if at > step)
+    if sum(call.ended for call in chain(current[place + 1 :], *later)) >= len(before[rank]):
         return None
     known = Known({JobRank(rank): False, _BEFORE: True})
     difference = who_differs(

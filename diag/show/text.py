@@ -185,7 +185,7 @@ def _print_next_steps(console: Console, page: Page, advised: Advised) -> None:
     most = PAGE.most_other_findings
     for card in others[:most]:
         _point(console, shown.ALSO, _title_and_share(card))
-    if more := len(others) - most if len(others) > most else 0:
+    if (more := len(others) - most) > 0:
         _point(console, shown.ALSO, sentences.AND_MORE_FINDINGS(more=counted(more, "more finding")))
 
 

@@ -20,8 +20,8 @@ _TWO_ENDS = re.compile(r"completed with error|[Cc]onnection|\bpeer\b|(?i:\b(?:re
 _NOT_SET_UP = re.compile(
     r"(?i)not yet initialized|insufficient|no CUDA-capable|initialization|too old|no NVIDIA driver|no GPUs"
 )
-# Patterns of the warning's source: they count only where no pattern matches the message.
 _FAILS = (Role.ROOT, Role.CASCADE)
+# Patterns of the warning's source: they count only where no pattern matches the message.
 _COARSE = ("network-warning", "topology-warning")
 
 
