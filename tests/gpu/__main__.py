@@ -123,7 +123,8 @@ def environment(cpu: bool) -> dict[str, str]:
     hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""} if cpu else {}
     # On a machine without a network, names are looked up in vain, for each process anew; everything here is local.
     local = {"RES_OPTIONS": "timeout:1 attempts:1", "GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-    return {**local, **os.environ, **hidden, "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
+    return {**local, **os.environ, **hidden, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
 
 
 def described(cpu: bool) -> Machine:
@@ -247,7 +248,8 @@ def record(
             elif left < usual:
                 left_out[planned.name] = f"no time: {max(0, left):.0f} s are left, and a run takes up to {usual:.0f} s"
             else:
-                runs.append(trained(planned, folder, machine, left))
+                where = replace(machine, multi_rank=False) if planned.alone else machine
+                runs.append(trained(planned, folder, where, left))
                 if parts is not None:
                     runs[-1]["travels"] = parts.add(planned.name, folder)
                 case = _case(runs[-1])
@@ -311,6 +313,8 @@ def trained(planned: Planned, folder: Path, machine: Machine, left_s: float) -> 
             "NCCL_INSPECTOR_DUMP_DIR": str((where / "inspector").resolve()),
             "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "1000000",
         }
+    elif machine.gpus and "recorder" in planned.options:
+        added["NCCL_PROFILER_PLUGIN"] = "none"  # else Inspector records the durations where it is installed
     if planned.name in (OVERHEAD, DEVICE):
         where.mkdir()
     if planned.name == OVERHEAD:

@@ -59,7 +59,8 @@ class Answer:
 class Planned:
     """A training: options of ``diag run``; those in OWN run processes of ours. ``answer`` of None: the verdict
     is not checked, for the reason ``unchecked``. ``not_here``: why it cannot run on this machine. ``fills``: the run
-    "ddp" says which batch nearly fills the memory. ``by_gloo``: two ranks share the GPU, and gloo connects them."""
+    "ddp" says which batch nearly fills the memory. ``by_gloo``: two ranks share the GPU, and gloo connects them.
+    ``alone``: one rank, where two could share the GPU."""
 
     name: str
     options: tuple[str, ...] = ()
@@ -67,6 +68,7 @@ class Planned:
     unchecked: str = ""
     not_here: str = ""
     hangs: bool = False
+    alone: bool = False
     fills: bool = False
     by_gloo: bool = False
     limit_s: int = 60
@@ -83,6 +85,7 @@ HANG_S = 20  # without progress, before diag run ends the training; gloo and NCC
 NCCL_HANG_S = 8  # timeout of the collective that waits behind a kernel; HANG_S where ranks wait for each other to start
 STEPS, TRACED = 24, 6  # of a training, and of them in the profiler window
 
+ALONE = Answer(("healthy", "host"), ())  # one rank that has the GPU for itself and no fault
 FULL = 0.94  # of the memory, where a run is to fill it: the finding begins at 0.90, and more may not fit
 _LEAST_TO_FILL = 40 * GB  # below, the contexts of CUDA and NCCL, outside of the allocator, take more than the rest
 
@@ -115,7 +118,11 @@ def plan(machine: Machine) -> tuple[Planned, ...]:
     by_gloo = machine.pairs_by_gloo
     pair = ("--nproc", "2", *steps, *sizes(replace(machine, multi_rank=True))) if by_gloo else own
     last = 1 if by_gloo else ranks - 1
-    launching = (*common, *launch_bound_sizes(machine))
+    # What one rank shows is shown by a rank that has the GPU for itself.
+    one = replace(machine, multi_rank=False) if machine.shared else machine
+    solo = ("--nproc", str(one.ranks), *steps)
+    own_solo = (*solo, *sizes(one))
+    launching = (*solo, *launch_bound_sizes(one))
     # 124m has one table for embedding and output, and small five heads: neither can be cut.
     cut = (*common, "--preset", "tiny", *(("--batch-size", "64") if gpu else ()))
     single = "" if ranks > 1 else f"it needs two ranks, and there is one: {machine.one_rank or 'one GPU'}"
@@ -148,6 +155,7 @@ def plan(machine: Machine) -> tuple[Planned, ...]:
         ),
         Planned(OVERHEAD),
         Planned("fsdp2", ("--strategy", "fsdp2", *own), quiet),
+        *([Planned("fsdp2-alone", ("--strategy", "fsdp2", *own_solo), ALONE, alone=True)] if machine.shared else []),
         Planned(PROBE, ("--strategy", "ddp", *own)),
         faulty(
             "ddp-slow-loader-one-rank",
@@ -182,19 +190,22 @@ def plan(machine: Machine) -> tuple[Planned, ...]:
             ("--strategy", "ddp", *launching, "--inject", f"tiny-kernels:count={20_000 if gpu else 2000}"),
             Answer(("host",), ("launch-bound",)) if gpu else None,
             cpu,
+            alone=machine.shared,
         ),
         Planned(
             "ddp-item-in-each-block",
             ("--strategy", "ddp", *launching, "--inject", "item-sync"),
             Answer(("host",), ("synchronising-calls",)) if gpu else None,
             cpu,
+            alone=machine.shared,
         ),
         Planned(
             "ddp-memory-near-limit",
-            ("--strategy", "ddp", *own),
-            Answer(("memory",), ("near-out-of-memory", "allocator-retries"), tuple(range(ranks))),
+            ("--strategy", "ddp", *own_solo),
+            Answer(("memory",), ("near-out-of-memory", "allocator-retries"), tuple(range(one.ranks))),
             not_here=_cannot_fill(machine),
             fills=True,
+            alone=machine.shared,
         ),
         faulty(
             "fsdp2-slow-loader-all-ranks",
@@ -234,8 +245,6 @@ def _hanging(planned: Planned) -> Planned:
 def _cannot_fill(machine: Machine) -> str:
     if not machine.gpus:
         return "there is no device memory"
-    if machine.shared:
-        return "two ranks share the memory, and the finding is about what one of them takes"
     small = machine.memory < _LEAST_TO_FILL
     return f"{machine.memory / GB:.0f} GB are too few: contexts outside of the allocator take too much" if small else ""
 
