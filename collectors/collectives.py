@@ -634,8 +634,12 @@ class CollectiveTimer:
         if not buckets:
             return
         last_launch = buckets[-1].start_ns
-        if (marks := buckets[-1].marks) is not None and not marks.end.recorded:
-            self._ended(marks)
+        if (marks := buckets[-1].marks) is not None:
+            if not marks.end.recorded:
+                self._ended(marks)
+            for call in buckets[:-1]:  # the wait for the last one is the wait for all of them
+                if call.marks is not None and not call.marks.end.recorded:
+                    call.marks.end, call.marks.wait = marks.end, (marks.end, marks.end)
         for call in buckets:
             if not call.device and call.wait_start_ns is None:
                 call.wait_start_ns = last_launch

@@ -58,6 +58,7 @@ def identify(device: torch.device) -> RankRecord:
         unix_ns=time.time_ns(),
         device=accelerator.name if accelerator is not None else "cpu",
         device_index=device.index if accelerator is not None else None,
+        device_uuid=(accelerator.uuid or "") if accelerator is not None else "",
         pid_namespace=pid_namespace(),
         job=job_of(world_size=world_size),
         cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

@@ -356,6 +356,7 @@ class RankRecord:
     stack_signal: int | None = None  # this signal makes the process write stacks.txt; None: it would end the process
     pid_namespace: str = ""  # where ``pid`` counts: each container has one of its own; "": not known
     job: str = ""  # equal on all ranks of one job, different in two jobs of torchrun; "": the launcher names none
+    device_uuid: str = ""  # of the GPU, the same in each process that uses it; "": on CPUs, or torch does not report it
     schema_version: int = RUN_SCHEMA
 
 

@@ -260,6 +260,23 @@ def test_ddp_waits_from_the_last_gradient_to_the_end_of_backward() -> None:
     assert training.record().collectives == [DeviceCall("0", 0, 10 * MS, 14 * MS)]
 
 
+def test_the_wait_for_ddp_s_last_bucket_is_the_wait_for_all_buckets() -> None:
+    training = Training()
+    with training.step():
+        training.device.works(5)
+        for _ in range(3):  # the hook launches an asynchronous all-reduce for each bucket, and the device goes on
+            training.timer._in_bucket = True
+            training.timer.begin("all_reduce", "0", 100, "float32", on_device=True, marked=True)
+            training.timer._in_bucket = False
+            training.device.works(2)
+        training.device.works(4)  # what the reducer waits for
+        training.timer.end_backward(0)
+    first, second, last = training.record().collectives
+    assert last == DeviceCall("0", 2, 9 * MS, 15 * MS)
+    assert first == DeviceCall("0", 0, 5 * MS, 15 * MS, 15 * MS, 15 * MS), "nothing waited for it alone"
+    assert second == DeviceCall("0", 1, 7 * MS, 15 * MS, 15 * MS, 15 * MS)
+
+
 def test_the_mark_before_the_reducer_s_end_comes_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own order of callbacks, with a reduction that takes 0.3 s."""
     monkeypatch.setattr("diag.collectors.attach.hooks.describe", lambda owned: (4 * len(owned), "float32", True))
