@@ -294,16 +294,25 @@ Flags = npt.NDArray[np.bool_]
 def offload_copies(trace: Trace, work: pl.DataFrame, computes: Flags) -> Flags:
     """Which rows of the device's work copy offloaded states from or to the host.
 
-    Copies launched inside FSDP's own ranges. DeepSpeed has no ranges in a Kineto trace. There, among the copies that
-    are too long for a single number that the host reads: those launched in the backward or the optimizer, and those
-    launched in a forward after its first kernel on another stream. Input copies are not among them: they come before
-    the first kernel, also on DDP's side stream."""
+    Copies launched inside FSDP's own ranges, to the device where it gathers parameters, to the host where it reduces
+    gradients. DeepSpeed has no ranges in a Kineto trace. Elsewhere, among the copies that are too long for a single
+    number that the host reads: those launched in the backward or the optimizer, and those launched in a forward after
+    its first kernel on another stream. Input copies are not among them: they come before the first kernel, also on
+    DDP's side stream."""
     launch = work["launch_ns"].to_numpy()
     known = work["launch_known_ns"].to_numpy() != NEVER
-    named = covers(ranges.as_intervals(ranges.named(trace, names.OFFLOAD_PATTERN)), launch)
+    named, by_fsdp = np.zeros(len(work), dtype=np.bool_), np.zeros(len(work), dtype=np.bool_)
+    for where, way in (
+        (names.FETCH_PATTERN, names.TO_DEVICE_PATTERN),
+        (names.GRADIENTS_OUT_PATTERN, names.TO_HOST_PATTERN),
+    ):
+        inside = covers(ranges.as_intervals(ranges.named(trace, where)), launch)
+        named |= inside & trace.says(work, way).to_numpy()
+        by_fsdp |= inside
     late = np.isin(work["phase"].to_numpy(), (Detail.BACKWARD, Detail.OPTIMIZER)) | _beside_forward(
         trace, work, computes
     )
+    late &= ~by_fsdp
     offloads: Flags = known & (named | (late & (work["dur_ns"].to_numpy() >= DEVICE_IDLE.copy_of_data_ns)))
     return offloads
 

@@ -229,12 +229,14 @@ BACKWARD_PATTERN: Final = _any(
     r"FullyShardedDataParallel\.(?:_pre_backward|_post_backward)",  # fsdp/_runtime_utils.py
     r"FSDP::(?:pre_backward|post_backward|root_post_backward|backward_prefetch)",  # fsdp/_fully_shard
 )
-# Where FSDP fetches parameters that it keeps on the host and moves gradients there. Its copies of inputs are in
-# FSDP::inputs_to_device and FullyShardedDataParallel._to_kwargs, both inside a root's pre-forward.
-OFFLOAD_PATTERN: Final = _any(
-    r"FSDP::(?:all_gather|post_backward_reduce)",  # fsdp/_fully_shard/_fsdp_param_group.py
-    r"FullyShardedDataParallel\._(?:pre_forward|pre_backward|post_backward)",  # fsdp/_runtime_utils.py
+# Where FSDP fetches parameters that it keeps on the host, and where it moves gradients there. Its copies of inputs are
+# in FSDP::inputs_to_device and FullyShardedDataParallel._to_kwargs, both inside a root's pre-forward. The other way
+# round means nothing: before each reduce-scatter, fsdp::chunk_cat copies a list of addresses to the device.
+FETCH_PATTERN: Final = _any(
+    r"FSDP::all_gather",  # fsdp/_fully_shard/_fsdp_param_group.py
+    r"FullyShardedDataParallel\._(?:pre_forward|pre_backward)",  # fsdp/_runtime_utils.py
 )
+GRADIENTS_OUT_PATTERN: Final = _any(r"FSDP::post_backward_reduce", r"FullyShardedDataParallel\._post_backward")
 # Without zero_grad: most loops call it after the step, and idle time between the two is not the optimizer's.
 OPTIMIZER_PATTERN: Final = _any(
     # torch/optim/optimizer.py. With a closure, ``step`` encloses a forward and a backward; so does Lightning's hook.

@@ -88,6 +88,14 @@ def test_inputs_and_numbers_are_no_offload(tmp_path: Path) -> None:
     assert "exposed offload copies" in result.examination.not_found
 
 
+def test_addresses_that_fsdp_copies_before_it_reduces_are_no_offload(tmp_path: Path) -> None:
+    """fsdp::chunk_cat copies a list of addresses to the device, from pinned memory, before each reduce-scatter."""
+    result = analysed(tmp_path, 30_000, 0, 0, ("FSDP::post_backward_reduce (layers.0)", ""))
+    for step in result.attribution.rank_steps[1:]:
+        assert step.segments.total(Kind.COPY, Detail.OFFLOAD) == step.segments.total(Kind.IDLE, Detail.OFFLOAD) == 0
+    assert "exposed-offload" not in {finding.id for finding in result.examination.findings}
+
+
 def test_inputs_that_fsdp_moves_are_inputs(tmp_path: Path) -> None:
     result = analysed(tmp_path, 22 * MS, 0, 0, ("FSDP::inputs_to_device", ""))
     for step in result.attribution.rank_steps[1:]:
