@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.account.attribute import attribute, with_comparable_steps
+from diag.account.attribute import attribute, profiled, with_comparable_steps
 from diag.account.blocks import account_in_blocks
 from diag.account.device_clock import on_device_clocks
 from diag.account.durations import Durations, durations_of
@@ -69,7 +69,7 @@ from diag.traces.reading import Reading as Reading
 from diag.traces.snapshot_files import mentions_failure, rank_of, snapshot_files, within_bytes
 from diag.traces.snapshot_files import snapshots_alone as snapshots_alone
 from diag.traces.trace import DeviceWork, Trace
-from diag.words.formatting import NBSP, begun, duration, masked, rank_ranges
+from diag.words.formatting import NBSP, begun, counted, duration, masked, rank_ranges
 from diag.words.places import shown
 from diag.words.wording import ONLY_DURATIONS, resolutions, run_facts
 
@@ -496,6 +496,7 @@ def analyze(tables: Tables, asked: StepsAsked | None = None) -> Result:
             *_notes_on_only(tables),
             *_notes_on_age(tables),
             *_notes_on_steps(attribution),
+            *_notes_on_profiler(attribution, tables),
             *_notes_on_device(tables),
             *_notes_on_ends(tables),
             *(f"two measurements of the run disagree: {d}" for d in (*examination.doubts, examination.followed) if d),
@@ -696,6 +697,15 @@ def _notes_on_steps(attribution: Attribution) -> list[str]:
         inferred = f"no step markers: the steps are inferred from a repeating pattern ({attribution.step_marker})"
         return [inferred + _outside_of_steps(attribution)]
     return []
+
+
+def _notes_on_profiler(attribution: Attribution, tables: Tables) -> list[str]:
+    if (longer := profiled(attribution, tables)) is None:
+        return []
+    return [
+        f"the profiler makes a step longer: {duration(longer.traced_ns)} with it, {duration(longer.untraced_ns)} in "
+        f"{counted(longer.others, 'step')} without it; shares, costs and tokens per second are of profiled steps"
+    ]
 
 
 def _outside_of_steps(attribution: Attribution) -> str:

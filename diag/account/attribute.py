@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
 from diag.account.policy import CLOCKS, STEPS
-from diag.collectors.records import EVALUATION, WINDOW_ACTIVE, WINDOW_AFTER, WINDOW_WARMUP, Manifest
+from diag.collectors.records import EVALUATION, WINDOW_ACTIVE, WINDOW_AFTER, WINDOW_NONE, WINDOW_WARMUP, Manifest
 from diag.model import UNKNOWN, Gap
 from diag.model.accounts import Attribution, StepAccounts
 from diag.model.parts import PartColumns
@@ -434,6 +435,41 @@ def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
     )
     windows = _marked(ranks, WINDOW_ACTIVE)
     return in_windows(windows, numbers, reasons) | reasons
+
+
+class Profiled(NamedTuple):
+    """What the profiler adds to a step: nanoseconds of a step, the mean of the counted ones, all of which a profiler
+    recorded, and the median of the ``others``, which it did not."""
+
+    traced_ns: float
+    untraced_ns: float
+    others: int
+
+
+def profiled(attribution: Attribution, tables: Tables) -> Profiled | None:
+    """None where not every counted step was profiled, where few others were recorded, and where the profiler makes a
+    step hardly longer."""
+    if not attribution.in_windows:
+        return None
+    others = list(untraced_steps(tables).values())
+    traced = float(attribution.counted.dur_ns.mean())
+    if len(others) < STEPS.least_unprofiled_steps or traced < STEPS.profiled_steps_ratio * float(np.median(others)):
+        return None
+    return Profiled(traced, float(np.median(others)), len(others))
+
+
+def untraced_steps(tables: Tables) -> dict[int, float]:
+    """Nanoseconds of each undisturbed step that no profiler recorded, in order: from the end of the step before to its
+    own, mean over the ranks (with a device, the host's steps follow its pace)."""
+    by_rank = [sorted(own.steps, key=lambda record: record.step) for own in tables.ranks.values()]
+    numbers = sorted({record.step for of_rank in by_rank for record in of_rank})
+    left_out = steps_left_out(tables, numbers)
+    times: dict[int, list[int]] = {}
+    for of_rank in by_rank:
+        for before, record in pairwise(of_rank):
+            if record.step == before.step + 1 and record.window == WINDOW_NONE and record.step not in left_out:
+                times.setdefault(record.step, []).append(record.end_ns - before.end_ns)
+    return {step: float(np.mean(times[step])) for step in sorted(times)}
 
 
 def _marked(ranks: Mapping[int, RankTables], window: str) -> set[int]:

@@ -61,9 +61,12 @@ class DeviceClocked(Struct, frozen=True):
 
 
 def on_device_clocks(tables: Tables) -> dict[int, DeviceClocked]:
-    """By rank; empty unless known for all ranks, and empty with profiler windows, which show more."""
+    """By rank; empty unless known for all ranks, and empty where all ranks have profiler windows, which show more.
+    Windows of some ranks alone say nothing of what these ranks wait for."""
     ranks = {rank: rank_tables for rank, rank_tables in tables.ranks.items() if not rank_tables.empty}
-    if not ranks or not all(rank_tables.on_device and not rank_tables.traces for rank_tables in ranks.values()):
+    if not ranks or not all(rank_tables.on_device for rank_tables in ranks.values()):
+        return {}
+    if all(rank_tables.traces for rank_tables in ranks.values()):
         return {}
     world = tables.world_size or len(ranks)
     timed = {rank: _timed(rank_tables) for rank, rank_tables in ranks.items()}

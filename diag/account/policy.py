@@ -14,6 +14,10 @@ class Steps(Topic, name="steps"):
         "chosen: lazy initialisation, the allocator, first connections and full loader queues: not "
         "representative of the run",
     )
+    least_unprofiled_steps = threshold(5, "steps", "chosen", "fewer do not say how long a step is without the profiler")
+    profiled_steps_ratio = threshold(
+        1.1, "ratio", "chosen", "of a profiled step to one without the profiler: what it adds is said from there on"
+    )
     least_common_steps_of_ranks = threshold(
         10, "steps", "chosen", "fewer steps that all ranks recorded are not enough to leave out those after a trace"
     )

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
+from diag.account.attribute import profiled
 from diag.account.device_clock import DeviceClocked, outside_windows
 from diag.account.device_summaries import Idle
 from diag.account.frontier import Frontier, frontier
@@ -104,7 +105,25 @@ def unlike_the_rest(attribution: Attribution, tables: Tables) -> str:
         inside = inside_ns / spent_ns
         if abs(inside - outside) >= FINDINGS.warning_share:
             return f"{name} is {inside:.0%} of the steps in profiler windows, and {outside:.0%} of {steps:,} others"
-    return ""
+    return _idle_with_profiler(attribution, tables)
+
+
+def _idle_with_profiler(attribution: Attribution, tables: Tables) -> str:
+    """Whether a device is idle for its host in profiled steps alone: the profiler makes the host slower, and leaves the
+    device's work as it is. "" where it is idle without the profiler as well."""
+    longer = profiled(attribution, tables)
+    parts = attribution.counted.parts
+    if longer is None or not tables.on_device:
+        return ""
+    idle_ns = float(parts.column("idle_parts.by_host_ns").sum()) / len(parts.rank)
+    inside = idle_ns / longer.traced_ns
+    outside = max(0.0, idle_ns - (longer.traced_ns - longer.untraced_ns)) / longer.untraced_ns
+    if inside < FINDINGS.warning_share or outside >= COMMUNICATION.contradicting_account_share * inside:
+        return ""
+    return (
+        f"the device waits for its host in {inside:.0%} of the profiled steps, and in {outside:.0%} of the "
+        f"{longer.others:,} others, which the profiler did not make longer"
+    )
 
 
 class _Idle(Struct, frozen=True, eq=False):

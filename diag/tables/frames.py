@@ -392,7 +392,8 @@ def _means(steps: PartColumns, traced: PartColumns, field: str, ranks: Ints) -> 
 
 
 def _by_rank(rank: Ints, values: Ints, counted: Bools, ranks: Ints) -> list[float | None]:
-    """The mean of the counted values of each of the ``ranks``; None without any."""
+    """The mean of the counted values of each of the ``ranks``; None without any. Other ranks are left out."""
+    counted = counted & np.isin(rank, ranks)
     at = np.searchsorted(ranks, rank[counted])
     number = np.bincount(at, minlength=len(ranks))
     total = np.zeros(len(ranks), dtype=np.int64)

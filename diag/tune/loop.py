@@ -6,20 +6,18 @@ import shlex
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from diag import processes
-from diag.account.attribute import queued_steps, steps_left_out
+from diag.account.attribute import queued_steps, untraced_steps
 from diag.api import Result, open_run
 from diag.collectors.files import open_private
 from diag.collectors.masking import masked_arguments
 from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import read_tail
-from diag.collectors.records import WINDOW_NONE
 from diag.diagnoses.policy import COMPARISON
 from diag.errors import DiagError
 from diag.model.steps import Advice
@@ -43,19 +41,14 @@ def measured(result: Result) -> tuple[Series, int | None]:
 
     The first batches were loaded during setup: steps that a full queue feeds are left out, too.
     """
-    by_rank = [sorted(tables.steps, key=lambda record: record.step) for tables in result.tables.ranks.values()]
-    numbers = sorted({record.step for records in by_rank for record in records})
-    left_out = steps_left_out(result.tables, numbers)
-    times: dict[int, list[int]] = {}
-    for records in by_rank:
-        for before, record in pairwise(records):
-            if record.step == before.step + 1 and record.window == WINDOW_NONE and record.step not in left_out:
-                times.setdefault(record.step, []).append(record.end_ns - before.end_ns)
+    records = [record for of_rank in result.tables.ranks.values() for record in of_rank.steps]
+    times = untraced_steps(result.tables)
     queued = queued_steps(result.tables.manifest)
-    late = [step for step in times if step >= numbers[0] + queued] if numbers else []
-    counted = late if len(late) >= TUNING.least_steps_after_queue else sorted(times)
-    reserved = [r.memory.reserved for records in by_rank for r in records if r.memory is not None and r.memory.reserved]
-    return np.array([np.mean(times[step]) for step in counted]), max(reserved, default=None)
+    first = min((record.step for record in records), default=0) + queued
+    late = [step for step in times if step >= first]
+    counted = late if len(late) >= TUNING.least_steps_after_queue else list(times)
+    reserved = [record.memory.reserved for record in records if record.memory is not None and record.memory.reserved]
+    return np.array([times[step] for step in counted]), max(reserved, default=None)
 
 
 def gain(without: Sequence[Series], with_it: Sequence[Series], seed: int = 0) -> Interval:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.model.steps import Bottleneck, Severity
+from diag.tables.frames import rank_means
+from diag.words.formatting import duration
 from tests.account.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
 from tests.copies import replace
 
@@ -212,34 +215,84 @@ def test_without_a_window_the_verdict_on_gpus_is_undetermined(tmp_path: Path) ->
     assert any("exposed communication" in reason for reason in map(str, result.coverage.not_looked))
 
 
+def with_device_clock(layout: RunLayout, step_ns: int, blocked_ns: Sequence[int]) -> None:
+    """40 steps of each rank by events, in which it waits so long for an all-reduce; eight of them in the window."""
+    for rank, blocked in enumerate(blocked_ns):
+        files = layout.rank(rank)
+        lines, device_steps, steps = [], [], []
+        for number in range(40):
+            begin = 7_000_000_000 + number * step_ns
+            row = CollectiveRow("0", number, "all_reduce", 10**8, "float32", begin, None, None, None)
+            lines.append(CollectiveLine(number, [row], {"0": [0, 1]}))
+            call = DeviceCall("0", number, step_ns - DATA - blocked, step_ns - DATA)
+            device_steps.append(DeviceStepRecord(number, step_ns, [PhaseRow("data", 0, DATA)], [call]))
+            window = WINDOW_ACTIVE if 10 <= number < 10 + STEPS else ""
+            phases = [PhaseRow("data", begin, begin + DATA)]
+            steps.append(StepRecord(number, begin, begin + step_ns, phases, window, tokens=1000))
+        files.steps.write_bytes(b"".join(map(encode, steps)))
+        files.device_steps.write_bytes(b"".join(map(encode, device_steps)))
+        files.collectives.write_bytes(b"".join(map(encode, lines)))
+
+
 @pytest.mark.parametrize(("waited", "doubted"), [(TRANSFER, False), (40 * MS, True)])
 def test_a_window_that_is_unlike_the_other_steps_is_doubted(tmp_path: Path, waited: int, doubted: bool) -> None:
     """Events on the devices say how long the others waited for their all-reduce."""
     layout = run_directory(tmp_path, (COMPUTE, COMPUTE), traced=True)
-    for rank in (0, 1):
-        files = layout.rank(rank)
-        lines, device_steps, steps = [], [], []
-        for number in range(40):
-            begin = 7_000_000_000 + number * 100 * MS
-            row = CollectiveRow("0", number, "all_reduce", 10**8, "float32", begin, None, None, None)
-            lines.append(CollectiveLine(number, [row], {"0": [0, 1]}))
-            call = DeviceCall("0", number, 50 * MS, 50 * MS + waited)
-            device_steps.append(DeviceStepRecord(number, 95 * MS, [PhaseRow("data", 0, DATA)], [call]))
-            window = WINDOW_ACTIVE if 10 <= number < 10 + STEPS else ""
-            steps.append(StepRecord(number, begin, begin + 95 * MS, [PhaseRow("data", begin, begin + DATA)], window))
-        files.steps.write_bytes(b"".join(map(encode, steps)))
-        files.device_steps.write_bytes(b"".join(map(encode, device_steps)))
-        files.collectives.write_bytes(b"".join(map(encode, lines)))
+    with_device_clock(layout, 100 * MS, (waited, waited))
     result = open_run(layout.root)
     said = [note for note in result.coverage.notes if "in profiler windows, and" in note]
     assert bool(said) == doubted
     if doubted:
         assert said == [
             "two measurements of the run disagree: exposed communication is 4% of the steps in profiler windows, and "
-            "42% "
-            "of 32 others"
+            "40% of 32 others"
         ]
         assert result.verdict.confidence <= 0.6
+
+
+def test_what_the_profiler_adds_to_a_step_is_said(tmp_path: Path) -> None:
+    layout = run_directory(tmp_path, (COMPUTE, COMPUTE), traced=True)
+    traced_ns = int(open_run(layout.root).attribution.counted.dur_ns.mean())
+    with_device_clock(layout, traced_ns // 2, (TRANSFER, TRANSFER))
+    said = [note for note in open_run(layout.root).coverage.notes if "the profiler makes a step longer" in note]
+    assert len(said) == 1
+    assert f"{duration(traced_ns)} with it, {duration(traced_ns // 2)} in" in said[0]
+    with_device_clock(layout, traced_ns, (TRANSFER, TRANSFER))
+    assert not [note for note in open_run(layout.root).coverage.notes if "the profiler makes" in note]
+
+
+def test_idle_time_that_the_profiler_brings_is_doubted(tmp_path: Path) -> None:
+    """A host that is late in profiled steps alone: without the profiler a step takes what its kernels take."""
+    for rank in (0, 1):
+        built, now = KinetoBuilder(rank=rank, world_size=2), BASE_NS + 10 * MS
+        for step in range(10, 10 + STEPS):
+            begin = now
+            for _ in range(8):
+                built.op("aten::mm", now, now + 10 * MS).kernel(now + 9 * MS, now + 10 * MS, launch=now + 9 * MS - 10)
+                now += 10 * MS
+            built.step(step, begin, now)
+        layout = run_directory(tmp_path, (COMPUTE, COMPUTE), traced=False)
+        built.write(layout.rank(rank).folder, layout.rank(rank).trace(10).name.removesuffix(".gz"), compress=True)
+    with_device_clock(layout, 80 * MS, (0, 0))
+    sure = open_run(layout.root)
+    assert sure.verdict.bottleneck == Bottleneck.HOST, sure.verdict.headline
+    with_device_clock(layout, 12 * MS, (0, 0))
+    result = open_run(layout.root)
+    doubts = [note for note in result.coverage.notes if "the device waits for its host in" in note]
+    assert len(doubts) == 1, result.coverage.notes
+    assert result.verdict.confidence <= 0.6 < sure.verdict.confidence
+
+
+def test_a_window_of_one_rank_alone_does_not_decide(tmp_path: Path) -> None:
+    """The trace of rank 0 was lost: how long it waits is known from its events, as for rank 1."""
+    layout = run_directory(tmp_path, (COMPUTE, COMPUTE), traced=True)
+    with_device_clock(layout, 100 * MS, (60 * MS, 2 * MS))
+    for path in layout.rank(0).folder.glob("trace*"):
+        path.unlink()
+    result = open_run(layout.root)
+    assert result.attribution.by_events
+    assert result.verdict.culprit_ranks == (1,), result.verdict.headline
+    assert set(rank_means(result.attribution)) == {0, 1}
 
 
 def test_memory_that_is_nearly_full_is_said(tmp_path: Path) -> None:
