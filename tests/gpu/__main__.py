@@ -78,7 +78,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="folder for runs and report; must not hold an earlier one")
     parser.add_argument("--minutes", type=float, default=8, help="no run is started after this")
     parser.add_argument("--cpu", action="store_true", help="train small on the CPU, with gloo")
-    parser.add_argument("--only", default="", help="only runs with these words in their names, comma-separated")
+    parser.add_argument(
+        "--only", default="", help="only these runs, or those with these words in their names, comma-separated"
+    )
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--record-only", action="store_true", help="no analysis: needs torch and nothing else")
     either.add_argument("--analyse", type=Path, metavar="FOLDER", help="of what was recorded elsewhere; trains nothing")
@@ -231,6 +233,7 @@ def record(
         _replace(parts.folder if parts is not None else folder, RECORD, json.dumps(text, indent=1) + "\n")
 
     planned_runs = plan(machine)
+    names = {one.name for one in planned_runs}
     left_out.update({one.name: "not reached: the recording was cut off" for one in planned_runs})
     write()
     for planned in planned_runs:
@@ -238,7 +241,7 @@ def record(
         left = seconds - (time.monotonic() - begin)
         usual = 1.5 * median([one["seconds"] for one in runs if not one["exit_code"]] or [10.0])
         usual += HANG_S * planned.hangs
-        if only and not any(word in planned.name for word in only):
+        if only and not any(word == planned.name or (word in planned.name and word not in names) for word in only):
             left_out[planned.name] = "not asked for"
             continue
         try:
