@@ -14,10 +14,10 @@ from __future__ import annotations
 import ctypes
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -60,6 +60,26 @@ _KINDS: Mapping[str, Kind] = {kind.type: kind for kind in (ROCM if torch.version
 DEVICE_BACKENDS = frozenset(kind.backend for kind in _KINDS.values())
 
 CPU = torch.device("cpu")
+
+
+class Peaks(NamedTuple):
+    """Bytes that were allocated and reserved at most, and how often the allocator had to try again, or failed."""
+
+    allocated: int
+    reserved: int
+    retries: int
+    ooms: int
+
+
+_PEAKS = ("allocated_bytes.all.peak", "reserved_bytes.all.peak", "num_alloc_retries", "num_ooms")
+
+
+def _within(stats: Mapping[str, Any], names: Sequence[str]) -> int:
+    """0 where the statistics are empty: nothing was allocated yet."""
+    at: Any = stats
+    for name in names:
+        at = at.get(name, {})
+    return at or 0
 
 
 def _never() -> bool:
@@ -115,6 +135,16 @@ class Accelerator:
         """The allocator's statistics, with peaks since the last reset. Does not wait for the device."""
         stats: dict[str, Any] = self._module.memory_stats(self.device)
         return stats
+
+    def peaks(self) -> Peaks:
+        """What each step records of ``memory_stats``. torch makes a sorted dictionary of a hundred names of the nested
+        one, which takes several times as long as to read it."""
+        nested = getattr(self._module, "memory_stats_as_nested_dict", None)
+        if nested is None:
+            stats = self.memory_stats()
+            return Peaks(*(stats.get(name, 0) for name in _PEAKS))
+        stats = nested(device=self.device)
+        return Peaks(*(_within(stats, name.split(".")) for name in _PEAKS))
 
     def memory_snapshot(self) -> dict[str, Any]:
         """The allocator's state, with its last events where they are recorded."""
@@ -295,16 +325,15 @@ class _Step:
     phases: list[tuple[str, Mark, Mark]] = field(default_factory=list)
     collectives: list[tuple[str, int, CallMarks]] = field(default_factory=list)
 
-    def marks(self) -> Iterator[Mark]:
-        if self.end is not None:  # usually the last one that passes, so it is queried first
-            yield self.end
-        yield self.begin
+    def marks(self) -> dict[int, Mark]:
+        """Each mark once, by its id: phases share their edges, and DDP's buckets their end. The end of the step, which
+        is usually the last one that passes, comes first."""
+        every = [self.begin] if self.end is None else [self.end, self.begin]
         for _, start, end in self.phases:
-            yield from (start, end)
+            every += start, end
         for _, _, call in self.collectives:
-            yield from (call.start, call.end)
-            if call.wait is not None:
-                yield from call.wait
+            every += call.start, call.end, *(call.wait or ())
+        return {id(mark): mark for mark in every}
 
 
 class DeviceClock:
@@ -352,17 +381,23 @@ class DeviceClock:
 
     def passed(self) -> Iterator[DeviceStepRecord]:
         """The steps that the device has finished, oldest first. Never blocks."""
-        while self._pending and all(mark.event.query() for mark in self._pending[0].marks() if mark.recorded):
-            done = self._pending.popleft()
-            yield _read(done)
-            self._free.extend({id(mark): mark.event for mark in done.marks()}.values())  # phases share their edges
+        while self._pending:
+            marks = self._pending[0].marks()
+            if not all(mark.event.query() for mark in marks.values() if mark.recorded):
+                return
+            yield _read(self._pending.popleft(), marks)
+            self._free.extend(mark.event for mark in marks.values())
 
 
-def _read(step: _Step) -> DeviceStepRecord:
+def _read(step: _Step, marks: Mapping[int, Mark]) -> DeviceStepRecord:
+    """Each mark's time is asked for once: torch queries both events again, and all of it takes the training's time."""
+    begin = step.begin.event
+    times = {  # milliseconds, resolution about half a microsecond
+        number: round(begin.elapsed_time(mark.event) * 1e6) for number, mark in marks.items() if mark.recorded
+    }
+
     def since_begin(mark: Mark) -> int:
-        return round(
-            step.begin.event.elapsed_time(mark.event) * 1e6
-        )  # milliseconds, resolution about half a microsecond
+        return times[id(mark)]
 
     assert step.end is not None
     return DeviceStepRecord(

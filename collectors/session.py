@@ -96,14 +96,14 @@ class MemoryReader:
         rss = (self._statm.number(_RESIDENT) or 0) * _PAGE  # 0 where the system has no /proc
         if self._accelerator is None:
             return MemoryRecord(rss=rss)
-        stats = self._accelerator.memory_stats()
+        peaks = self._accelerator.peaks()
         self._accelerator.reset_peaks()
         return MemoryRecord(
             rss=rss,
-            allocated=stats.get("allocated_bytes.all.peak", 0),
-            reserved=stats.get("reserved_bytes.all.peak", 0),
-            alloc_retries=stats.get("num_alloc_retries", 0),
-            ooms=stats.get("num_ooms", 0),
+            allocated=peaks.allocated,
+            reserved=peaks.reserved,
+            alloc_retries=peaks.retries,
+            ooms=peaks.ooms,
             capacity=self._capacity,
         )
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from diag.collectors import accelerator
-from diag.collectors.accelerator import CUDA, ROCM, XPU, Accelerator, CallMarks, DeviceClock, Kind
+from diag.collectors.accelerator import CUDA, ROCM, XPU, Accelerator, CallMarks, DeviceClock, Kind, Peaks
 from diag.collectors.device_sampler import sampler_of
 from diag.collectors.identity import identify
 from diag.collectors.records import DeviceCall, PhaseRow
@@ -158,6 +158,7 @@ class FakeEvent:
     def __init__(self, device: FakeDevice) -> None:
         self._device = device
         self.at_ms = -1.0
+        self.asked = 0
 
     def record(self) -> None:
         self.at_ms = self._device.next_ms
@@ -168,6 +169,7 @@ class FakeEvent:
     def elapsed_time(self, end: FakeEvent) -> float:
         assert self.query()
         assert end.query(), "elapsed_time of an event that has not passed would wait for the device"
+        end.asked += 1
         return end.at_ms - self.at_ms
 
 
@@ -207,6 +209,34 @@ def test_events_are_used_again(device: FakeDevice) -> None:
         device.now_ms = device.next_ms
         assert [r.step for r in clock.passed()] == [step]
     assert device.events == 8
+
+
+def test_each_event_is_read_once(device: FakeDevice) -> None:
+    """On a GPU each reading takes four microseconds of the training's thread."""
+    clock = DeviceClock(device.event)
+    clock.begin_step(0)
+    edges = [clock.mark() for _ in range(4)]
+    for name, start, end in zip(("data", "forward", "backward"), edges[:-1], edges[1:], strict=True):
+        clock.phase(name, start, end)
+    waited = clock.mark()
+    clock.end_step([("0", seq, CallMarks(edges[2], waited, (waited, waited))) for seq in range(13)])
+    (step,) = clock._pending
+    events = [mark.event for mark in step.marks().values()]
+    list(clock.passed())
+    assert [event.asked for event in events] == [1] * 7  # type: ignore[attr-defined]
+
+
+@TYPES
+def test_a_step_s_peaks_are_those_of_torch_s_statistics(monkeypatch: pytest.MonkeyPatch, kind: Kind) -> None:
+    plug_in(monkeypatch, kind)
+    found = accelerator.accelerator_of(torch.device(kind.type, 1))
+    assert found is not None
+    assert found.peaks() == Peaks(100, 200, 0, 0), "this version has no nested statistics"
+    nested = {"allocated_bytes": {"all": {"peak": 300}}, "reserved_bytes": {"all": {"peak": 400}}, "num_ooms": 2}
+    monkeypatch.setattr(FakeModule, "memory_stats_as_nested_dict", lambda _module, device: nested, raising=False)
+    assert found.peaks() == Peaks(300, 400, 0, 2)
+    monkeypatch.setattr(FakeModule, "memory_stats_as_nested_dict", lambda _module, device: {})
+    assert found.peaks() == Peaks(0, 0, 0, 0), "nothing was allocated yet"
 
 
 def test_a_device_that_never_gets_there_costs_bounded_memory(device: FakeDevice) -> None:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from diag.api import open_run
 from diag.collectors import collectives, identity, session
-from diag.collectors.accelerator import CUDA
+from diag.collectors.accelerator import CUDA, Peaks
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import DeviceStepRecord
 from diag.collectors.session import Collector
@@ -62,8 +62,8 @@ class HostAsDevice:
     def current_stream(self) -> int:
         return 0
 
-    def memory_stats(self) -> dict[str, int]:
-        return {"allocated_bytes.all.peak": 1 << 30, "reserved_bytes.all.peak": 1 << 31}
+    def peaks(self) -> Peaks:
+        return Peaks(1 << 30, 1 << 31, 0, 0)
 
     def reset_peaks(self) -> None: ...
 
