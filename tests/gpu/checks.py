@@ -195,7 +195,11 @@ def step_verdict(checked: Checked, planned: Planned) -> Found:
     then what was planted has to be among the findings."""
     answer = planned.answer
     assert answer is not None
-    result = open_run(_ran(checked, planned).root)
+    layout = _ran(checked, planned)
+    behind = [name for name in checked.runs[planned.name].get("travels", {}).get("left_behind", {}) if "/trace" in name]
+    if behind:
+        raise NotApplicable(f"{', '.join(behind)} stayed on the machine: too large")
+    result = open_run(layout.root)
     verdict = result.verdict
     said = "healthy" if verdict.severity is Severity.HEALTHY else str(verdict.bottleneck)
     right = (
