@@ -28,6 +28,7 @@ class MemoryUse(StrEnum):
     BUFFERS = "buffers"  # of collectives, and gradients that are not reduced yet
     ACTIVATIONS = "activations"  # saved by forward for backward
     LOGITS = "logits"  # of the last layer, and the tensors that the loss saves
+    WORKSPACES = "workspaces"  # of matrix products
     PASSING = "passing"  # outputs and gradients between operations
 
 

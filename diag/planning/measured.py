@@ -8,12 +8,14 @@ the bytes held at that time (``collectors/trainer/loop.py``) are added.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diag.collectors.records import HeldRecord, Manifest
 from diag.collectors.strategies import named
@@ -200,9 +202,10 @@ def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
     wrap = str(trainer.get("wrap", "block"))
     kind = named(strategy)
     flat = kind is not None and kind.flat_parameters
+    recipe = RECIPES["fp32" if precision == "fp32" else "fsdp-mixed"]
     return Step(
         shape=shape,
-        recipe=RECIPES["fp32" if precision == "fp32" else "fsdp-mixed"],
+        recipe=replace(recipe, reduced=2) if trainer.get("reduce_dtype") == "bf16" else recipe,
         sharding=sharding,
         shards=shards,
         sequences=numbers["batch_size"] or 1,
@@ -213,7 +216,7 @@ def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
         ahead=_number(trainer, "prefetch") or 0,
         recompute=bool(trainer.get("activation_checkpointing", False)),
         gloo=not on_device,
-        kernels=Kernels() if on_device else ON_CPU,
+        kernels=Kernels(workspaces=_workspaces(manifest)) if on_device else ON_CPU,
         reduce_each=trainer.get("grad_sync") == "every",
         bucket_views=setup.get("gradient_as_bucket_view", "yes") == "yes",
         keeps_logits=False,
@@ -224,7 +227,21 @@ def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
 _FOREIGN = "the run did not use the bundled trainer: its optimizer, dtypes and FSDP units are not recorded"
 # torch 2.13 on a CPU: RMSNorm is a composition, AdamW updates one parameter at a time. Attention is flash attention
 # there, too, also with grouped queries.
-ON_CPU = Kernels(fused_norms=False, foreach=False)
+ON_CPU = Kernels(fused_norms=False, foreach=False, sums_queries=False)
+
+# torch gives each thread that multiplies matrices a handle of cuBLAS with a workspace, from its own allocator and for
+# good (torch 2.7 to 2.13, aten/src/ATen/cuda/CublasHandlePool.cpp: 32 MiB on Hopper, ":4096:2:16:8" elsewhere; cuBLASLt
+# uses the same). Forward has one, and backward, which runs in autograd's own thread.
+_THREADS = 2
+_WORKSPACE, _WORKSPACE_OF_HOPPER = (2 * 4096 + 8 * 16) << 10, 32 << 20
+_HOPPER = re.compile(r"(?<![A-Za-z0-9])G?H(?:20|100|200|800)(?![A-Za-z0-9])")
+
+
+def _workspaces(manifest: Manifest) -> int:
+    """Bytes of cuBLAS's workspaces; 0 without CUDA."""
+    if not manifest.versions.get("cuda"):
+        return 0
+    return _THREADS * (_WORKSPACE_OF_HOPPER if _HOPPER.search(manifest.device or "") else _WORKSPACE)
 
 
 def shape_of_run(model: dict[str, Any], numbers: dict[str, int]) -> Shape:

@@ -19,7 +19,7 @@ from diag.planning.policy import PLANNING
 
 from .cluster import Cluster, Topology
 from .shape import Recipe, Shape, Size
-from .step_memory import Kernels, block_ops
+from .step_memory import Kernels, Types, block_ops
 
 # -- activations -------------------------------------------------------------------------------------------------------
 #
@@ -232,7 +232,7 @@ def units(
     head = 2.0 * shape.vocab * shape.hidden * tokens if share.last else 0.0
     rest = shape.table + shape.head + shape.norm if share.size.rest is None else share.size.rest
     if wrap == "linear":
-        matrices = [op.weight for op in block_ops(shape, 0, 2, Kernels()) if op.weight and "norm" not in op.name]
+        matrices = [op.weight for op in block_ops(shape, 0, Types(2), Kernels()) if op.weight and "norm" not in op.name]
         total = sum(matrices)
         # Of blocks that are not all alike, the same parts of each.
         parts = [

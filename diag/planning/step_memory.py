@@ -32,17 +32,22 @@ from .shape import RECIPES, Recipe, Shape
 
 class Kernels(Struct, frozen=True):
     """torch's implementations on a device. ``fused_norms``: RMSNorm and LayerNorm are one kernel that saves its input
-    and a statistic; torch's RMSNorm on a CPU is a composition that also saves the normalized input. ``foreach``: the
-    optimizer updates all parameters at once."""
+    and a statistic; torch's RMSNorm on a CPU is a composition that saves the input and the normalized one in fp32.
+    ``foreach``: the optimizer updates all parameters at once. ``sums_queries``: the backward of attention in 16 bits
+    sums the queries' gradient in fp32, as the kernels of cuDNN and of flash attention do. ``workspaces``: bytes that
+    stay allocated outside of tensors."""
 
     fused_norms: bool = True
     foreach: bool = True
+    sums_queries: bool = True
+    workspaces: int = 0
 
 
 class Op(Struct, frozen=True):
     """An operation. ``weight``: parameters; ``block``: -1 outside of blocks. Bytes per token: ``kept``: saved from
     forward until its backward is over; ``makes`` and ``spends``: gradients that its backward creates and frees;
-    ``beside``: temporaries of its backward."""
+    ``beside``: temporaries of its backward. ``cast``: bytes per parameter of the copy that autocast makes of the
+    weight, and of its gradient before that is cast back."""
 
     name: str
     block: int
@@ -51,72 +56,96 @@ class Op(Struct, frozen=True):
     makes: int = 0
     spends: int = 0
     beside: int = 0
+    cast: int = 0
 
 
-def block_ops(shape: Shape, block: int, width: int, kernels: Kernels) -> Iterator[Op]:
+class Types(Struct, frozen=True):
+    """Bytes of an element: ``width`` in matrix products and attention, ``stream`` in norms and the residual. They
+    differ under autocast: there each product saves a copy of its own of the input and of the weight, and adding a
+    branch to the residual casts the branch's gradient."""
+
+    width: int
+    autocast: bool = False
+
+    @property
+    def stream(self) -> int:
+        return 4 if self.autocast else self.width
+
+    @property
+    def copied(self) -> int:
+        """Bytes of an element in the copies that autocast makes."""
+        return self.width if self.autocast else 0
+
+
+def block_ops(shape: Shape, block: int, types: Types, kernels: Kernels) -> Iterator[Op]:
     """The operations of one block, in order of forward. Backward enters the last with the gradient of the block's
     output (``hidden`` elements), which stays for the residual, and leaves the first with that of its input."""
-    hidden, norm = shape.hidden * width, shape.norm
+    width = types.width
+    hidden, stream, copy = shape.hidden * width, shape.hidden * types.stream, shape.hidden * types.copied
     queries, keys = shape.heads * shape.head_size * width, shape.kv_heads * shape.head_size * width
     ffn = shape.experts_used * shape.ffn * width
     biases = [size // width if shape.biases or shape.qkv_biases else 0 for size in (queries, keys)]
-    yield _norm("attention norm", block, norm, hidden, kernels)
+    yield _norm("attention norm", block, shape, types, kernels)
     # The first projection is the last in backward: the normalized input is freed with it.
     weight = shape.hidden * queries // width + biases[0]
-    # The rotary embedding saves only its angles, and creates a second gradient of its input.
-    yield Op("queries", block, weight, kept=hidden, makes=hidden, spends=queries + hidden, beside=queries)
+    # The rotary embedding saves only its angles. It turns in fp32, and creates a second gradient of its input.
+    turns = 4 // width * 2 - 1
+    yield Op(
+        "queries", block, weight, hidden, stream, queries + stream, beside=max(copy, turns * queries), cast=types.copied
+    )
     weight = shape.hidden * keys // width + biases[1]
-    yield Op("keys", block, weight, makes=hidden, spends=keys + hidden, beside=keys)
-    yield Op("values", block, weight, makes=hidden, spends=keys)
+    yield Op("keys", block, weight, copy, stream, keys + stream, beside=max(copy, turns * keys), cast=types.copied)
+    yield Op("values", block, weight, copy, stream, keys, beside=copy, cast=types.copied)
     statistic = 4 * shape.heads  # of the softmax, in fp32
-    yield Op("attention", block, kept=queries + 2 * keys + statistic, makes=queries + 2 * keys, spends=queries)
+    summed = 4 * queries // width if kernels.sums_queries and width < 4 else 0
+    yield Op("attention", block, 0, queries + 2 * keys + statistic, queries + 2 * keys, queries, beside=summed)
     weight = shape.hidden * queries // width + (shape.hidden if shape.biases else 0)
-    yield Op("output", block, weight, kept=queries, makes=queries)
-    yield _norm("feed-forward norm", block, norm, hidden, kernels)
-    yield from _feed_forward(shape, block, ffn, width)
+    yield Op("output", block, weight, queries, queries + copy, copy, cast=types.copied)
+    yield _norm("feed-forward norm", block, shape, types, kernels)
+    yield from _feed_forward(shape, block, ffn, types)
 
 
-def _feed_forward(shape: Shape, block: int, ffn: int, width: int) -> Iterator[Op]:
+def _feed_forward(shape: Shape, block: int, ffn: int, types: Types) -> Iterator[Op]:
     """Operations: gate, its activation function, up, their product, down; without a gate: up, the function, down."""
-    hidden, weight = shape.hidden * width, shape.experts * shape.hidden * shape.ffn
+    hidden, stream = shape.hidden * types.width, shape.hidden * types.stream
+    copy, cast = shape.hidden * types.copied, types.copied
+    weight = shape.experts * shape.hidden * shape.ffn
     down = weight + (shape.hidden if shape.biases else 0)
     up = weight + (shape.ffn if shape.biases else 0)
     if not shape.gated:
-        yield Op("up", block, up, kept=hidden, makes=hidden, spends=ffn)
+        yield Op("up", block, up, hidden, stream, ffn, beside=copy, cast=cast)
         yield Op("function", block, kept=ffn, makes=ffn, spends=ffn)
-        yield Op("down", block, down, kept=ffn, makes=ffn)
-        return
-    yield Op("gate", block, up, kept=hidden, makes=hidden, spends=ffn + hidden)
-    yield Op("function", block, kept=ffn, makes=ffn, spends=ffn)
-    yield Op("up", block, up, makes=hidden, spends=ffn)
-    yield Op("product", block, kept=2 * ffn, makes=2 * ffn, spends=ffn)
-    yield Op("down", block, down, kept=ffn, makes=ffn)
+    else:
+        yield Op("gate", block, up, hidden, stream, ffn + stream, beside=copy, cast=cast)
+        yield Op("function", block, kept=ffn, makes=ffn, spends=ffn)
+        yield Op("up", block, up, copy, stream, ffn, beside=copy, cast=cast)
+        yield Op("product", block, kept=2 * ffn, makes=2 * ffn, spends=ffn)
+    yield Op("down", block, down, ffn, ffn + copy, copy, cast=cast)
 
 
-def _norm(name: str, block: int, weight: int, hidden: int, kernels: Kernels) -> Op:
-    """A norm of a block: its gradient is added to the residual's."""
-    saved = hidden + 4 if kernels.fused_norms else 2 * hidden + 4
+def _norm(name: str, block: int, shape: Shape, types: Types, kernels: Kernels) -> Op:
+    """A norm of a block: its gradient is added to the residual's. The composition works in fp32."""
+    hidden, composed = shape.hidden * types.stream, 2 * 4 * shape.hidden
     return Op(
         name,
         block,
-        weight,
-        saved,
+        shape.norm,
+        (hidden if kernels.fused_norms else composed) + 4,
         makes=hidden,
         spends=2 * hidden,
-        beside=hidden if kernels.fused_norms else 2 * hidden,
+        beside=hidden if kernels.fused_norms else composed,
     )
 
 
-def final_norm(shape: Shape, block: int, width: int, kernels: Kernels) -> Op:
+def final_norm(shape: Shape, block: int, types: Types, kernels: Kernels) -> Op:
     """The final norm: without a residual around it, its backward replaces one gradient by another."""
-    hidden = shape.hidden * width
-    norm = _norm("final norm", block, shape.norm, hidden, kernels)
-    return Op(norm.name, block, norm.weight, norm.kept, makes=hidden, spends=hidden, beside=norm.beside)
+    norm = _norm("final norm", block, shape, types, kernels)
+    return Op(norm.name, block, norm.weight, norm.kept, makes=norm.makes, spends=norm.makes, beside=norm.beside)
 
 
-def kept_of_block(shape: Shape, width: int, kernels: Kernels) -> int:
-    """Bytes per token that one block saves for backward."""
-    return sum(op.kept for op in block_ops(shape, 0, width, kernels))
+def kept_of_block(shape: Shape, types: Types, kernels: Kernels) -> int:
+    """Bytes per token that one block saves for backward, without the copies of weights."""
+    return sum(op.kept for op in block_ops(shape, 0, types, kernels))
 
 
 LINEAR_AND_HEAD = "linear and head"  # FSDP1: each matrix is a unit; with fully_shard's "linear", only those in blocks
@@ -156,8 +185,19 @@ class Step(Struct, frozen=True):
         return self.sequences * self.length
 
     @property
+    def types(self) -> Types:
+        """fully_shard and FSDP1 gather parameters in the computed type; without them autocast casts those of fp32."""
+        casts = self.flat is None and self.sharding != Sharding.PARAMETERS
+        return Types(self.recipe.computed, casts and self.recipe.parameters > self.recipe.computed)
+
+    @property
     def width(self) -> int:
         return self.recipe.computed
+
+    @property
+    def stream(self) -> int:
+        """Bytes of the residual per token, and of its gradient."""
+        return self.shape.hidden * self.types.stream
 
 
 def step_peak(step: Step) -> Peak:
@@ -172,6 +212,7 @@ def walk(step: Step, account: Account) -> None:
     states = states_of(step)
     account.take(MemoryUse.PARAMETERS, states.parameters)
     account.take(MemoryUse.OPTIMIZER, states.optimizer)
+    account.take(MemoryUse.WORKSPACES, step.kernels.workspaces)
     ops = operations(step)
     units: Gathering
     if step.flat is not None:
@@ -189,7 +230,7 @@ def walk(step: Step, account: Account) -> None:
         _forward(step, ops, units, account)
         account.give(MemoryUse.LOGITS, kept_logits)
         last = number == micro_batches - 1
-        kept_logits = _loss(step, account)
+        kept_logits = _loss(step, ops, account)
         _backward(step, ops, units, account, last or step.reduce_each)
     account.give(MemoryUse.LOGITS, kept_logits)
     account.moment = "optimizer"
@@ -210,14 +251,16 @@ def states_of(step: Step) -> ModelStates:
 
 def operations(step: Step) -> list[Op]:
     """The operations of the whole model, in order of forward; the table's and the head's belong to no block."""
-    shape, width = step.shape, step.width
+    shape, types = step.shape, step.types
     ops = [Op("table", -1, shape.table)]
     for block in range(shape.layers):
-        ops += block_ops(shape, block, width, step.kernels)
-    hidden = shape.hidden * width
-    ops.append(final_norm(shape, -1, width, step.kernels))
+        ops += block_ops(shape, block, types, step.kernels)
+    ops.append(final_norm(shape, -1, types, step.kernels))
+    hidden, copy = shape.hidden * types.width, shape.hidden * types.copied
     # A tied head's gradient is one of the table's.
-    ops.append(Op("head", -1, shape.head, kept=hidden, makes=hidden, spends=shape.vocab * width))
+    ops.append(
+        Op("head", -1, shape.head, hidden, step.stream, shape.vocab * types.width, beside=copy, cast=types.copied)
+    )
     return ops
 
 
@@ -263,18 +306,19 @@ def _forward(step: Step, ops: Sequence[Op], units: Gathering, account: Account) 
             saved = op.kept
             if step.recompute and op.block >= 0:
                 # A recomputed block keeps only its input; the rest is live while the block runs, below the peak.
-                saved = step.shape.hidden * step.width if op.name == "attention norm" else 0
-            account.take(MemoryUse.ACTIVATIONS, saved * step.tokens)
+                saved = step.stream if op.name == "attention norm" else 0
+            account.take(MemoryUse.ACTIVATIONS, saved * step.tokens + _copied(step, op))
             if op.name == "head":
                 account.take(MemoryUse.LOGITS, step.shape.vocab * step.width * step.tokens)
         units.leave(unit)
     units.end_forward()
 
 
-def _loss(step: Step, account: Account) -> int:
+def _loss(step: Step, ops: Sequence[Op], account: Account) -> int:
     """Cross-entropy, forward and backward. Returns the bytes of logits that the training's variable keeps, or 0.
 
-    The log-softmax is kept in fp32; backward creates its gradient, then that of the logits (in fp32 first).
+    The log-softmax is kept in fp32; backward creates its gradient, then that of the logits (in fp32 first). Autocast
+    forgets its copies when forward is over: of the weights of a recomputed block nothing else keeps them.
     """
     logits = step.shape.vocab * step.tokens
     account.moment = "the loss's backward"
@@ -285,6 +329,8 @@ def _loss(step: Step, account: Account) -> int:
         account.give(MemoryUse.LOGITS, 4 * logits)
     kept_logits = step.width * logits if step.keeps_logits else 0
     account.give(MemoryUse.LOGITS, step.width * logits - kept_logits)
+    if step.recompute:
+        account.give(MemoryUse.ACTIVATIONS, sum(_copied(step, op) for op in ops if op.block >= 0))
     account.take(MemoryUse.PASSING, 4 * logits)
     account.take(MemoryUse.PASSING, 4 * logits)
     account.give(MemoryUse.PASSING, 4 * logits)
@@ -306,13 +352,14 @@ def _backward(step: Step, ops: Sequence[Op], units: Gathering, account: Account,
             if recomputes and op.name == "down":
                 _recompute(step, ops, op.block, account)
             account.take(MemoryUse.PASSING, op.makes * tokens)
+            account.take(MemoryUse.PASSING, _copied(step, op))  # the gradient, until it is cast to the weight's type
             units.gradient(unit, _gradient(step, op), reduce)
             account.passing(MemoryUse.PASSING, op.beside * tokens)
-            account.give(MemoryUse.PASSING, op.spends * tokens)
-            account.give(MemoryUse.ACTIVATIONS, op.kept * tokens)
+            account.give(MemoryUse.PASSING, op.spends * tokens + _copied(step, op))
+            account.give(MemoryUse.ACTIVATIONS, op.kept * tokens + _copied(step, op))
         account.moment = f"the reduction after block {run[0].block}" if run[0].block >= 0 else "the last reduction"
         units.leave_backward(unit, reduce)
-    account.give(MemoryUse.PASSING, step.shape.hidden * step.width * tokens)
+    account.give(MemoryUse.PASSING, step.stream * tokens)
     units.end_backward(reduce)
 
 
@@ -321,10 +368,16 @@ def _gradient(step: Step, op: Op) -> int:
     return step.shape.vocab * step.shape.hidden if op.name == "head" else op.weight
 
 
+def _copied(step: Step, op: Op) -> int:
+    """Bytes of the copy that autocast makes of the operation's weight."""
+    return op.cast * _gradient(step, op)
+
+
 def _recompute(step: Step, ops: Sequence[Op], block: int, account: Account) -> None:
     """Takes all that the block would have saved, at once; its input exists already."""
-    saved = sum(op.kept for op in ops if op.block == block)
-    account.take(MemoryUse.ACTIVATIONS, (saved - step.shape.hidden * step.width) * step.tokens)
+    own = [op for op in ops if op.block == block]
+    saved = sum(op.kept for op in own) - step.stream
+    account.take(MemoryUse.ACTIVATIONS, saved * step.tokens + sum(_copied(step, op) for op in own))
 
 
 def _optimizer(step: Step, ops: Sequence[Op], account: Account, units: Gathering) -> None:

@@ -114,6 +114,38 @@ def test_what_is_not_modelled_is_said(given: Manifest | None, reason: str) -> No
     assert reason in found
 
 
+# (strategy, ranks, bytes by torch's allocator): the preset 124m in bf16, 8 x 1,024 tokens, on an H200 with torch 2.11.
+H200_PEAKS = [("ddp", 2, 10_897_800_704), ("fsdp2", 2, 8_695_939_584), ("fsdp2", 1, 9_437_666_304)]
+
+
+@pytest.mark.parametrize(("strategy", "ranks", "peak"), H200_PEAKS)
+def test_peaks_of_a_gpu(strategy: str, ranks: int, peak: int) -> None:
+    """What is left is the allocator's rounding: it counts blocks, and cuts off what is left of one above 1 MiB."""
+    own = TrainerOptions(preset="124m", strategy=strategy, precision="bf16")
+    given = Manifest(
+        "r", 0, world_size=ranks, strategy=strategy, mesh={"dp": ranks}, device="NVIDIA H200",
+        model=asdict(own.shape()) | {"preset": "124m"}, trainer=asdict(own), versions={"cuda": "13.0"},
+    )  # fmt: skip
+    step = step_of_run(given, on_device=True)
+    assert isinstance(step, Step)
+    assert step.types.autocast == (strategy == "ddp")
+    assert -0.005 < step_peak(step).bytes / peak - 1 < 0
+    older = step_of_run(replace(given, device="NVIDIA A100-SXM4-80GB"), on_device=True)
+    assert isinstance(older, Step)
+    assert (step.kernels.workspaces, older.kernels.workspaces) == (2 * (32 << 20), 2 * 8_519_680)
+    none = step_of_run(replace(given, device="AMD Instinct MI300X", versions={}), on_device=True)
+    assert isinstance(none, Step)
+    assert none.kernels.workspaces == 0
+
+
+def test_gradients_that_are_reduced_in_bf16() -> None:
+    narrow = step_of_run(manifest(precision="bf16", reduce_dtype="bf16"), on_device=True)
+    wide = step_of_run(manifest(precision="bf16"), on_device=True)
+    assert isinstance(narrow, Step)
+    assert isinstance(wide, Step)
+    assert (narrow.recipe.reduced, wide.recipe.reduced) == (2, 4)
+
+
 def test_the_fullest_rank_is_compared() -> None:
     step = step_of_run(manifest(), on_device=True)
     assert isinstance(step, Step)

@@ -12,7 +12,7 @@ from diag.collectors.trainer.model import build
 from diag.collectors.trainer.options import PRESETS, ModelShape
 from diag.planning.measured import ON_CPU, shape_of_run
 from diag.planning.shape import Shape
-from diag.planning.step_memory import Kernels, block_ops, final_norm, kept_of_block
+from diag.planning.step_memory import Kernels, Types, block_ops, final_norm, kept_of_block
 
 
 def planned(shape: ModelShape) -> Shape:
@@ -20,11 +20,13 @@ def planned(shape: ModelShape) -> Shape:
     return shape_of_run({"preset": "test", "tied": shape.tied}, numbers)
 
 
-def kept_by_autograd(shape: ModelShape) -> int:
+def kept_by_autograd(shape: ModelShape, types: Types) -> int:
     """Bytes of the storages that forward keeps, without parameters, the rotations and the tokens themselves."""
     model = build(shape, seed=0)
     tokens = torch.zeros((shape.batch_size, shape.seq_len), dtype=torch.long)
     table = model.table(tokens.device)
+    if not types.autocast and types.width == 2:
+        model.bfloat16()
     known = {p.untyped_storage().data_ptr() for p in model.parameters()}
     known |= {table.untyped_storage().data_ptr(), tokens.untyped_storage().data_ptr()}
     found: dict[int, int] = {}
@@ -37,41 +39,55 @@ def kept_by_autograd(shape: ModelShape) -> int:
         alive.append(tensor)  # or another could take its place
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16, enabled=types.autocast),
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+    ):
         logits = model(tokens)
     assert logits.requires_grad
     return sum(found.values())
 
 
 @pytest.mark.parametrize(
+    "types",
+    [
+        pytest.param(Types(4), id="fp32"),
+        pytest.param(Types(2), id="bf16"),
+        pytest.param(Types(2, autocast=True), id="autocast"),
+    ],
+)
+@pytest.mark.parametrize(
     "shape",
     [
         pytest.param(replace(PRESETS["small"], batch_size=1, layers=2), id="flash attention"),
         pytest.param(PRESETS["tiny"], id="shared keys"),
         pytest.param(replace(PRESETS["tiny"], seq_len=96, batch_size=2, kv_heads=4, layers=1), id="one block"),
+        pytest.param(replace(PRESETS["tiny"], tied=True), id="tied"),
     ],
 )
-def test_forward_keeps_what_the_formula_says(shape: ModelShape) -> None:
+def test_forward_keeps_what_the_formula_says(shape: ModelShape, types: Types) -> None:
     own = planned(shape)
-    each = shape.layers * kept_of_block(own, 4, ON_CPU)
-    head = final_norm(own, -1, 4, ON_CPU).kept + 4 * own.hidden
+    each = shape.layers * kept_of_block(own, types, ON_CPU)
+    head = final_norm(own, -1, types, ON_CPU).kept + types.width * own.hidden
+    weights = own.multiplied * types.copied
     tokens = shape.batch_size * shape.seq_len
-    assert kept_by_autograd(shape) == (each + head) * tokens
+    assert kept_by_autograd(shape, types) == (each + head) * tokens + weights
 
 
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize("kernels", [Kernels(), Kernels(fused_norms=False)])
-def test_backward_leaves_the_gradient_of_the_input(gated: bool, kernels: Kernels) -> None:
+@pytest.mark.parametrize("types", [Types(4), Types(2), Types(2, autocast=True)])
+def test_backward_leaves_the_gradient_of_the_input(gated: bool, kernels: Kernels, types: Types) -> None:
     """It enters with one gradient of the block's width and leaves with one; nothing is spent that is not there."""
     shape = Shape("s", 1, 64, 4, 2, 16, 192, 100, gated=gated)
-    alive = 64 * 4
-    for op in reversed(list(block_ops(shape, 0, 4, kernels))):
+    alive = 64 * types.stream
+    for op in reversed(list(block_ops(shape, 0, types, kernels))):
         alive += op.makes
         assert alive >= op.spends
         alive -= op.spends
-    assert alive == 64 * 4
+    assert alive == 64 * types.stream
 
 
 def test_weights_of_a_block_are_its_parameters() -> None:
     for shape in (Shape("s", 1, 64, 4, 2, 16, 192, 100), Shape("g", 1, 64, 4, 4, 16, 256, 100, gated=False)):
-        assert sum(op.weight for op in block_ops(shape, 0, 4, Kernels())) == shape.block
+        assert sum(op.weight for op in block_ops(shape, 0, Types(4), Kernels())) == shape.block

@@ -71,6 +71,11 @@ CASES = [
         }.items()
     ),
     Case("16 bits", replace(STEP, recipe=RECIPES["fsdp-mixed"], gloo=False, kernels=Kernels())),
+    Case("autocast", replace(STEP, sharding=Sharding.NONE, shards=1, recipe=RECIPES["fsdp-mixed"])),
+    Case(
+        "autocast, recomputed",
+        replace(STEP, sharding=Sharding.NONE, shards=1, recipe=RECIPES["fsdp-mixed"], recompute=True, micro_batches=2),
+    ),
     Case("tied", replace(STEP, shape=Shape("t", 2, 64, 4, 4, 16, 192, 264, tied=True))),
     Case("no gate, shared keys", replace(STEP, shape=Shape("g", 2, 64, 4, 2, 16, 192, 264, gated=False))),
 ]
@@ -126,6 +131,23 @@ def test_settings_that_cost_memory() -> None:
     assert step_peak(replace(flat, flat=FlatUnits(keeps=True))).bytes > step_peak(flat).bytes
     # Accumulated gradients are whole.
     assert step_peak(replace(STEP, micro_batches=2)).bytes > plain
+
+
+def test_autocast_costs_the_copies_of_weights_and_inputs() -> None:
+    """Against parameters that are in 16 bits themselves."""
+    wide = replace(SHAPE, vocab=8192)  # so the peak is in the loss
+    cast = replace(STEP, shape=wide, sharding=Sharding.NONE, shards=1, recipe=RECIPES["fsdp-mixed"], kernels=Kernels())
+    assert cast.types.autocast
+    assert not replace(cast, flat=FlatUnits()).types.autocast
+    assert not replace(cast, sharding=Sharding.PARAMETERS).types.autocast
+    assert not replace(cast, recipe=RECIPES["mixed"]).types.autocast
+    apart = step_peak(cast).parts["activations"]
+    together = step_peak(replace(cast, recipe=RECIPES["mixed"])).parts["activations"]
+    # A block: two norms' inputs in fp32, and the inputs of keys, values and up once more; the last norm's in fp32.
+    block = SHAPE.hidden * (2 * 2 + 3 * 2)
+    more = SHAPE.layers * block + SHAPE.hidden * 2
+    assert apart - together == cast.tokens * more + 2 * wide.multiplied
+    assert step_peak(replace(cast, kernels=Kernels(workspaces=1000))).bytes == step_peak(cast).bytes + 1000
 
 
 # -- units by hand -----------------------------------------------------------------------------------------------------
