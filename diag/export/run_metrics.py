@@ -44,7 +44,7 @@ from diag.rundir.policy import RUN_READING
 from diag.rundir.runs import RunState, state_of
 from diag.rundir.state_words import behind_ranks
 from diag.rundir.states import State
-from diag.tables.efficiency import efficiency
+from diag.tables.efficiency import efficiency, gpus_of
 
 from .definitions import Kind, Metric, Sample
 
@@ -302,8 +302,9 @@ class RunMetrics:
         step_ns = sum(record.end_ns - record.begin_ns for record in first.recent) / len(first.recent)
         world_size = manifest.world_size or len(self._ranks)
         recent = [Steps.of(list(first.recent))]
+        gpus = gpus_of((follower.identity for follower in self._ranks.values()), world_size)
         return efficiency(
-            (), manifest, recent, step_ns, world_size, peak_of(device), device, device not in ("", "cpu")
+            (), manifest, recent, step_ns, world_size, peak_of(device), device, device not in ("", "cpu"), gpus
         ).mfu.value
 
 

@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from diag.account.attribute import queued_steps
 from diag.account.policy import STEPS
-from diag.collectors.records import WINDOW_NONE, Manifest
+from diag.collectors.records import WINDOW_AFTER, WINDOW_NONE, Manifest, RankRecord
 from diag.model.accounts import Attribution
 from diag.model.breakdown import DevicePeak, Efficiency, Measure
 from diag.rundir.columns import Steps
 from diag.rundir.tables import Tables
 from diag.tables.policy import EFFICIENCY
+from diag.words.formatting import counted
 
 from .kernel_kinds import MATH_KINDS
 from .recompute import Recomputed
@@ -87,8 +89,10 @@ def efficiency(
     peak: DevicePeak | None,
     device: str | None,
     on_device: bool,
+    gpus: int | None = None,
 ) -> Efficiency:
-    """``traced``: one per trace. ``step_ns``: mean duration of a counted step, for runs where every step was traced."""
+    """``traced``: one per trace. ``step_ns``: mean duration of a counted step, for runs where every step was traced.
+    ``gpus``: that all ranks of the run use; by default one each."""
     recompute = _recompute_share(traced)
     if not on_device:
         return Efficiency(Measure(None, _ON_CPU), Measure(None, _ON_CPU), recompute, None)
@@ -96,8 +100,8 @@ def efficiency(
         unknown = Measure(None, f"the peak FLOP/s of {device or 'the device'} is not in the table")
         return Efficiency(unknown, unknown, recompute, None, _contention_share(traced))
     return Efficiency(
-        mfu=_mfu(manifest, recorded, step_ns, world_size, peak),
-        hfu=_hfu(traced, peak),
+        mfu=_mfu(manifest, recorded, step_ns, world_size, gpus or world_size, peak),
+        hfu=_hfu(traced, peak, world_size / gpus if world_size and gpus else 1.0),
         recompute_share=recompute,
         peak=peak,
         contention_share=_contention_share(traced),
@@ -121,6 +125,7 @@ def _mfu(
     recorded: Sequence[Steps],
     step_ns: float,
     world_size: int | None,
+    gpus: int | None,
     peak: DevicePeak,
 ) -> Measure:
     if manifest is None:
@@ -132,23 +137,38 @@ def _mfu(
     # host runs ahead of the device in some and catches up in others.
     every = [steps for steps in recorded if steps]
     first = min((int(steps.step.min()) for steps in every), default=0) + STEPS.warm_up_steps
-    untraced = [steps.take(steps.in_window(WINDOW_NONE) & (steps.step >= first)) for steps in every]
+    disturbed = sorted(_after_windows(every, manifest))
+    untraced = [
+        steps.take(steps.in_window(WINDOW_NONE) & (steps.step >= first) & ~np.isin(steps.step, disturbed))
+        for steps in every
+    ]
     seen = untraced if any(untraced) else every
     tokens = np.concatenate([steps.tokens for steps in seen]) if seen else np.zeros(0, dtype=np.int64)
     tokens = tokens[tokens != 0]
     lasted = sum(int((steps.end_ns - steps.begin_ns).sum()) for steps in untraced)
     seconds = (float(lasted) / sum(map(len, untraced)) if any(untraced) else step_ns) / 1e9
-    if not len(tokens) or not seconds or not world_size:
+    if not len(tokens) or not seconds or not world_size or not gpus:
         return Measure(None, "no step recorded a token count")
     per_rank = int(tokens.sum()) / len(tokens)
+    ranks = counted(world_size, "rank")
+    if gpus != world_size:
+        ranks += f" on {counted(gpus, 'GPU')}"
     basis = (
         f"{per_token:.3g} FLOPs per token x {per_rank * world_size:,.0f} tokens per step of {seconds * 1e3:,.0f} ms, "
-        f"{world_size} ranks, {peak.tflop_s:g} TFLOP/s peak each"
+        f"{ranks}, {peak.tflop_s:g} TFLOP/s peak{' each' if gpus > 1 else ''}"
     )
-    return Measure(per_token * per_rank / seconds / (peak.tflop_s * 1e12), basis=basis)
+    return Measure(per_token * per_rank * world_size / seconds / (gpus * peak.tflop_s * 1e12), basis=basis)
 
 
-def _hfu(traced: Sequence[Totals], peak: DevicePeak) -> Measure:
+def _after_windows(recorded: Sequence[Steps], manifest: Manifest) -> set[int]:
+    """Steps after profiler windows that are shorter or longer than others. A rank that has written its trace waits for
+    one that still writes: the host, which runs ahead of its device, in the step after."""
+    queued = max(1, queued_steps(manifest))
+    after = {step for steps in recorded for step in steps.step[steps.in_window(WINDOW_AFTER)].tolist()}
+    return {step + later for step in after for later in range(1 + queued)}
+
+
+def _hfu(traced: Sequence[Totals], peak: DevicePeak, ranks_per_gpu: float) -> Measure:
     if not traced:
         return Measure(None, "no trace of the device")
     time = sum(t.math_ns for t in traced)
@@ -161,7 +181,7 @@ def _hfu(traced: Sequence[Totals], peak: DevicePeak) -> Measure:
             f"recorded shapes cover {share:.0%} of the time in matmuls, convolutions and attention, "
             f"but {EFFICIENCY.least_covered_time_share:.0%} is needed; record with record_shapes=True",
         )
-    value = sum(t.flops for t in traced) / (sum(t.steps_ns for t in traced) * peak.tflop_s * 1e3)
+    value = ranks_per_gpu * sum(t.flops for t in traced) / (sum(t.steps_ns for t in traced) * peak.tflop_s * 1e3)
     return Measure(
         value,
         basis=f"of {peak.tflop_s:g} TFLOP/s; shapes cover {share:.0%} of the time in matmuls, convolutions, attention",
@@ -214,6 +234,12 @@ def tokens_of(tables: Tables, attribution: Attribution) -> tuple[int, ...] | str
         for step, tokens in zip(counted.step.tolist(), counted.tokens.tolist(), strict=True):
             by_step[step] += tokens
     return tuple(by_step.values()) if all(by_step.values()) else "some steps have no token count"
+
+
+def gpus_of(identities: Iterable[RankRecord | None], ranks: int | None) -> int | None:
+    """The number of GPUs that the ``ranks`` of a run use; None unless each recorded the id of its own."""
+    ids = [one.device_uuid for one in identities if one is not None and one.device_uuid]
+    return len(set(ids)) if ids and len(ids) == ranks else None
 
 
 def device_of(tables: Tables) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,12 @@ from diag.api import open_run
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import Manifest, MemoryRecord, PhaseRow, RankRecord, StepRecord
+from diag.model.breakdown import Measure, peak_of
+from diag.rundir.columns import Steps
 from diag.show.json import to_json
 from diag.show.text import print_breakdown
+from diag.tables.efficiency import efficiency
+from diag.words.formatting import NBSP
 from tests.account.kineto_builder import BASE_NS, KinetoBuilder
 from tests.tables.test_breakdowns import (
     BACKWARD,
@@ -119,6 +124,52 @@ def test_utilisation(tmp_path: Path) -> None:
     assert "67%" in found.efficiency.hfu.reason, "a third of the product's time has no shapes"
     assert found.efficiency.recompute_share.value is None
     assert [peak.allocated for peak in found.memory_peaks] == [60, 61]
+
+
+def recorded(lasted_ms: dict[int, int], window: dict[int, str]) -> Steps:
+    """Steps of so many milliseconds, 1,000 tokens each."""
+    return Steps.of(
+        [
+            StepRecord(step, step * 1000 * MS, (step * 1000 + ms) * MS, [], window.get(step, ""), tokens=1000)
+            for step, ms in lasted_ms.items()
+        ]
+    )
+
+
+def model_utilisation(steps: list[Steps], gpus: int | None = None) -> Measure:
+    """MFU of two ranks on H200s, with 10^9 FLOPs a token."""
+    manifest, name = Manifest("m", 0, world_size=2, model={"flops_per_token": 10**9}), "NVIDIA H200"
+    return efficiency((), manifest, steps, 1e9, 2, peak_of(name), name, on_device=True, gpus=gpus).mfu
+
+
+def test_utilisation_of_ranks_that_share_a_gpu_is_that_of_the_gpu() -> None:
+    steps = recorded(dict.fromkeys(range(20), 100), {})
+    alone, shared = model_utilisation([steps, steps]), model_utilisation([steps, steps], gpus=1)
+    assert alone.value == pytest.approx(1000 * 10**9 / 0.1 / 989e12)
+    assert alone.basis.endswith(f"2{NBSP}ranks, 989 TFLOP/s peak each")
+    assert shared.value == pytest.approx(2 * 1000 * 10**9 / 0.1 / 989e12)
+    assert shared.basis.endswith(f"2{NBSP}ranks on 1{NBSP}GPU, 989 TFLOP/s peak")
+
+
+def test_ranks_share_a_gpu_if_they_record_one_id(tmp_path: Path) -> None:
+    layout = run_directory(tmp_path)
+    alone = open_run(layout.root).breakdowns.efficiency.mfu.value
+    assert alone is not None
+    for uuids, gpus in ((("a", "b"), 2), (("a", "a"), 1), (("a", ""), 2)):
+        for rank, uuid in enumerate(uuids):
+            files = layout.rank(rank)
+            one = RankRecord(rank, rank, 2, "node-a", 1, "boot", 0, BASE_NS, "NVIDIA H100 80GB HBM3", 0)
+            replace_file(files.identity, encode(replace(one, device_uuid=uuid)))
+        result = open_run(layout.root)
+        assert result.breakdowns.efficiency.mfu.value == result.mfu.value == pytest.approx(alone * 2 / gpus)
+
+
+def test_a_step_that_waits_for_a_trace_to_be_written_is_left_out_of_the_utilisation() -> None:
+    """A recording on a H200: step 16 follows the window, and rank 1 waits in step 17 for rank 0, which still writes."""
+    window = {9: "warmup", **dict.fromkeys(range(10, 16), "active"), 16: "after"}
+    usual = dict.fromkeys(range(24), 100)
+    ranks = [recorded({**usual, 16: 56, 17: 60}, window), recorded({**usual, 16: 51, 17: 339}, window)]
+    assert model_utilisation(ranks).value == pytest.approx(1000 * 10**9 / 0.1 / 989e12)
 
 
 def test_hardware_utilisation_counts_what_shapes_ask_for(tmp_path: Path) -> None:
