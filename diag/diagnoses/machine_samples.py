@@ -13,6 +13,7 @@ from diag.diagnoses.policy import FINDINGS, MACHINES
 from diag.model.query import Query
 from diag.model.steps import Evidence, Finding
 from diag.rundir.machines import Machine, Machines, Rates, counter_of, machines_of
+from diag.tables.efficiency import gpus_of
 
 from .comm_cause import SLOW_LINK
 from .memory_pressure import peaks as peaks_of_run
@@ -142,8 +143,11 @@ def _held_by_others(subject: Subject, machine: Machine, host: str) -> list[Evide
     """Memory in use on a host's GPUs that is not in the peaks of PyTorch's allocators; nothing where a GPU may have no
     rank."""
     used = {name: value for name, value in machine.last.items() if _MEMORY_USED.fullmatch(name)}
-    peaks = [peak.reserved for peak in subject.once(peaks_of_run) if subject.host_of(peak.rank) == host]
-    if not used or len(used) != len(peaks):
+    of_host = [peak for peak in subject.once(peaks_of_run) if subject.host_of(peak.rank) == host]
+    peaks = [peak.reserved for peak in of_host]
+    identities = (subject.tables.ranks[peak.rank].identity for peak in of_host)
+    devices = gpus_of(identities, len(of_host)) or len(of_host)
+    if not used or len(used) != devices:
         return []
     outside = sum(used.values()) - sum(peaks)
     if outside <= 0:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from diag.diagnoses.policy import FINDINGS, MEMORY_USE
@@ -15,17 +18,43 @@ from .workload import allocator_setting, less_memory, workload
 
 
 class Peak(Struct, frozen=True):
-    """The most that one rank's allocator held, in bytes, and how often it had to try again."""
+    """The most that one rank's allocator held, in bytes, and how often it had to try again. ``beside``: what those of
+    other ranks held on the same device."""
 
     rank: int
     reserved: int
     capacity: int
     retries: int
+    beside: int = 0
+
+    @property
+    def used(self) -> float:
+        """The share of the device's memory that its ranks hold."""
+        return (self.reserved + self.beside) / self.capacity
+
+    @property
+    def free(self) -> int:
+        return self.capacity - self.reserved - self.beside
 
 
 def peaks_of(tables: Tables) -> list[Peak]:
-    """For the ranks whose device's memory capacity is known."""
-    return [Peak(row.rank, row.peak, row.capacity, row.retries or 0) for row in rank_peaks(tables).rows if row.capacity]
+    """For the ranks whose device's memory capacity is known. Ranks that recorded one id use one device."""
+    rows = [row for row in rank_peaks(tables).rows if row.capacity]
+    identities = {rank: of_rank.identity for rank, of_rank in tables.ranks.items()}
+    ids = {rank: one.device_uuid for rank, one in identities.items() if one is not None and one.device_uuid}
+    together: Counter[str] = Counter()
+    for row in rows:
+        together[ids.get(row.rank, "")] += row.peak
+    return [
+        Peak(
+            row.rank,
+            row.peak,
+            row.capacity or 0,
+            row.retries or 0,
+            together[ids[row.rank]] - row.peak if row.rank in ids else 0,
+        )
+        for row in rows
+    ]
 
 
 def peaks(subject: Subject) -> list[Peak]:
@@ -34,9 +63,8 @@ def peaks(subject: Subject) -> list[Peak]:
 
 def find(subject: Subject) -> list[Finding]:
     held = subject.once(peaks)
-    used = {peak.rank: peak.reserved / peak.capacity for peak in held}
     retries = {peak.rank: peak.retries for peak in held}
-    full = tuple(rank for rank, part in used.items() if part >= MEMORY_USE.near_full_share)
+    full = tuple(peak.rank for peak in held if peak.used >= MEMORY_USE.near_full_share)
     facts = subject.once(workload)
     retried = tuple(rank for rank, count in retries.items() if count > 0)
     findings = []
@@ -63,12 +91,18 @@ def find(subject: Subject) -> list[Finding]:
         findings.append(
             _finding(
                 "near-out-of-memory",
-                f"Device memory is nearly full on {ranks_text(full)}",
+                f"Device memory is nearly full on {ranks_text(full)}{_together(held)}",
                 Severity.WARN,
                 full,
                 tuple(
-                    Evidence(f"rank {r}, peak reserved", round(used[r], 4), "share", peak_of(r))
-                    for r in full[: FINDINGS.ranks_as_evidence]
+                    Evidence(
+                        f"rank {peak.rank}, peak reserved",
+                        round(peak.reserved / peak.capacity, 4),
+                        "share",
+                        peak_of(peak.rank),
+                    )
+                    for peak in held
+                    if peak.rank in full[: FINDINGS.ranks_as_evidence]
                 ),
                 "Leave headroom: smaller batches."
                 if facts.training is False
@@ -76,6 +110,12 @@ def find(subject: Subject) -> list[Finding]:
             )
         )
     return findings
+
+
+def _together(held: Sequence[Peak]) -> str:
+    """What makes a device full that none of its ranks fills."""
+    shared = any(peak.used >= MEMORY_USE.near_full_share and peak.beside for peak in held)
+    return ", which several ranks share" if shared else ""
 
 
 def peak_of(rank: int) -> Query:

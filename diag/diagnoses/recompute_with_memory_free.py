@@ -21,19 +21,18 @@ ID = "recompute-with-memory-free"
 def find(subject: Subject) -> list[Finding]:
     """Re-reads the traces of one rank only, since all ranks recompute alike, and only if memory is free."""
     fullest = _fullest(subject)
-    if fullest is None or fullest.reserved > MEMORY_USE.roomy_share * fullest.capacity:
+    if fullest is None or fullest.used > MEMORY_USE.roomy_share:
         return []
     share, basis = _recomputed(subject)
     if share < MEMORY_USE.recomputation_share:
         return []
     steps = subject.attribution.counted
     computing = float(steps.spent()[Kind.COMPUTE].sum()) / max(1, int(steps.dur_ns.sum()))
-    cost = share * computing
-    used = fullest.reserved / fullest.capacity
+    cost, free = share * computing, 1 - fullest.used
     return [
         Finding(
             id=ID,
-            title=f"{share:.0%} of the computation repeats the forward, and {1 - used:.0%} of the memory is free",
+            title=f"{share:.0%} of the computation repeats the forward, and {free:.0%} of the memory is free",
             severity=Severity.WARN,
             share=cost,
             cost_ns_per_step=int(cost * float(subject.shares.dur_ns.mean())),
@@ -42,7 +41,7 @@ def find(subject: Subject) -> list[Finding]:
                 Evidence(f"recomputed, of all computation: {basis}", round(share, 4), "share", Query("kernels")),
                 Evidence(
                     f"{ranks_text((fullest.rank,))}, the fullest, peak reserved",
-                    round(used, 4),
+                    round(fullest.reserved / fullest.capacity, 4),
                     "share",
                     peak_of(fullest.rank),
                 ),
@@ -69,7 +68,7 @@ def cannot_look(subject: Subject) -> str:
 
 
 def _fullest(subject: Subject) -> Peak | None:
-    return max(subject.once(peaks), key=lambda peak: peak.reserved / peak.capacity, default=None)
+    return max(subject.once(peaks), key=lambda peak: peak.used, default=None)
 
 
 def _recomputed(subject: Subject) -> tuple[float, str]:

@@ -50,7 +50,7 @@ def claim(subject: Subject) -> Claim | None:
     for call in gathers:
         held[call.rank, call.step, call.micro] += call.bytes
     gathered_bytes = max(held.values())
-    free = min(round(MEMORY_USE.near_full_share * peak.capacity) - peak.reserved for peak in peaks)
+    free = min(round(MEMORY_USE.near_full_share * peak.capacity) - peak.reserved - peak.beside for peak in peaks)
     if free < gathered_bytes:
         return None
     ms = calls.ms_per_step(exposed + behind)

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-import numpy as np
 from msgspec import Struct, field
 
 from diag.collectors.records import Manifest
 from diag.collectors.strategies import named
 from diag.diagnoses import Examination, answered_by
+from diag.diagnoses.memory_pressure import peaks_of
 from diag.model.accounts import Attribution
 from diag.model.steps import Bottleneck, Finding, Knob, Risk
 from diag.replay.policy import ADVICE
@@ -77,12 +77,9 @@ def _usual_step(program: Program) -> int:
 
 
 def headroom(tables: Tables) -> int | None:
-    """Capacity minus the peak of reserved memory, the least over the ranks; None where no rank recorded both."""
-    left = []
-    for rank in tables.ranks.values():
-        capacity, reserved = rank.steps.memory_of("capacity"), rank.steps.memory_of("reserved")
-        left += (capacity - np.maximum(reserved, 0))[capacity > 0].tolist()
-    return min(left, default=None)
+    """Capacity minus the peaks of reserved memory of the ranks on a device, the least over the devices; None where no
+    rank recorded both."""
+    return min((peak.free for peak in peaks_of(tables)), default=None)
 
 
 def capacity(tables: Tables) -> int:

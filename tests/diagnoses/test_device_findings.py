@@ -21,6 +21,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.model.steps import Bottleneck, Severity
+from diag.replay.case import headroom
 from tests.account.kineto_builder import AUTOGRAD, BASE_NS, KinetoBuilder, nccl_args
 from tests.copies import replace
 
@@ -45,6 +46,7 @@ class Gpu:
     memory: MemoryRecord = field(default_factory=lambda: ROOMY)
     mfu: float | None = None
     device: str = "NVIDIA H100 80GB HBM3"
+    one_gpu: bool = False  # which both ranks use
     samples: tuple[tuple[int, tuple[str, ...]], ...] = ((1980, ()), (1980, ()))  # of each rank: SM clock, reasons
     trainer: dict[str, Any] = field(default_factory=dict)
 
@@ -104,7 +106,7 @@ def run_of(folder: Path, plan: Gpu) -> Result:
     for rank in (0, 1):
         files = layout.rank(rank)
         identity = RankRecord(rank, rank, 2, f"node-{rank}", 1, "boot", BOOT_NS, BASE_NS, plan.device, rank)
-        replace_file(files.identity, encode(identity))
+        replace_file(files.identity, encode(replace(identity, device_uuid="GPU-a" if plan.one_gpu else f"GPU-{rank}")))
         records, samples = [], []
         for step in range(FIRST + STEPS):
             begin = BOOT_NS + 10 * MS + (step - FIRST) * plan.step
@@ -182,6 +184,22 @@ def test_recomputation_with_memory_to_spare(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     full = run_of(tmp_path / "b", Gpu(recompute=True, mfu=0.4, memory=replace(ROOMY, reserved=60 * GB)))
     assert ids(full) == set()
+
+
+@pytest.mark.parametrize("one_gpu", [True, False])
+def test_memory_that_two_ranks_fill_together(tmp_path: Path, one_gpu: bool) -> None:
+    """Each reserves 49 % of its GPU, which is one for both or another one."""
+    half = replace(ROOMY, allocated=30 * GB, reserved=39 * GB)
+    result = run_of(tmp_path, Gpu(recompute=True, mfu=0.4, memory=half, one_gpu=one_gpu))
+    full = [finding for finding in result.examination.findings if finding.id == "near-out-of-memory"]
+    assert headroom(result.tables) == (2 * GB if one_gpu else 41 * GB)
+    assert ("recompute-with-memory-free" in ids(result)) != one_gpu
+    if not one_gpu:
+        assert full == []
+        return
+    assert full[0].title == "Device memory is nearly full on ranks 0, 1, which several ranks share"
+    assert full[0].ranks == (0, 1)
+    assert [item.value for item in full[0].evidence] == [round(39 / 80, 4)] * 2
 
 
 @pytest.mark.slow

@@ -103,3 +103,17 @@ def test_memory_that_pytorch_does_not_hold_is_cited() -> None:
     assert cited(found) == [("host host-a, memory in use on its GPUs that PyTorch does not hold", 3.0, "GB")]
     del used["gpu.GPU-b.memory_used"]  # then the other GPU's memory is not known
     assert cited(finding(recorded(plan, {0: [dict(used)]}), "near-out-of-memory")) == []
+
+
+def test_memory_of_a_gpu_that_two_ranks_share_is_cited() -> None:
+    gb = 10**9
+    plan = Plan(memory=MemoryRecord(rss=gb, reserved=34 * gb, allocated=33 * gb, capacity=72 * gb))
+    apart = recorded(plan, {0: [{"gpu.GPU-a.memory_used": 71 * gb}]})
+    assert not [found for found in apart.examination.findings if found.id == "near-out-of-memory"]
+    ranks = {
+        rank: replace(own, identity=dataclasses.replace(own.identity, device_uuid="a"))
+        for rank, own in apart.tables.ranks.items()
+        if own.identity is not None
+    }
+    found = finding(analyze(replace(apart.tables, ranks=ranks)), "near-out-of-memory")
+    assert cited(found) == [("host host-a, memory in use on its GPUs that PyTorch does not hold", 3.0, "GB")]
