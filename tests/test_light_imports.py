@@ -70,6 +70,26 @@ print([name for name in sys.modules if name.startswith(rooms)], file=sys.stderr)
     assert ended.stderr == "[]\n"
 
 
+@pytest.mark.parametrize(("traced", "read_with_polars"), [(False, False), (True, True)])
+def test_polars_is_loaded_where_a_trace_is_read(traced: bool, read_with_polars: bool, tmp_path: Path) -> None:
+    """Modules take it from ``diag.deferred`` and do not use it while they are loaded."""
+    run = shutil.copytree(Path(__file__).parents[1] / "sample_traces" / "ddp-healthy", tmp_path / "run")
+    if not traced:
+        for trace in run.glob("ranks/*/trace-*"):
+            trace.unlink()
+    code = f"""
+import sys, typer
+from diag.cli.analyze import analyze
+try:
+    analyze([{str(run)!r}])
+except typer.Exit as ended:
+    assert ended.exit_code in (0, 4), ended.exit_code
+print("polars" in sys.modules, file=sys.stderr)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stderr == f"{read_with_polars}\n"
+
+
 def test_what_masks_secrets_is_imported_by_what_is_recorded() -> None:
     """It takes longer than the rest that each process under ``diag run`` imports."""
     code = "import sys, diag.collectors.attach.life; print('diag.collectors.masking' in sys.modules)"

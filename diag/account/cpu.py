@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import polars as pl
 
 from diag.collectors import records
+from diag.deferred import pl
 from diag.model.steps import CollectiveCall, Detail, Kind, RankStep
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
@@ -31,7 +31,6 @@ from .trace_collectives import from_gloo, in_windows
 from .trace_ranges import host_windows
 
 GC_PHASE = "gc"  # a recorded pause of Python's garbage collector, among the phases
-_SENT = pl.col("name").cast(pl.String).str.contains(names.P2P_RANGE_PATTERN)
 _BUSY = (Kind.COMPUTE, Kind.IDLE)
 
 
@@ -56,7 +55,7 @@ def partition(
     wire = trace.select(names.ANNOTATION, name=names.WIRE_PATTERN, arguments=True)
     recorded = comm if isinstance(comm, Calls) else Calls.of(sorted(comm, key=lambda call: call.start_ns))
     if recorded.labelled(TRANSFER).any():  # sends and receives are recorded, with the blocked threads
-        wire = wire.filter(~_SENT)
+        wire = wire.filter(~_sent())
     talking = iv.union(ranges.as_intervals(wire), iv.make(_spans(recorded)), waits)
     phase_times = _Phases(trace, phases)
     p2p = _point_to_point(wire, recorded)
@@ -92,10 +91,15 @@ class _Phases:
         return [(Detail.OPTIMIZER, self.optimizer), (Detail.BACKWARD, self.backward), (Detail.FORWARD, self.forward)]
 
 
+def _sent() -> pl.Expr:
+    """Whether a range is that of a send or a receive."""
+    return pl.col("name").cast(pl.String).str.contains(names.P2P_RANGE_PATTERN)
+
+
 def _point_to_point(wire: pl.DataFrame, recorded: Calls) -> Intervals:
     """When only sends and receives were open: waiting for neighbours in a pipeline."""
     is_p2p = recorded.with_op(*names.P2P_OPS)
-    p2p, other = ranges.as_intervals(wire.filter(_SENT)), ranges.as_intervals(wire.filter(~_SENT))
+    p2p, other = ranges.as_intervals(wire.filter(_sent())), ranges.as_intervals(wire.filter(~_sent()))
     sent, others = (iv.make(_spans(recorded.take(chosen))) for chosen in (is_p2p, ~is_p2p))
     return iv.subtract(iv.union(p2p, sent), iv.union(other, others))
 

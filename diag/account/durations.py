@@ -12,11 +12,11 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.policy import COLLECTIVE_DURATIONS
+from diag.deferred import pl
 from diag.model.accounts import Attribution
 from diag.rundir.durations import each_once
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from msgspec.structs import replace
 
 from diag.account.policy import DEVICE_IDLE
+from diag.deferred import pl
 from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Detail, IdleParts, Kind, RankStep, Stall
 from diag.traces import kineto_names as names
 from diag.traces.trace import ARGS_ROW, Trace
@@ -353,7 +354,11 @@ def _beside_forward(trace: Trace, work: pl.DataFrame, computes: Flags) -> Flags:
 
 
 COMPUTE, COMM, COPY = "compute", "comm", "copy"  # the classes of device_work
-_CLASSES = pl.Enum([COMPUTE, COMM, COPY])
+
+
+@cache
+def _class_type() -> pl.Enum:
+    return pl.Enum([COMPUTE, COMM, COPY])
 
 
 def step_windows(trace: Trace) -> list[Window]:
@@ -439,7 +444,7 @@ def _device_work(trace: Trace) -> pl.DataFrame:
     made_by_collective = pl.lit(engine_copies(trace, joined))
     return joined.with_columns(
         _phases(trace, joined),
-        pl.when(made_by_collective).then(pl.lit(COMM, _CLASSES)).otherwise("class").alias("class"),
+        pl.when(made_by_collective).then(pl.lit(COMM, _class_type())).otherwise("class").alias("class"),
     )
 
 
@@ -477,7 +482,7 @@ def _classes(trace: Trace, work: pl.DataFrame) -> pl.Series:
     )
     copy = is_copy & ~comm & ~trace.says(work, names.LOCAL_COPY_PATTERN)
     codes = np.select([comm.to_numpy(), copy.to_numpy()], [1, 2], 0).astype(np.uint8)
-    return pl.Series(codes).cat.to(_CLASSES)
+    return pl.Series(codes).cat.to(_class_type())
 
 
 def _copy_kinds(trace: Trace, work: pl.DataFrame) -> npt.NDArray[np.int8]:

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from msgspec import Struct
 
+from diag.deferred import pl
 from diag.model import UNKNOWN
 from diag.model.ragged import places_from
 from diag.traces import kineto_names as names
@@ -61,7 +61,7 @@ def with_callers(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     calls = filled.drop("caller_end").sort("ts_ns")
     # Most traces have neither, and iterating over ten thousand calls takes as long as everything else here.
     coalesced = pl.col("group_name").is_null() & pl.col("caller_name").str.contains(names.COALESCED_CALL_PATTERN)
-    if not calls.select((coalesced | _IS_PART).any()).item():
+    if not calls.select((coalesced | _are_parts()).any()).item():
         return calls
     rows = calls.to_dicts()
     _describe_coalesced(rows, host)
@@ -167,8 +167,9 @@ def _is_part(row: Row) -> bool:
     return row["cat"] == names.MEMCPY or (row["caller_name"] or "").startswith(names.SYMM_MEM_COPIES)
 
 
-# ``_is_part`` as an expression.
-_IS_PART: Final = (pl.col("cat") == names.MEMCPY) | pl.col("caller_name").str.starts_with(names.SYMM_MEM_COPIES)
+def _are_parts() -> pl.Expr:
+    """``_is_part`` as an expression."""
+    return (pl.col("cat") == names.MEMCPY) | pl.col("caller_name").str.starts_with(names.SYMM_MEM_COPIES)
 
 
 def _call_of(row: Row) -> tuple[Any, Any]:

@@ -12,12 +12,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.policy import STEP_DETECTION
 from diag.collectors import records
+from diag.deferred import pl
 from diag.model import Gap
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace

@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 
 from diag.account.durations import Durations, Late, late_ranks
+from diag.deferred import pl
 from diag.diagnoses.policy import STRAGGLER
 from diag.model.query import Query
 from diag.model.steps import Detail, Evidence, Finding, Kind, Severity

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-import polars as pl
-
 from diag.account import gpu
 from diag.account.cached_steps import windows_of
+from diag.deferred import pl
 from diag.diagnoses.policy import COMMUNICATION
 from diag.model.accounts import Attribution
 from diag.model.breakdown import KernelKind

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.collectors.layout import RankLayout
 from diag.collectors.records import DurationLine, DurationRow, RankRecord
+from diag.deferred import pl
 from diag.model import Gap
 from diag.rundir.policy import RUN_READING
 from diag.words.formatting import counted, rank_ranges

@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
-import polars as pl
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from diag.collectors.layout import MOST_NS, MOST_RANKS, RankLayout, RunLayout, is_folder
 from diag.collectors.reading import open_regular, walk
 from diag.collectors.records import RECV, SEND, RankRecord
+from diag.deferred import pl
 from diag.model import DAMAGED, Gap
 from diag.packed import GZIP, PackedError, Unpacked
 from diag.rundir.policy import RUN_READING

@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-import polars as pl
 from msgspec.structs import replace
 
 from diag.account import gpu
 from diag.account.cached_steps import windows_of
 from diag.account.intervals import Window
 from diag.account.trace_ranges import host_windows
+from diag.deferred import pl
 from diag.model.accounts import Attribution
 from diag.model.breakdown import Breakdowns, ExposedCall, MemoryPeak, peak_of
 from diag.model.steps import RankStep

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
-import polars as pl
 
 from diag.account.durations import Durations
+from diag.deferred import pl
 from diag.model.breakdown import CollectiveStat, CollectiveTable
 from diag.tables.policy import BANDWIDTH
 

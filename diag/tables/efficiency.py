@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 
 from diag.account.attribute import queued_steps
 from diag.account.policy import STEPS
 from diag.collectors.records import WINDOW_AFTER, WINDOW_NONE, Manifest, RankRecord
+from diag.deferred import pl
 from diag.model.accounts import Attribution
 from diag.model.breakdown import DevicePeak, Efficiency, Measure
 from diag.rundir.columns import Steps

@@ -7,11 +7,11 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import polars as pl
 from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from diag.account.scheduling import Scheduling
+from diag.deferred import pl
 from diag.model.accounts import Attribution
 from diag.model.query import By, Query
 from diag.model.steps import Detail, Finding, Kind

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from msgspec.structs import asdict
 
+from diag.deferred import pl
 from diag.model import UNKNOWN
 from diag.model.accounts import Attribution
 from diag.model.breakdown import CollectiveTable, KernelTable, ModuleTable

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import polars as pl
-
+from diag.deferred import pl
 from diag.model.breakdown import Bound, DevicePeak, KernelKind, KernelStat, KernelTable
 from diag.tables.policy import EFFICIENCY
 

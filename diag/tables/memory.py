@@ -7,11 +7,11 @@ from itertools import pairwise
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.collectors.records import Manifest, MemoryRecord
+from diag.deferred import pl
 from diag.model import UNKNOWN
 from diag.model.accounts import Attribution
 from diag.model.states import ADAM_FP32, ModelStates, Sharding, model_states, sharding_of, shards_of

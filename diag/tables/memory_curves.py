@@ -12,7 +12,6 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from msgspec import Struct
 
 from diag.account import intervals as iv
@@ -20,6 +19,7 @@ from diag.account import trace_ranges as ranges
 from diag.account.intervals import Intervals, Window
 from diag.account.trace_ranges import host_windows
 from diag.collectors import records
+from diag.deferred import pl
 from diag.model.memory import Category
 from diag.rundir.tables import RankTables, Tables
 from diag.tables.policy import MEMORY_GROWTH

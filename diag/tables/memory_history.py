@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from msgspec import Struct, field
 
+from diag.deferred import pl
 from diag.model.memory import Category
 from diag.tables.policy import MEMORY_GROWTH
 from diag.traces import memory_snapshots as of

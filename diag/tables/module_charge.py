@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from msgspec import Struct
 
 from diag.account.critical_path import label_of, labels_of
 from diag.account.intervals import Window
 from diag.account.trace_ranges import host_windows
+from diag.deferred import Schema, pl
 from diag.model.accounts import StepAccounts
 from diag.model.ragged import places_from
 from diag.model.steps import Detail, Kind, Pieces, RankStep
@@ -22,9 +22,9 @@ from diag.traces.trace import Trace
 
 from .module_tracks import ModuleTracks, Times, Track, tracks_of
 
-SCHEMA: dict[str, type[pl.DataType]] = {
-    "step": pl.Int64, "rank": pl.Int64, "label": pl.Int64, "module": pl.String, "ns": pl.Int64
-}  # fmt: skip
+SCHEMA = Schema(
+    step="Int64", rank="Int64", label="Int64", module="String", ns="Int64"
+)  # fmt: skip
 
 
 class Stretches(Struct, frozen=True, eq=False):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 
 from diag.account import gpu
 from diag.account.cached_steps import windows_of
 from diag.account.critical_path import label_of
+from diag.deferred import pl
 from diag.model.accounts import Attribution
 from diag.model.steps import Detail, Kind, RankStep
 from diag.rundir.tables import Tables

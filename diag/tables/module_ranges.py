@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 
 from diag.account import trace_ranges as ranges
+from diag.deferred import pl
 from diag.traces import kineto_names as names
 from diag.traces.kineto_names import FSDP_CLASS_PREFIX, WRAPPER_CLASSES, WRAPPER_PARTS, WRAPPER_ROOT
 from diag.traces.trace import Trace

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from diag.account import intervals as iv
 from diag.account.intervals import Window, covers
+from diag.deferred import pl
 from diag.model.breakdown import ModuleStat, ModuleTable
 from diag.model.steps import Detail
 

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from msgspec import Struct
 
 from diag.account import trace_ranges as ranges
 from diag.account.critical_path import label_of
 from diag.account.gpu import COMM, COMPUTE, COPY, NEVER, device_work
 from diag.account.trace_ranges import Thread
+from diag.deferred import pl
 from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Detail, Kind
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace

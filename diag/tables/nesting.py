@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
+
+from diag.deferred import pl
 
 Times = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int64]

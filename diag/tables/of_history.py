@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import polars as pl
 from msgspec.structs import asdict
 
+from diag.deferred import pl
 from diag.model.history import History
 from diag.tables.frames import frame
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import polars as pl
 from msgspec import to_builtins
 
+from diag.deferred import pl
 from diag.model.accounts import Attribution
 from diag.model.programs import flat
 from diag.model.steps import Detail, Kind, joined

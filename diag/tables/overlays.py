@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from msgspec import Struct
 
 from diag.account import gpu
 from diag.account.gpu import NEVER, device_work
 from diag.account.intervals import Times
 from diag.collectors.records import DeviceRecord, MemoryRecord
+from diag.deferred import pl
 from diag.model import UNKNOWN
 from diag.model.accounts import Attribution
 from diag.model.steps import CollectiveCall, MatchedCollective

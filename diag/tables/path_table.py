@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import polars as pl
 
 from diag.account.critical_path import of_label
+from diag.deferred import pl
 from diag.model.accounts import StepAccounts
 from diag.model.breakdown import PathStat, PathTable
 from diag.model.steps import Detail

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from msgspec import Struct
 
 from diag.account import trace_ranges as ranges
+from diag.deferred import pl
 from diag.model.steps import Detail
 from diag.tables.policy import EFFICIENCY
 from diag.traces import kineto_names as names

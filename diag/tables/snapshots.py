@@ -14,11 +14,11 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from msgspec import Struct
 
 from diag.collectors.layout import MOST_RANKS
 from diag.collectors.reading import natural
+from diag.deferred import pl
 from diag.model import Gap
 from diag.model.memory import Category
 from diag.tables.policy import MEMORY_GROWTH

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.gpu import NEVER, device_work
 from diag.account.intervals import Covered, Times
 from diag.account.trace_ranges import Thread
+from diag.deferred import pl
 from diag.model.steps import CollectiveCall
 from diag.rundir.tables import RankTables
 from diag.tables.policy import TIMELINE

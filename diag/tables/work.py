@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from msgspec import Struct
 
 from diag.account import intervals as iv
 from diag.account import trace_ranges as ranges
 from diag.account.gpu import COMM, COMPUTE, COPY, NEVER, device_work
 from diag.account.intervals import Window, covers
+from diag.deferred import pl
 from diag.model.breakdown import KernelKind
 from diag.model.steps import Detail
 from diag.traces import kineto_names as names

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from diag.account import gpu
 from diag.account import intervals as iv
@@ -21,6 +20,7 @@ from diag.account.critical_path import labels_of, of_label
 from diag.account.gpu import of_device, part_of
 from diag.account.intervals import Covered, Intervals, Times
 from diag.account.match import by_key
+from diag.deferred import pl
 from diag.model.accounts import Attribution
 from diag.model.breakdown import KernelKind
 from diag.model.steps import Detail, Kind, RankStep, by_cause

@@ -36,7 +36,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import polars as pl
 from isal import isal_zlib
 from msgspec import Struct, field
 
@@ -45,6 +44,7 @@ from diag.collectors.files import create_file, replace_file
 from diag.collectors.layout import RunLayout, run_of
 from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import open_regular, read_regular
+from diag.deferred import Schema, pl
 from diag.model import DAMAGED
 from diag.traces.policy import TRACE_READING
 from diag.traces.trace import ARGUMENTS, COUNTERS, ROW, STORED, Events, Process
@@ -61,8 +61,8 @@ _SAVED = "contents"
 _SECRET, _SECRET_BYTES = "secret", 32
 _OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _DIGEST_BYTES = 32
-_SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
-    "names.parquet": {"name": pl.String},
+_SCHEMAS: dict[str, Schema] = {
+    "names.parquet": Schema(name="String"),
     "arguments.parquet": ARGUMENTS,
     "counters.parquet": COUNTERS,
 }
@@ -447,7 +447,7 @@ def _can_be(folder: Path, tables: Mapping[str, _Table]) -> bool:
     rows, size = (sum(getattr(table, of) for table in tables.values()) for of in ("rows", "size"))
     if rows > TRACE_READING.rows_a_byte * size + TRACE_READING.rows_of_equal_values:
         return False
-    if any(dict(pl.read_parquet_schema(folder / name)) != _SCHEMAS.get(name, STORED) for name in tables):
+    if any(dict(pl.read_parquet_schema(folder / name)) != dict(_SCHEMAS.get(name, STORED)) for name in tables):
         return False
     events = [name for name in tables if name not in _SCHEMAS]
     if not events:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-import polars as pl
 from msgspec import Struct, field
 
 from diag.collectors.layout import MOST_RANKS
+from diag.deferred import Schema, pl
 from diag.traces.policy import TRACE_LIMITS
 from diag.words.formatting import counted
 
@@ -331,7 +331,7 @@ def _thousandfold(us: pl.Series) -> pl.Series:
     return us.to_frame("us").select(pl.when(safe).then(pl.col("us") * 1000)).to_series()
 
 
-def _frame(columns: dict[str, Any], schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
+def _frame(columns: dict[str, Any], schema: Schema) -> pl.DataFrame:
     """Columns of these types; null for values that do not fit."""
     return pl.DataFrame(
         {

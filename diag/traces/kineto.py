@@ -9,11 +9,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diag.collectors.layout import MOST_RANKS
+from diag.deferred import pl
 from diag.errors import DiagError
 from diag.traces.event_table import EventTable, add_events
 from diag.traces.kineto_names import whole

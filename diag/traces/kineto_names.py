@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-import polars as pl
 from msgspec import Struct
 
 from diag.collectors.layout import MOST_RANKS
+from diag.deferred import pl
 from diag.traces.policy import TRACE_LIMITS
 
 CPU_OP: Final = "cpu_op"

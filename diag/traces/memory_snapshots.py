@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 from msgspec import Struct, field
 
 from diag.collectors import bounded_pickle
 from diag.collectors.bounded_pickle import RefusedError, TruncatedError
 from diag.collectors.layout import MOST_RANKS, run_of
 from diag.collectors.reading import read_regular
+from diag.deferred import Schema, pl
 from diag.errors import DiagError
 from diag.model import Gap
 from diag.model.memory import Category
@@ -49,17 +49,17 @@ _STATES = {
     "active_pending_free": AWAITING_FREE,
     "inactive": INACTIVE,
 }
-SEGMENTS: dict[str, type[pl.DataType]] = {"address": pl.UInt64, "size": pl.Int64}
+SEGMENTS = Schema(address="UInt64", size="Int64")
 # ``segment``: the row of its segment; ``requested``: bytes requested for the tensor; ``stack``: an index into stacks.
-BLOCKS: dict[str, type[pl.DataType]] = {
-    "segment": pl.Int64, "address": pl.UInt64, "size": pl.Int64, "requested": pl.Int64, "state": pl.Int8,
-    "stack": pl.Int64,
-}  # fmt: skip
+BLOCKS = Schema(
+    segment="Int64", address="UInt64", size="Int64", requested="Int64", state="Int8",
+    stack="Int64",
+)  # fmt: skip
 # In order. ``size`` of an alloc or a free is the size requested for the tensor; ``time_us`` is null before torch 2.1;
 # ``free``: in an out-of-memory error, the device's free memory.
-EVENTS: dict[str, type[pl.DataType]] = {
-    "action": pl.Int8, "addr": pl.UInt64, "size": pl.Int64, "time_us": pl.Int64, "free": pl.Int64, "stack": pl.Int64,
-}  # fmt: skip
+EVENTS = Schema(
+    action="Int8", addr="UInt64", size="Int64", time_us="Int64", free="Int64", stack="Int64",
+)  # fmt: skip
 
 
 # -- stacks ------------------------------------------------------------------------------------------------------------

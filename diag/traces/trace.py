@@ -16,9 +16,9 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from msgspec import Struct, field
 
+from diag.deferred import Schema, pl
 from diag.traces.policy import TRACE_CONTENTS, TRACE_LIMITS, TRACE_READING
 from diag.words.formatting import counted
 
@@ -26,43 +26,43 @@ from . import kineto_names as names
 from .kineto_names import CommRule, is_known, operations
 
 # Arguments of the few events whose arguments are read: communication, and operators whose shapes determine their work.
-ARGUMENTS: dict[str, type[pl.DataType]] = {
-    "coll_name": pl.String,
-    "in_elems": pl.Int64,
-    "out_elems": pl.Int64,
-    "dtype": pl.String,
-    "group_name": pl.String,
-    "group_ranks": pl.String,
-    "group_size": pl.Int64,
-    "seq": pl.Int64,
-    "input_dims": pl.String,
-    "input_type": pl.String,
-    "told_stream": pl.Int64,  # the stream of a Triton operator on the host
-}
+ARGUMENTS = Schema(
+    coll_name="String",
+    in_elems="Int64",
+    out_elems="Int64",
+    dtype="String",
+    group_name="String",
+    group_ranks="String",
+    group_size="Int64",
+    seq="Int64",
+    input_dims="String",
+    input_type="String",
+    told_stream="Int64",  # the stream of a Triton operator on the host
+)
 ARGS_ROW = "args_row"  # an event's row in the table of arguments
 ROW = "row"  # a stored event's place among those of its category in the file
-STORED: dict[str, type[pl.DataType]] = {
-    "ts_ns": pl.Int64,
-    "dur_ns": pl.Int64,
-    "name": pl.UInt32,
-    "cat": pl.UInt8,
-    "thread": pl.UInt32,
-    "correlation": pl.Int64,
-    ARGS_ROW: pl.UInt32,
-}
+STORED = Schema(
+    ts_ns="Int64",
+    dur_ns="Int64",
+    name="UInt32",
+    cat="UInt8",
+    thread="UInt32",
+    correlation="Int64",
+    **{ARGS_ROW: "UInt32"},
+)
 # Allocator samples of a trace recorded with profile_memory: ``[memory]`` events, one per allocation (``bytes`` above 0)
 # or release (below). ``allocated`` and ``reserved``: the device's totals after it, null before torch 1.10, as is
 # ``addr``. ``thread`` is an index into Trace.threads.
-COUNTERS: dict[str, type[pl.DataType]] = {
-    "ts_ns": pl.Int64,
-    "device_type": pl.Int16,
-    "device": pl.Int16,
-    "allocated": pl.Int64,
-    "reserved": pl.Int64,
-    "bytes": pl.Int64,
-    "addr": pl.Int64,
-    "thread": pl.UInt32,
-}
+COUNTERS = Schema(
+    ts_ns="Int64",
+    device_type="Int16",
+    device="Int16",
+    allocated="Int64",
+    reserved="Int64",
+    bytes="Int64",
+    addr="Int64",
+    thread="UInt32",
+)
 
 
 class Process(Struct):

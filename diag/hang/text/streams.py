@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import polars as pl
 from isal import isal_zlib
 from numpy.typing import NDArray
 
 from diag.collectors.layout import RunLayout, data_names, is_folder, run_of
 from diag.collectors.reading import open_regular, walk
+from diag.deferred import pl
 from diag.errors import DiagError, unreadable
 from diag.hang.policy import HANG_READING
 from diag.hang.text.prefixes import plain, read_text

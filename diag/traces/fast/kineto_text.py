@@ -17,9 +17,9 @@ from typing import Self
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from msgspec import Struct, field
 
+from diag.deferred import Schema, pl
 from diag.traces.event_table import MEMORY_EVENT, EventTable, Head, add_events
 from diag.traces.policy import TRACE_LIMITS, TRACE_READING
 from diag.traces.trace import ARGS_ROW, COUNTERS, STORED
@@ -565,7 +565,7 @@ def _with_first_line(events: Layout, line_end: bytes) -> tuple[Positions, Positi
     return chosen, after[chosen]
 
 
-def _with_nulls(columns: dict[str, npt.NDArray[np.generic]], schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
+def _with_nulls(columns: dict[str, npt.NDArray[np.generic]], schema: Schema) -> pl.DataFrame:
     series = []
     for name, kind in schema.items():
         column = pl.Series(name, columns[name])
