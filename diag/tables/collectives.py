@@ -147,7 +147,7 @@ def _exposed_call(
     if match is not None and match.complete and step.rank in match.ranks:
         wait_ns = match.wait_ns[match.ranks.index(step.rank)]
     resolved = wait_ns is not None and uncertainty_ns <= CLOCKS.uncertainty_share * max(wait_ns, exposed_ns)
-    ((phase, _),) = Passes(step).of([call])
+    phase = Passes([step]).of_call(call.op, call.start_ns)
     return ExposedCall(
         rank=step.rank,
         step=step.step,

@@ -3,17 +3,19 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
-from diag.account.intervals import Covered, Intervals, intervals_of
-from diag.account.records import is_transfer, open_span
+from diag.account.calls import Calls, Key, Some
+from diag.account.intervals import Covered
+from diag.account.records import TRANSFER, open_spans
 from diag.model.accounts import Attribution
-from diag.model.axes import is_data
-from diag.model.steps import CollectiveCall, Detail, Kind, RankStep
+from diag.model.axes import Axes, is_data
+from diag.model.steps import Detail, Kind, Pieces, RankStep
+from diag.rundir.columns import Bools, Ints
 
 GATHERS = frozenset({"all_gather"})
 REDUCTIONS = frozenset({"reduce_scatter", "all_reduce", "reduce"})
@@ -52,77 +54,143 @@ def phased_calls(attribution: Attribution, steps: Collection[int]) -> list[Phase
     """The collectives that start in these steps, by rank and start."""
     arrival = {met.key: met.arrival_ns for met in attribution.collectives}
     counted = frozenset(steps)
-    axes = attribution.axes
-    # By the identity of the tuple of ranks, which the calls of a group share: hashing a thousand ranks per call is
-    # slow.
-    groups = {id(call.group_ranks): call.group_ranks for step in attribution.rank_steps for call in step.collectives}
-    of_data = {group: is_data(axes.of(ranks)) for group, ranks in groups.items()}
+    chosen = [step for step in attribution.rank_steps if step.step in counted and len(step.collectives)]
+    phased: list[PhasedCall] = []
+    for _, run in groupby(chosen, lambda step: (step.rank, _table_of(step))):
+        phased += _calls_of(list(run), arrival, attribution.axes)
+    return phased
+
+
+def _table_of(step: RankStep) -> int:
+    """The same for steps whose calls are rows of one table; 0 for calls that are objects."""
+    return id(step.collectives.calls) if isinstance(step.collectives, Some) else 0
+
+
+def _rows_of(steps: Sequence[RankStep]) -> tuple[Calls, Ints]:
+    """The calls of the steps, which have one ``_table_of``, one after the other, and the place of each one's step."""
+    listed = [step.collectives for step in steps]
+    of_step = np.repeat(np.arange(len(steps)), [len(calls) for calls in listed])
+    some = [calls for calls in listed if isinstance(calls, Some)]
+    if some:
+        return some[0].calls.take(np.concatenate([calls.places for calls in some])), of_step
+    return Calls.of([call for calls in listed for call in calls]), of_step
+
+
+def _calls_of(steps: Sequence[RankStep], arrival: Mapping[Key, int], axes: Axes) -> list[PhasedCall]:
+    """Of steps of one rank that have one ``_table_of``."""
+    passes = Passes(steps)
+    calls, of_step = _rows_of(steps)
+    start, end = open_spans(calls)
+    order = np.lexsort((end, start, of_step))
+    order = order[passes.starts_in(of_step, calls.start_ns)[order]]
+    if not len(order):
+        return []
+    calls, of_step, start, end = calls.take(order), of_step[order], start[order], end[order]
+    met = _arrivals(calls, arrival, start)
+    # From the last rank's arrival to the end.
+    start = np.maximum(start, np.where(calls.labelled(TRANSFER), np.minimum(met, end), met))
+    phase, micro = passes.of(of_step, calls.start_ns, calls.with_op(*GATHERS))
+    ranks = {id(group.ranks): group.ranks for group in calls.groups}  # hashing a thousand ranks a group is slow
+    is_of_data = {known: is_data(axes.of(of_group)) for known, of_group in ranks.items()}
+    of_data = np.array([is_of_data[id(group.ranks)] for group in calls.groups], dtype=np.bool_)[calls.group]
+
+    def on_line(times: Ints) -> Ints:
+        return passes.on_line(of_step, times)
+
+    moved, ended = np.maximum(end - start, 0), on_line(end)
+    reach = np.concatenate((on_line(start)[:1], np.maximum.accumulate(ended)[:-1]))
+    # If calls overlap, the time belongs to the first one.
+    exposed = passes.covered(passes.kind == Kind.COMM).between(np.maximum(on_line(start), reach), ended)
+    over = passes.on_line(of_step, passes.end_ns[of_step])
+    after = np.zeros(len(calls), dtype=np.int64)
+    for each in np.unique(phase).tolist():
+        of_phase = phase == each
+        computing = passes.covered((passes.kind == Kind.COMPUTE) & (passes.detail == each))
+        after[of_phase] = computing.between(ended[of_phase], over[of_phase])
+
+    together = np.stack((of_step, calls.op, phase, micro, of_data), axis=1)
+    _, first, number, counts = np.unique(together, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    number = number.reshape(-1)
+    by_group = np.argsort(first[number], kind="stable")
+    place = np.empty(len(calls), dtype=np.int64)
+    sorted_first = np.flatnonzero(np.diff(first[number][by_group], prepend=-1))
+    sizes = counts[number[by_group[sorted_first]]]
+    place[by_group] = np.arange(len(calls)) - np.repeat(sorted_first, sizes)
+    before = np.empty(len(calls), dtype=np.int64)
+    before[by_group] = np.concatenate((calls.start_ns[:1], calls.end_ns[by_group][:-1]))
+    before = np.where(place == 0, calls.start_ns, before)
+    room = passes.covered(passes.kind == Kind.COMPUTE).between(on_line(before), on_line(calls.start_ns))
+
+    rank, names, numbers = steps[0].rank, calls.names, [step.step for step in steps]
+    columns = (
+        of_step, calls.op, calls.bytes, phase, micro, place, counts[number], exposed, room,
+        calls.start_ns, calls.end_ns, after, moved, of_data,
+    )  # fmt: skip
     return [
-        call for step in attribution.rank_steps if step.step in counted for call in _calls_of(step, arrival, of_data)
+        PhasedCall(rank, numbers[step], names[op], size, _DETAILS[code], *rest)
+        for step, op, size, code, *rest in zip(*(column[by_group].tolist() for column in columns), strict=True)
     ]
 
 
-def _calls_of(
-    step: RankStep, arrival: dict[tuple[str, int, str], int], of_data: dict[int, bool]
-) -> Iterator[PhasedCall]:
-    calls = [call for call in step.collectives if step.begin_ns <= call.start_ns < step.end_ns]
-    calls.sort(key=open_span)
-    if not calls:
-        return
-    passes = Passes(step)
-    start, end = np.array([_transfer_span(call, arrival) for call in calls], dtype=np.int64).T
-    reach = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
-    begin = np.maximum(start, reach)  # if calls overlap, the time belongs to the first one
-    exposed = Covered(intervals_of(step.segments, Kind.COMM)).between(begin, end)
-    pass_of_call = passes.of(calls)
-    members: dict[tuple[str, Detail, int, bool], list[int]] = {}
-    for i, (phase, micro) in enumerate(pass_of_call):
-        members.setdefault((calls[i].op, phase, micro, of_data[id(calls[i].group_ranks)]), []).append(i)
-    until = np.full(len(calls), step.end_ns, dtype=np.int64)
-    after = {phase: Covered(passes.computing(phase)).between(end, until) for phase, _ in set(pass_of_call)}
-    computed = Covered(intervals_of(step.segments, Kind.COMPUTE))
-    for (op, phase, micro, data), indices in members.items():
-        ends = np.array([calls[indices[0]].start_ns, *(calls[i].end_ns for i in indices[:-1])], dtype=np.int64)
-        starts = np.array([calls[i].start_ns for i in indices], dtype=np.int64)
-        room = computed.between(ends, starts)
-        for place, i in enumerate(indices):
-            moved = max(0, int(end[i] - start[i]))
-            yield PhasedCall(
-                step.rank, step.step, op, calls[i].bytes, phase, micro, place, len(indices), int(exposed[i]),
-                int(room[place]), calls[i].start_ns, calls[i].end_ns, int(after[phase][i]), moved, data,
-            )  # fmt: skip
-
-
-def _transfer_span(call: CollectiveCall, arrival: dict[tuple[str, int, str], int]) -> tuple[int, int]:
-    """From the last rank's arrival to the end."""
-    start, end = open_span(call)
-    met = arrival.get(call.key, start)
-    return max(start, min(met, end) if is_transfer(call) else met), end
+def _arrivals(calls: Calls, arrival: Mapping[Key, int], otherwise: Ints) -> Ints:
+    """When the last rank of each call came, as far as it is known."""
+    groups, names = [group.name for group in calls.groups], calls.names
+    columns = (column.tolist() for column in (calls.group, calls.seq, calls.label, otherwise))
+    return np.array(
+        [arrival.get((groups[group], seq, names[label]), ns) for group, seq, label, ns in zip(*columns, strict=True)],
+        dtype=np.int64,
+    )
 
 
 class Passes:
-    """The passes of one step in order."""
+    """The passes of several steps of one rank in order. The steps lie one behind the other on a line, on which no step
+    touches the next, so that one search answers for all of them. ``kind`` and ``detail``: of their pieces."""
 
-    def __init__(self, step: RankStep) -> None:
-        cut = self._step = step.segments
-        in_pass = np.isin(cut.kind, (Kind.COMPUTE, Kind.IDLE)) & np.isin(cut.detail, PASSES)
-        self._start: npt.NDArray[np.int64] = cut.start_ns[in_pass]
-        self._detail = cut.detail[in_pass]
+    def __init__(self, steps: Sequence[RankStep]) -> None:
+        pieces = Pieces.of([step.segments for step in steps])
+        self._begin_ns = np.array([step.begin_ns for step in steps], dtype=np.int64)
+        self.end_ns: Ints = np.array([step.end_ns for step in steps], dtype=np.int64)
+        self._place = np.cumsum(np.append(0, self.end_ns - self._begin_ns + 1))[:-1]
+        every, of_piece = pieces.every, pieces.of_step
+        self.kind, self.detail = every.kind, every.detail
+        self._start, self._end = (self.on_line(of_piece, times) for times in (every.start_ns, every.end_ns))
+        in_pass = np.isin(every.kind, (Kind.COMPUTE, Kind.IDLE)) & np.isin(every.detail, PASSES)
+        of_pass = of_piece[in_pass]
+        self._pass_start, self._phase = self._start[in_pass], every.detail[in_pass].astype(np.int64)
+        self._first: Ints = np.searchsorted(of_pass, np.arange(len(steps) + 1))
         # A forward after a backward begins the next micro-batch. Recomputation counts as backward.
-        again = (self._detail[1:] == Detail.FORWARD) & (self._detail[:-1] == Detail.BACKWARD)
-        self._micro = np.concatenate(([0], np.cumsum(again))) if len(self._detail) else np.zeros(0, dtype=np.int64)
+        again = np.zeros(len(of_pass), dtype=np.int64)
+        again[1:] = (self._phase[1:] == Detail.FORWARD) & (self._phase[:-1] == Detail.BACKWARD)
+        again[1:] *= of_pass[1:] == of_pass[:-1]
+        so_far = np.cumsum(again)
+        self._micro = so_far - so_far[self._first[of_pass]]
 
-    def computing(self, phase: Detail) -> Intervals:
-        """When the rank computes in passes of this kind."""
-        chosen = (self._step.kind == Kind.COMPUTE) & (self._step.detail == phase)
-        return np.stack((self._step.start_ns[chosen], self._step.end_ns[chosen]), axis=1)
+    def on_line(self, of_step: Ints, times: Ints) -> Ints:
+        """Where moments of these steps (places among them) lie on the line; those outside of their step, at its
+        edge."""
+        begin, end = self._begin_ns[of_step], self.end_ns[of_step]
+        placed: Ints = self._place[of_step] + np.minimum(np.maximum(times, begin), end) - begin
+        return placed
 
-    def of(self, calls: Sequence[CollectiveCall]) -> list[tuple[Detail, int]]:
-        """The pass and the micro-batch of each call: a gather belongs to the work after it, any other operation to the
-        work before it."""
-        at = np.searchsorted(self._start, np.array([call.start_ns for call in calls], dtype=np.int64), side="left")
-        at -= np.array([call.op not in GATHERS for call in calls], dtype=np.int64)
-        return [
-            (_DETAILS[self._detail[i]], int(self._micro[i])) if 0 <= i < len(self._detail) else (Detail.NONE, 0)
-            for i in at.tolist()
-        ]
+    def starts_in(self, of_step: Ints, times: Ints) -> Bools:
+        """Which of the moments lie in their step."""
+        inside: Bools = (times >= self._begin_ns[of_step]) & (times < self.end_ns[of_step])
+        return inside
+
+    def covered(self, pieces: Bools) -> Covered:
+        """How much of these pieces lies before a moment on the line."""
+        return Covered(np.stack((self._start[pieces], self._end[pieces]), axis=1))
+
+    def of(self, of_step: Ints, start_ns: Ints, gathers: Bools) -> tuple[Ints, Ints]:
+        """The pass and the micro-batch of calls that start then: a gather belongs to the work after it, any other
+        operation to the work before it."""
+        at = np.searchsorted(self._pass_start, self.on_line(of_step, start_ns), side="left") - ~gathers
+        known = (at >= self._first[of_step]) & (at < self._first[of_step + 1])
+        phase, micro = np.full(len(at), int(Detail.NONE)), np.zeros(len(at), dtype=np.int64)
+        phase[known], micro[known] = self._phase[at[known]], self._micro[at[known]]
+        return phase, micro
+
+    def of_call(self, op: str, start_ns: int) -> Detail:
+        """The pass of a call of the first step."""
+        phase, _ = self.of(np.zeros(1, dtype=np.int64), np.array([start_ns]), np.array([op in GATHERS]))
+        return _DETAILS[int(phase[0])]
