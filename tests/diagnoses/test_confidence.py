@@ -13,7 +13,7 @@ from diag.diagnoses.confidence import NO_DOUBT, Features, Rule, fit, weighed
 from diag.show.json import to_json
 from diag.words.wording import DOUBTS, doubts
 from tests.bench.confidence.cases import FEATURES, SEEN, UNSEEN, read
-from tests.bench.confidence.fitting import calibration_error, confidence, fitted, surely_wrong
+from tests.bench.confidence.fitting import calibration_error, confidence, error_by_chance, fitted, surely_wrong
 from tests.simulate import Plan, simulate, without_rank
 
 
@@ -36,6 +36,14 @@ def test_more_doubt_never_makes_an_answer_surer(name: str) -> None:
     values = msgspec.structs.asdict(NO_DOUBT)
     said = [weighed(Features(**{**values, name: part / 10}), ())[0] for part in range(11)]
     assert said == sorted(said, reverse=True)
+
+
+def test_few_answers_have_a_calibration_error_by_chance() -> None:
+    assert error_by_chance([1.0] * 10) == (0.0, 0.0)
+    few, many = error_by_chance([0.7] * 20), error_by_chance([0.7] * 2000)
+    assert few[0] == pytest.approx(0.08, abs=0.01)  # root of 2 p q / (pi n)
+    assert many[0] == pytest.approx(0.008, abs=0.001)
+    assert few[0] < few[1]
 
 
 def test_there_are_few_features_and_each_has_words() -> None:

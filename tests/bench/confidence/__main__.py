@@ -24,7 +24,16 @@ import msgspec
 import diag.diagnoses
 from diag.diagnoses.confidence import fit
 from tests.bench.confidence.cases import SEEN, UNSEEN, Case, collected, ids, public, read, samples, write
-from tests.bench.confidence.fitting import bins, calibration_error, confidence, encoded, fitted, surely_wrong, today
+from tests.bench.confidence.fitting import (
+    bins,
+    calibration_error,
+    confidence,
+    encoded,
+    error_by_chance,
+    fitted,
+    surely_wrong,
+    today,
+)
 from tests.bench.real_traces.__main__ import CASES
 
 MODEL = Path(diag.diagnoses.__file__).parent / "confidence.json"
@@ -72,12 +81,17 @@ def report() -> str:
 
 
 def _table(cases: list[Case]) -> list[str]:
-    lines = ["| set | cases | right | calibration error | wrong at 0.9 or more |", "|---|--:|--:|--:|--:|"]
+    lines = [
+        "| set | cases | right | calibration error | by chance | 95 % | wrong at 0.9 or more |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
     for name in (*dict.fromkeys(case.set for case in cases), "all"):
         own = [case for case in cases if name in (case.set, "all")]
         error = calibration_error(*_said(own))
         right = sum(case.right for case in own)
-        lines.append(f"| {name} | {len(own)} | {right} | {error:.3f} | {len(surely_wrong(own, fit()))} |")
+        mean, most = error_by_chance(_said(own)[0])
+        wrong = len(surely_wrong(own, fit()))
+        lines.append(f"| {name} | {len(own)} | {right} | {error:.3f} | {mean:.3f} | {most:.3f} | {wrong} |")
     lines += ["", "| confidence | answers | mean confidence | right |", "|---|--:|--:|--:|"]
     lines += [f"| {name} | {n} | {mean:.2f} | {part:.2f} |" for name, n, mean, part in bins(*_said(cases))]
     return lines

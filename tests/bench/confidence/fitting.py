@@ -80,6 +80,14 @@ def calibration_error(said: Sequence[float], right: Sequence[bool]) -> float:
     return sum(count * abs(mean - part) for _, count, mean, part in bins(said, right)) / max(1, len(said))
 
 
+def error_by_chance(said: Sequence[float], draws: int = 1000) -> tuple[float, float]:
+    """The calibration error of answers that are right exactly as often as they say: few answers in a tenth are right
+    more or less often by chance. Its mean over so many draws, and what one draw in twenty exceeds."""
+    drawn = np.random.default_rng(0)
+    errors = [calibration_error(said, (drawn.random(len(said)) < np.array(said)).tolist()) for _ in range(draws)]
+    return float(np.mean(errors)), float(np.percentile(errors, 95))
+
+
 def bins(said: Sequence[float], right: Sequence[bool]) -> list[tuple[str, int, float, float]]:
     """For each tenth of the confidence: its name, answers, their mean confidence, and the part that was right."""
     of = np.array([min(BINS - 1, int(round(one * 100) // BINS)) for one in said])
