@@ -183,7 +183,7 @@ class Result(Struct, frozen=True, dict=True):
         """What the verdict is about, taken away, for ``what_if.suppose``."""
         from diag.replay.suppose import without_fault
 
-        return without_fault(self.verdict)
+        return without_fault(self.verdict, self.tables.on_device)
 
     @cached_property
     def cost_curves(self) -> tuple[CostCurve, ...]:

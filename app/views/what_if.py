@@ -172,9 +172,10 @@ def _sliders(view: RunView, usual: Supposition) -> Supposition:
     """Draws a slider for each thing that the run has: of one rank in a row, of all ranks in the next. ``usual``: what
     they are set to at first."""
     within, several, waits = view.run["path"], len(view.ranks) > 1, Part.DATA in view.parts
+    of_host = Part.HOST in view.parts
     communicates = several or any(part in view.parts for part in _COMMUNICATION)
-    if not (waits or communicates):
-        st.markdown("There is nothing to take away: one rank, which waits for no data.")
+    if not (waits or of_host or communicates):
+        st.markdown("There is nothing to take away: one rank, which waits for neither data nor its host.")
         return usual
     parts = [str(part) for part in _PARTS]
 
@@ -209,10 +210,13 @@ def _sliders(view: RunView, usual: Supposition) -> Supposition:
                 f"How much {beyond.format(what='waits longer for data')}",
             ) if waits else 0.0,
         )  # fmt: skip
-    columns = iter(st.columns(waits + communicates + several))
+    columns = iter(st.columns(waits + of_host + communicates + several))
     if waits:
         help = "How much of every rank's waiting for data is taken away."
         supposed = replace(supposed, data=part_of("No rank waits for data", "data", usual.data, help))
+    if of_host:
+        help = "How much of every device's waiting for launches is taken away, as CUDA graphs or larger kernels would."
+        supposed = replace(supposed, host=part_of("No device waits for its host", "host", usual.host, help))
     if communicates:
         speeds = [f"{speed:g}" for speed in _SPEEDS]
         with next(columns):

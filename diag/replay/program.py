@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.calls import Key
-from diag.account.critical_path import kinds_of, label_of
+from diag.account.critical_path import details_of, kinds_of, label_of
 from diag.model.steps import Detail, Kind
 from diag.replay.policy import REPLAY
 from diag.traces.kineto_names import dtype_bytes
@@ -96,10 +96,10 @@ class Line(Struct, frozen=True, eq=False):
             np.insert(self.call, before, call),
         )
 
-    def is_work(self, kinds: Iterable[Kind] = Kind) -> Mask:
-        """Which rows are work of these kinds."""
+    def is_work(self, kinds: Iterable[Kind] = Kind, details: Iterable[Detail] = Detail) -> Mask:
+        """Which rows are work of these kinds and details."""
         chosen: Mask = (self.code == WORK) & np.isin(kinds_of(self.label), list(kinds))
-        return chosen
+        return chosen & np.isin(details_of(self.label), list(details)) if details is not Detail else chosen
 
 
 class Collective(Struct, frozen=True):

@@ -16,6 +16,7 @@ from .mutations import (
     more_bandwidth,
     on_ranks,
     without_data_wait,
+    without_host_wait,
     without_straggler,
 )
 
@@ -23,9 +24,9 @@ from .mutations import (
 class Supposition(Struct, frozen=True):
     """``rank``: one whose time beyond the median of the others shrinks: its work by the part ``work``, its waiting for
     data by the part ``loading``, how much later it gets the results of collectives by the part ``link`` (0: as it is,
-    1: like the others). ``data``: the part by which the waiting for data of all ranks shrinks. ``network``: how many
-    times as fast every byte moves. ``ranks``: how many there are, each with the work of one rank now; 0: as many as
-    now."""
+    1: like the others). ``data``: the part by which the waiting for data of all ranks shrinks. ``host``: the part by
+    which the waiting of all devices for launches shrinks. ``network``: how many times as fast every byte moves.
+    ``ranks``: how many there are, each with the work of one rank now; 0: as many as now."""
 
     rank: int | None = None
     work: float = 0.0
@@ -34,6 +35,7 @@ class Supposition(Struct, frozen=True):
     network: float = 1.0
     link: float = 0.0
     ranks: int = 0
+    host: float = 0.0
 
     @property
     def nothing(self) -> bool:
@@ -48,6 +50,8 @@ class Supposition(Struct, frozen=True):
             found.append(without_straggler((self.rank,), (Kind.DATA,), self.loading))
         if self.data:
             found.append(without_data_wait(self.data))
+        if self.host:
+            found.append(without_host_wait(self.host))
         if self.rank is not None and self.link:
             found.append(faster_link(self.rank, self.link))
         if self.network != 1.0:
@@ -61,9 +65,9 @@ class Supposition(Struct, frozen=True):
         return in_turn(*self.mutations)
 
 
-def without_fault(verdict: Verdict) -> Supposition:
-    """What a verdict is about, taken away: its rank, loader or link is like the others, or no rank waits for data.
-    Nothing of a healthy run, or where the cause is none of these."""
+def without_fault(verdict: Verdict, on_device: bool = False) -> Supposition:
+    """What a verdict is about, taken away: its rank, loader or link is like the others, no rank waits for data, or no
+    device for its host. Nothing of a healthy run, or where the cause is none of these."""
     rank = verdict.culprit_ranks[0] if len(verdict.culprit_ranks) == 1 else None
     if verdict.severity == Severity.HEALTHY:
         return Supposition()
@@ -71,5 +75,7 @@ def without_fault(verdict: Verdict) -> Supposition:
         return Supposition(rank, loading=1.0) if rank is not None else Supposition(data=1.0)
     if rank is not None and verdict.bottleneck == Bottleneck.COMMUNICATION:
         return Supposition(rank, link=1.0)
+    if rank is None and verdict.bottleneck == Bottleneck.HOST and on_device:
+        return Supposition(host=1.0)
     of_rank = rank is not None and verdict.bottleneck in (Bottleneck.COMPUTE, Bottleneck.HOST)
     return Supposition(rank, work=1.0) if of_rank else Supposition()

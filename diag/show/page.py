@@ -344,21 +344,25 @@ def _card(finding: Finding, place: Place | None, whole: str) -> Card:
         cost=cost,
         facts=tuple(fact for fact in facts if fact),
         action=finding.action,
-        evidence=_evidence(finding.evidence),
+        evidence=_evidence(finding.evidence, finding.cost_ns_per_step),
         place=place,
         rows=query_of(finding),
         share=part,
     )
 
 
-def _evidence(evidence: tuple[Evidence, ...]) -> Table:
+def _evidence(evidence: tuple[Evidence, ...], cost_ns: float = 0) -> Table:
+    """``cost_ns``: of a finding, a step: it is written beside its share, the first number."""
+    texts = [measured(item.value, item.unit) for item in evidence]
+    if evidence and cost_ns and evidence[0].unit == "share":
+        texts[0] += f" = {duration(cost_ns)}"
     return table_of(
         "evidence",
         f"Evidence: {counted(len(evidence), 'number')}",
         {
             Column("table", label="data frame"): [item.table for item in evidence],
             Column("rows", label="what"): [item.filter for item in evidence],
-            Column("value", NUMBER): [Cell(item.value, measured(item.value, item.unit)) for item in evidence],
+            Column("value", NUMBER): [Cell(item.value, value) for item, value in zip(evidence, texts, strict=True)],
         },
     )
 

@@ -13,7 +13,7 @@ from diag.app.views.what_if import AS_IT_IS
 from diag.model.breakdown import Prospect
 from diag.replay.suppose import Supposition, without_fault
 from diag.words.formatting import duration, share
-from tests.app.runs import write_run
+from tests.app.runs import write_run, write_stalled_trace
 from tests.app.shown import metrics, shown, text
 from tests.patience import PATIENCE_S
 from tests.simulate import MS, Plan, simulate
@@ -109,6 +109,23 @@ def test_one_slow_loader_is_taken_away_at_first(slow_loader: Path, monkeypatch: 
     prospect = open_run(slow_loader).what_if.suppose(supposed)
     assert prospect.new_step_ns[1] == pytest.approx(66 * MS, rel=0.02)
     assert would_take(prospect) in text(test)
+
+
+def test_waiting_for_the_host_is_taken_away_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each step of 10 ms the device waits 4.4 ms for its host: 4 ms in which nothing is launched, 0.4 ms in the
+    launch. The 0.6 ms after it stay."""
+    run = write_stalled_trace(tmp_path / "traces")
+    test = shown("what-if", run, monkeypatch)
+    assert test.select_slider(key="host").value == "100"
+    prospect = open_run(run).what_if.suppose(open_run(run).without_fault)
+    assert prospect.new_step_ns[1] == pytest.approx(5.6 * MS, rel=0.01)
+    assert would_take(prospect) in text(test)
+    assert "no device waits for its host" in text(test).lower()
+
+
+def test_a_rank_without_a_device_waits_for_no_host(slow_loader: Path) -> None:
+    refused = open_run(slow_loader).what_if.suppose(Supposition(host=1.0)).refused
+    assert refused == "no device waits for its host"
 
 
 def test_sliders_are_in_the_address(slow_loader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
