@@ -5,20 +5,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from diag.api import Result
 from diag.app.drawings import mean_step_ns, of_ranks
-from diag.app.figures import MS
+from diag.app.figures import GB, MB, MS
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, ink_on
 from diag.diagnoses.costs import Cost
 from diag.model.steps import Advice, Risk
 from diag.show.page import STEP_TIME, Change, numbers_of
-from diag.words.formatting import counted, duration, listing, number, share, visible, visible_lines
+from diag.words.formatting import counted, duration, listing, number, share, size, visible, visible_lines
 
 Data = dict[str, Any]  # as JSON
 BEYOND_MEDIAN = "ms a step more than the others' median, without waiting"
@@ -97,27 +97,52 @@ def _grid(view: RunView, theme: Theme) -> Data:
 
 
 def grid_of_ms(view: RunView, ms: Mapping[int, float], unit: str, at_fault: Collection[int], theme: Theme) -> Data:
-    """A grid of hosts by ranks, the darker the more milliseconds. What costs nothing is pale: the darkest colour is at
-    least a tenth of the step. ``unit``: what is counted, in words."""
-    host_of = {rank: _host(view.result, rank) for rank in ms}
-    hosts = rows_of_hosts(ms, host_of)
-    step_ms = mean_step_ns(view) / MS
-    top = max(DASHBOARD.full_scale_share * step_ms, *ms.values())
-    worst = max(ms, key=lambda rank: ms[rank])
+    """A grid of hosts by ranks, the darker the more milliseconds. ``unit``: what is counted, in words."""
+    whole = Whole(mean_step_ns(view) / MS, "ms", "the step")
+    return _grid_of(view, ms, unit, whole, at_fault, theme)
+
+
+def grid_of_peaks(view: RunView, theme: Theme) -> Data:
+    """A grid of hosts by ranks, the darker the more a rank's peak of memory is above the median of the ranks."""
+    table = view.result.memory_table
+    median = float(np.median([row.peak for row in table.rows]))
+    per, symbol = (GB, "GB") if median >= GB else (MB, "MB")
+    held = "reserved" if table.on_device else "resident"
+    unit = f"{symbol} {held} more than the ranks' median, {size(median)}"
+    more = {row.rank: (row.peak - median) / per for row in table.rows}
+    return _grid_of(view, more, unit, Whole(median / per, symbol, "the median"), (), theme)
+
+
+class Whole(NamedTuple):
+    """What the values of a grid are a part of."""
+
+    amount: float
+    symbol: str
+    name: str
+
+
+def _grid_of(
+    view: RunView, values: Mapping[int, float], unit: str, whole: Whole, at_fault: Collection[int], theme: Theme
+) -> Data:
+    """What costs nothing is pale: the darkest colour is at least a tenth of the whole."""
+    host_of = {rank: _host(view.result, rank) for rank in values}
+    hosts = rows_of_hosts(values, host_of)
+    top = max(DASHBOARD.full_scale_share * whole.amount, *values.values())
+    worst = max(values, key=lambda rank: values[rank])
     return {
         "kind": "grid",
-        "title": counted(len(ms), "rank"),
+        "title": counted(len(values), "rank"),
         "rest": f"{_of_hosts(host_of)}: {unit}",
-        "rows": _grid_rows(hosts, {rank: round(each, 3) for rank, each in ms.items()}, at_fault),
+        "rows": _grid_rows(hosts, {rank: round(each, 3) for rank, each in values.items()}, at_fault),
         "shown": list(view.ranks),
         "scale": [list(stop) for stop in theme.heat],
         "top": top,
         "unit": unit,
-        "ends": ["0 ms", f"{number(top)} ms"],
-        "most": f"Most: rank {worst}{_on(view.result, worst)}, {number(ms[worst])} ms"
-        if ms[worst] > DASHBOARD.equal_ranks_share * step_ms
-        else f"No rank: all within {share(DASHBOARD.equal_ranks_share)} of the step",
-        "alt": f"{counted(len(ms), 'rank')}: {unit}",
+        "ends": [f"0 {whole.symbol}", f"{number(top)} {whole.symbol}"],
+        "most": f"Most: rank {worst}{_on(view.result, worst)}, {number(values[worst])} {whole.symbol}"
+        if values[worst] > DASHBOARD.equal_ranks_share * whole.amount
+        else f"No rank: all within {share(DASHBOARD.equal_ranks_share)} of {whole.name}",
+        "alt": f"{counted(len(values), 'rank')}: {unit}",
         "predicted": None,
         "colours": colours_of(theme),
     }

@@ -16,8 +16,9 @@ from diag.app.memory_picture import of_account, of_curve
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import component, draw, in_view, nothing, show_metrics, show_rows
-from diag.show.breakdowns import allocation_table, larger_there
+from diag.app.views.common import component, draw, in_view, nothing, show_metrics, show_table
+from diag.collectors.records import Manifest
+from diag.show.breakdowns import allocation_table, larger_there, lower_peak_table, made_room_table
 from diag.show.memory import (
     REQUESTED,
     comparison_sentence,
@@ -32,7 +33,8 @@ from diag.show.memory import (
 )
 from diag.show.page import Metric
 from diag.tables.memory_curves import MemoryCurve, Share, fullest
-from diag.tables.snapshots import SnapshotAccount, SnapshotTable
+from diag.tables.snapshots import OutOfMemory, SnapshotAccount, SnapshotTable
+from diag.tables.would_fit import Lower, lower_peaks, would_fit
 from diag.words.formatting import share, size
 
 # -- traces ------------------------------------------------------------------------------------------------------------
@@ -60,6 +62,9 @@ def show_curves(view: RunView, theme: Theme) -> None:
         _picture(data, "memory-curve")
     else:
         draw(memory_figure(curve, capacity, theme), "memory-curve", f"Device memory of rank {rank} over time")
+    manifest = view.result.tables.manifest
+    unused = None if curve.peak_reserved is None else curve.peak_reserved - curve.peak_allocated
+    show_lower(lower_peaks(curve.history, unused, "", manifest))
     others = sum(window.rank == rank for window in curves) - 1
     if others:
         st.caption(f"The window with the highest peak of this rank. Other recorded windows or devices: {others}.")
@@ -72,6 +77,17 @@ def _picture(data: dict[str, Any], key: str) -> None:
         component("memory")(key=f"{key}-picture", data=data)
 
 
+def show_lower(found: Sequence[Lower]) -> None:
+    """Draws what would lower a peak, the most first."""
+    if not found:
+        return
+    st.markdown("**What would lower the peak**")
+    show_table(lower_peak_table(found))
+    st.caption(
+        "By what was allocated at each moment; not measured. Where another moment is the highest then, it counts."
+    )
+
+
 def _show_live(curve: MemoryCurve) -> None:
     live = curve.live
     if live.reason:
@@ -81,7 +97,7 @@ def _show_live(curve: MemoryCurve) -> None:
     if live.module_source:
         tables["By module"] = live.modules
     tables["By phase"] = live.phases
-    _show_tables(tables, "live")
+    _show_tables(tables, live.before, curve.peak_allocated)
     notes = ["Each allocation is attributed to its innermost module and operator, except operators that only allocate."]
     if not live.module_source:
         notes.append(
@@ -94,9 +110,12 @@ def _show_live(curve: MemoryCurve) -> None:
 
 
 @st.fragment
-def show_snapshots(table: SnapshotTable, theme: Theme, within: str, capacity: float | None = None) -> None:
-    """Draws a comparison of ranks, files or devices, then one snapshot: its curve, the allocations at its peak, its
-    fragmentation and errors. ``within``: the run of the snapshots; ``capacity``: of its devices."""
+def show_snapshots(
+    table: SnapshotTable, theme: Theme, within: str, capacity: float | None = None, manifest: Manifest | None = None
+) -> None:
+    """Draws a comparison of ranks, files or devices, then one snapshot: its curve, what would lower its peak, the
+    allocations at it, its fragmentation and errors. ``within``: the run of the snapshots; ``capacity``: of its
+    devices; ``manifest``: of the run."""
     for gap in table.gaps:
         st.warning(plain(f"{Path(gap.path).name}: {gap.reason}"))
     accounts = table.accounts
@@ -107,11 +126,7 @@ def show_snapshots(table: SnapshotTable, theme: Theme, within: str, capacity: fl
     if table.compared is not None:
         st.markdown(f"**{plain(comparison_sentence(table.compared))}**")
         if table.compared.larger:
-            show_rows(
-                larger_there(table.compared),
-                key="snapshots-compared",
-                alt="Allocations that are larger there",
-            )
+            show_table(larger_there(table.compared))
     names = {str(number): f"{who(entry)}: {name_of(entry)}" for number, entry in enumerate(accounts)}
     highest = max(range(len(accounts)), key=lambda number: accounts[number].peak_allocated)
     number = str(highest)
@@ -121,10 +136,10 @@ def show_snapshots(table: SnapshotTable, theme: Theme, within: str, capacity: fl
         )
     else:
         st.caption(plain(names[number]))
-    _show_snapshot(accounts[int(number)], theme, capacity)
+    _show_snapshot(accounts[int(number)], theme, capacity, manifest)
 
 
-def _show_snapshot(account: SnapshotAccount, theme: Theme, capacity: float | None) -> None:
+def _show_snapshot(account: SnapshotAccount, theme: Theme, capacity: float | None, manifest: Manifest | None) -> None:
     state = account.state
     show_metrics(
         Metric("Peak allocated", size(account.peak_allocated), f"{peak_sentence(account)} {REQUESTED}"),
@@ -140,6 +155,8 @@ def _show_snapshot(account: SnapshotAccount, theme: Theme, capacity: float | Non
     )
     for oom in account.ooms:
         st.error(plain(oom_sentence(oom, account)), icon=":material/memory:")
+    if account.ooms:
+        _show_room(account, account.ooms[-1], manifest)
     if account.doubt:
         st.warning(plain(f"The curve may be wrong: {account.doubt}."))
     st.markdown(plain(peak_sentence(account)))
@@ -148,14 +165,34 @@ def _show_snapshot(account: SnapshotAccount, theme: Theme, capacity: float | Non
         _picture(data, "snapshot-curve")
         if missing := missing_in(account, capacity):
             st.caption(prose(missing))
+    if not account.ooms:
+        unused = account.peak_reserved - account.peak_allocated
+        show_lower(lower_peaks(account.history, unused, account.settings, manifest))
     if account.history is None and account.events:
         draw(snapshot_figure(account, theme), "snapshot-curve", "Allocated and reserved memory before the snapshot")
     tables = {"By code": account.frames, "By module": account.modules}
     tables |= {"By operator": account.operators, "By phase": account.phases}
-    _show_tables({title: rows for title, rows in tables.items() if rows}, "snapshot")
+    _show_tables({title: rows for title, rows in tables.items() if rows}, account.before, account.peak_allocated)
     st.caption(plain(state_sentence(account)))
     if account.settings:
         st.caption(plain(f"PYTORCH_CUDA_ALLOC_CONF={account.settings}"))
+
+
+def _show_room(account: SnapshotAccount, failure: OutOfMemory, manifest: Manifest | None) -> None:
+    """Draws what would have made room for an allocation that failed, what is enough first."""
+    fits = would_fit(
+        failure.requested,
+        failure.device_free,
+        account.state.inactive,
+        account.categories_at_failure(failure),
+        account.settings,
+        manifest,
+    )
+    if not fits:
+        return
+    lacking = max(0, failure.requested - (failure.device_free or 0))
+    st.markdown(plain(f"What would have made room for the {size(lacking)} that were lacking:"))
+    show_table(made_room_table(fits))
 
 
 # -- snapshots alone ---------------------------------------------------------------------------------------------------
@@ -181,15 +218,10 @@ def _opened(path: str, changed_ns: int) -> SnapshotTable:  # noqa: ARG001  (read
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _show_tables(tables: Mapping[str, Sequence[Share]], key: str) -> None:
-    """Draws each table in its own tab."""
+def _show_tables(tables: Mapping[str, Sequence[Share]], before: int | None, peak: int) -> None:
+    """Draws each table in its own tab. ``before``: bytes of the ``peak`` that were allocated before the window."""
     if not tables:
         return
-    for tab, (title, shares) in zip(st.tabs(list(tables)), tables.items(), strict=True):
+    for tab, shares in zip(st.tabs(list(tables)), tables.values(), strict=True):
         with tab:
-            show_rows(
-                allocation_table(shares),
-                key=f"{key}-{title.lower().replace(' ', '-')}",
-                alt=f"Allocated at the peak, {title.lower()}",
-                height="content",
-            )
+            show_table(allocation_table(shares, before, peak))

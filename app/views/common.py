@@ -125,16 +125,18 @@ def show_field(view: RunView, figure: go.Figure, key: str, alt: str, ranks: Sequ
 
 
 def show_grid(view: RunView, key: str, ms: Mapping[int, float], unit: str, at_fault: Collection[int] = ()) -> None:
-    """Draws a grid of hosts by ranks if there are more ranks than bars have room for. A click chooses a rank on every
-    page."""
-    if len(ms) <= DASHBOARD.most_bars_of_ranks:
-        return
+    """Draws a grid of hosts by ranks if there are more ranks than bars have room for."""
+    if len(ms) > DASHBOARD.most_bars_of_ranks:
+        draw_grid(view, key, grid_of_ms(view, ms, unit, at_fault, theme_of(st.context.theme.type)))
+
+
+def draw_grid(view: RunView, key: str, data: dict[str, Any]) -> None:
+    """Draws a grid of ranks; a click chooses a rank on every page."""
 
     def choose() -> None:
         if (rank := st.session_state[key].rank) in view.ranks:
             st.session_state["rank"] = str(rank)
 
-    data = grid_of_ms(view, ms, unit, at_fault, theme_of(st.context.theme.type))
     component("picture")(key=key, data=data, on_rank_change=choose)
 
 

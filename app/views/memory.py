@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
 
@@ -9,14 +10,16 @@ from diag.app import drawings
 from diag.app.address import choose
 from diag.app.figures import GB, blocks_of, finish, highest, rows_height, shade_windows, step_axis, step_names
 from diag.app.markup import plain
+from diag.app.picture import grid_of_peaks
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Memory, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.allocations import show_curves, show_snapshots
+from diag.app.views.allocations import show_curves, show_lower, show_snapshots
 from diag.app.views.common import (
     beyond_summaries,
     card_px,
     draw,
+    draw_grid,
     head,
     nothing,
     show_metrics,
@@ -28,6 +31,7 @@ from diag.model.steps import Severity
 from diag.show.breakdowns import memory_rows
 from diag.show.page import Metric
 from diag.tables.memory import MemoryTable
+from diag.tables.would_fit import lower_peaks
 from diag.words.formatting import UNKNOWN, counted, share, size
 
 _FINDINGS = ("allocator-retries", "near-out-of-memory", "recompute-with-memory-free")
@@ -63,6 +67,7 @@ def show(view: RunView) -> None:
     _snapshots(view, theme)
     if memory is not None and table.of_steps:
         _peaks(view, memory, theme)
+        _lower(view, table)
         _growth(view, memory, theme)
     else:
         nothing("Peaks are known only for the profiled windows.", "`diag run` records memory of every step.")
@@ -74,7 +79,7 @@ def _snapshots(view: RunView, theme: Theme) -> None:
     if view.result.tables.snapshots:
         st.subheader("Memory snapshots", anchor="snapshots")
         capacity = view.memory.capacity if view.memory is not None else None
-        show_snapshots(view.result.memory_snapshots, theme, view.run["path"], capacity)
+        show_snapshots(view.result.memory_snapshots, theme, view.run["path"], capacity, view.result.tables.manifest)
 
 
 def _numbers(peak: Metric, table: MemoryTable) -> None:
@@ -135,12 +140,44 @@ def _findings(view: RunView) -> None:
 
 def _peaks(view: RunView, memory: Memory, theme: Theme) -> None:
     st.subheader("Peaks", anchor="peaks")
-    if alike := drawings.alike_peaks(memory):
+    alike = drawings.alike_peaks(memory)
+    if alike:
         st.markdown(plain(alike))
-    elif len(view.ranks) > DASHBOARD.most_rank_bars:
-        draw(drawings.memory_field(view, memory, theme), "memory-field", "Peak memory of each rank in each step")
-    else:
+    if len(view.result.memory_table.rows) > DASHBOARD.most_bars_of_ranks:
+        draw_grid(view, "memory-grid", grid_of_peaks(view, theme))
+    elif not alike:
         draw(drawings.memory_peaks(view, memory, theme), "memory-peaks", "Peak memory of each rank")
+
+
+def _lower(view: RunView, table: MemoryTable) -> None:
+    """Draws what would lower the highest peak where nothing is known but its size: else the history of a trace or of a
+    snapshot shows it."""
+    if not table.on_device or view.result.memory_curves or view.result.tables.snapshots:
+        return
+    fullest = max(table.rows, key=lambda row: row.peak)
+    unused = None if fullest.reserved is None else fullest.reserved - fullest.allocated
+    show_lower(lower_peaks(None, unused, "", view.result.tables.manifest))
+    nothing(
+        "What is allocated at the peak is not known.",
+        "`diag trace R --memory` records it of a running job, `diag run --memory-snapshots` near out-of-memory.",
+    )
+
+
+def growth_text(view: RunView) -> str:
+    """A sentence on the rank whose memory grows most, and when its device is full; "" if none grows."""
+    growing = {row: row.growth_per_step or 0 for row in view.result.memory_table.rows if (row.growth_per_step or 0) > 0}
+    if not growing:
+        return ""
+    row = max(growing, key=growing.__getitem__)
+    alone = len(growing) == 1 and len(view.result.memory_table.rows) > 1
+    others = "; no other rank's memory grows" if alone else f", the most of {len(growing):,} ranks"
+    text = (
+        f"Memory of rank {row.rank} grows by {size(growing[row])} a step{others if alone or len(growing) > 1 else ''}."
+    )
+    if row.capacity is None:
+        return text
+    left = max(0, row.capacity - row.peak) // growing[row]
+    return f"{text} At this rate its device is full after {counted(left, 'more step')}."
 
 
 def jump_text(view: RunView) -> str:
@@ -160,15 +197,17 @@ def jump_text(view: RunView) -> str:
 @st.fragment
 def _growth(view: RunView, memory: Memory, theme: Theme) -> None:
     st.subheader("Over the steps", anchor="growth")
-    if text := jump_text(view):
+    if text := " ".join(filter(None, (growth_text(view), jump_text(view)))):
         st.markdown(plain(text))
     if len(view.ranks) <= DASHBOARD.most_memory_lines:
         draw(lines_of_ranks(view, memory, theme), "memory-lines", "Memory of every rank by step")
         return
-    fullest = max(view.result.memory_table.rows, key=lambda row: row.peak).rank
+    shown = [row for row in view.result.memory_table.rows if row.rank in view.ranks]
+    first = max(shown, key=lambda row: (max(0, row.growth_per_step or 0), row.peak)).rank
     names = [str(rank) for rank in view.ranks]
-    rank = int(choose("Rank", names, param="rank", default=str(fullest), within=view.run["path"]))
-    draw(drawings.memory_history(view, memory, rank, theme), "memory-steps", f"Peak memory of rank {rank} by step")
+    rank = int(choose("Rank", names, param="rank", default=str(first), within=view.run["path"]))
+    draw(range_of_ranks(view, memory, rank, theme), "memory-steps", f"Memory of rank {rank} and of all ranks by step")
+    st.caption(plain(f"The band reaches from the lowest to the highest of {counted(len(view.ranks), 'rank')}."))
 
 
 def _states(table: MemoryTable, theme: Theme | None) -> None:
@@ -239,12 +278,50 @@ def lines_of_ranks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
             hovertemplate=f"rank {rank}, step %{{x}}<br>%{{y:,.3f}} GB<extra></extra>",
         )
     if memory.capacity is not None:
-        figure.add_hline(y=memory.capacity / GB, line={"color": theme.ink, "dash": "dash"})
+        line, text = {"color": theme.ink, "dash": "dash"}, f"capacity {size(memory.capacity)}"
+        figure.add_hline(y=memory.capacity / GB, line=line, annotation_text=text, annotation_position="bottom right")
     finish(
         figure,
         theme,
         340,
         xaxis=step_axis(blocks),
+        yaxis={"title": {"text": "reserved, GB" if memory.on_device else "resident, GB"}, "rangemode": "tozero"},
+    )
+    return shade_windows(figure, view.windows, blocks, theme)
+
+
+def range_of_ranks(view: RunView, memory: Memory, rank: int, theme: Theme) -> go.Figure:
+    """Memory that counts against the capacity in each step: a rank, and the range and the median of all ranks."""
+    blocks = blocks_of(len(view.steps))
+    names = step_names(view.steps, blocks)
+    held = highest(memory.peaks, blocks) / GB
+    low, high, middle = np.fmin.reduce(held), np.fmax.reduce(held), np.full(len(names), np.nan)
+    known = ~np.isnan(high)
+    middle[known] = np.nanmedian(held[:, known], axis=0)
+    figure = go.Figure()
+    edge = {"x": names, "mode": "lines", "line": {"width": 0, "color": theme.soft}, "hoverinfo": "skip"}
+    figure.add_scatter(y=low, showlegend=False, **edge)
+    figure.add_scatter(y=high, name="all ranks", fill="tonexty", fillcolor=theme.grid, **edge)
+    for name, values, colour, dash in (
+        ("median of the ranks", middle, theme.ink, "dot"),
+        (f"rank {rank}", held[view.ranks.index(rank)], theme.series[0], "solid"),
+    ):
+        figure.add_scatter(
+            x=names,
+            y=values,
+            name=name,
+            mode="lines",
+            line={"color": colour, "width": 2, "dash": dash},
+            hovertemplate=f"{name}, step %{{x}}<br>%{{y:,.3f}} GB<extra></extra>",
+        )
+    if memory.capacity is not None:
+        line, text = {"color": theme.ink, "dash": "dash"}, f"capacity {size(memory.capacity)}"
+        figure.add_hline(y=memory.capacity / GB, line=line, annotation_text=text, annotation_position="bottom right")
+    finish(
+        figure,
+        theme,
+        340,
+        xaxis=step_axis(blocks, ticks=12),
         yaxis={"title": {"text": "reserved, GB" if memory.on_device else "resident, GB"}, "rangemode": "tozero"},
     )
     return shade_windows(figure, view.windows, blocks, theme)

@@ -21,11 +21,14 @@ from diag.model.breakdown import (
     ModuleTable,
     PathTable,
 )
+from diag.model.memory import Category
+from diag.model.steps import Fit
 from diag.show.policy import PAGE
 from diag.tables.loading import LoadingTable
 from diag.tables.memory import MemoryTable
 from diag.tables.memory_curves import Share
 from diag.tables.snapshots import Comparison
+from diag.tables.would_fit import Lower
 from diag.traces.kineto_names import P2P_OPS
 from diag.words.formatting import counted, duration, number, share, short_name, size
 from diag.words.table import (
@@ -427,18 +430,63 @@ def memory_rows(table: MemoryTable) -> Table:
     return table_of("memory", "", {**columns, growth: [row.growth_per_step for row in table.rows]})
 
 
-def allocation_table(shares: Sequence[Share]) -> Table:
-    """What was allocated at a peak, by one of its causes."""
+def allocation_table(shares: Sequence[Share], before: int | None = None, peak: int = 0) -> Table:
+    """What was allocated at a peak, by one of its causes. ``before``: bytes of the ``peak`` that were allocated before
+    the window; they are a row as well."""
+    rows: list[tuple[str, int, float | None, int | None]] = [
+        (item.name, item.bytes, item.share, item.count) for item in shares
+    ]
+    if before and peak:
+        rows.append((Category.BEFORE.value, before, before / peak, None))
     return table_of(
         "allocations",
         "",
         {
-            Column("name", label="allocated by", long=True, weight=0): [item.name for item in shares],
-            Column("bytes", MB, label="", weight=9): [item.bytes for item in shares],
-            Column("share", SHARE, label="share of peak", weight=8): [item.share for item in shares],
-            Column("count", COUNT, label="allocations"): [item.count for item in shares],
+            Column("name", label="allocated by", long=True, weight=0): [name for name, *_ in rows],
+            Column("bytes", SIZE, label="size", weight=9): [held for _, held, *_ in rows],
+            Column("share", SHARE, label="share of peak", weight=8): [part for *_, part, _ in rows],
+            Column("count", COUNT, label="allocations"): [count for *_, count in rows],
         },
     )
+
+
+def lower_peak_table(found: Sequence[Lower]) -> Table:
+    """What would lower a peak."""
+    return table_of(
+        "lower_peak",
+        "",
+        {
+            Column("change", long=True, weight=0): [lower.change for lower in found],
+            Column("peak", SIZE, "Allocated bytes.", "peak with it", weight=9): [
+                None if lower.peak is None else Cell(lower.peak, _about(lower.peak, lower.at_most, "at least"))
+                for lower in found
+            ],
+            Column("frees", SIZE, weight=9): [
+                Cell(lower.frees, _about(lower.frees, lower.at_most, "at most")) for lower in found
+            ],
+            Column("risk", label="its price", long=True): [lower.risk or "none known" for lower in found],
+        },
+    )
+
+
+def made_room_table(fits: Sequence[Fit]) -> Table:
+    """What would have made room for an allocation that failed."""
+    return table_of(
+        "made_room",
+        "",
+        {
+            Column("change", long=True, weight=0): [fit.change for fit in fits],
+            Column("frees", SIZE, weight=9): [
+                Cell(fit.frees, _about(fit.frees, fit.at_most, "at most")) for fit in fits
+            ],
+            Column("enough", label="enough by itself", weight=8): ["yes" if fit.enough else "no" for fit in fits],
+            Column("risk", label="its price", long=True): [fit.risk or "none known" for fit in fits],
+        },
+    )
+
+
+def _about(held: int, bound: bool, words: str) -> str:
+    return f"{words if bound else 'about'} {size(held)}"
 
 
 def larger_there(compared: Comparison) -> Table:
@@ -451,6 +499,7 @@ def larger_there(compared: Comparison) -> Table:
             Column("place", label="allocated at", long=True, weight=0): [row.place for row in rows],
             Column("bytes", SIZE, label=compared.name, weight=9): [row.bytes for row in rows],
             Column("median", SIZE, label="median of the others", weight=9): [row.median for row in rows],
+            Column("more", SIZE, label="more", weight=8): [row.bytes - row.median for row in rows],
         },
     )
 

@@ -1,4 +1,4 @@
-"""What would have made room for an allocation that failed, with its effect on memory.
+"""What would have made room for an allocation that failed, or would lower a peak, with its effect on memory.
 
 Freed bytes are those that were live when the allocation failed, by category; where no history was recorded, the model's
 states by formula. The changes are those that ``diag plan`` compares: sharding, recomputation, the micro-batch.
@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+from msgspec import Struct
+
 from diag.collectors.records import Manifest
 from diag.model.memory import Category
 from diag.model.states import Sharding, sharding_of, shards_of
 from diag.model.steps import Fit
 from diag.tables.memory import estimate_of
+from diag.tables.memory_history import History
 
 _EXPANDABLE = "expandable_segments:True"
 _SHARDED = {
@@ -36,34 +40,83 @@ def would_fit(
     allocator."""
     lacking = max(1, requested - (device_free or 0))
     found = [
-        Fit(change, frees, at_most, frees >= lacking, risk)
-        for change, frees, at_most, risk in _changes(unallocated, live, settings, manifest)
-        if frees > 0
+        Fit(change.change, frees, change.at_most, frees >= lacking, change.risk)
+        for change in _changes(unallocated, live, settings, manifest)
+        if (frees := change.frees(live)) > 0
     ]
     return tuple(sorted(found, key=lambda fit: (not fit.enough, -fit.frees)))
 
 
+class Lower(Struct, frozen=True):
+    """What a change does to a peak that fitted. ``peak``: allocated bytes with it, at another moment where that is the
+    highest then; None where that is not known. ``frees``: bytes; ``at_most``: it may be less. ``risk``:
+    what else it changes; "" for nothing."""
+
+    change: str
+    peak: int | None
+    frees: int
+    at_most: bool
+    risk: str = ""
+
+
+def lower_peaks(
+    history: History | None, unallocated: int | None, settings: str, manifest: Manifest | None
+) -> tuple[Lower, ...]:
+    """What would lower a peak, by the bytes that it frees. ``unallocated``: of the reserved bytes at the peak, those
+    that no tensor used."""
+    allocated = history.allocated if history is not None else np.zeros(1, dtype=np.int64)
+    of = {category: history.of_category(category) for category in history.categories} if history is not None else {}
+    live = {category: int(held[allocated.argmax()]) for category, held in of.items()}
+    highest, found = int(allocated.max()), []
+    for change in _changes(unallocated, live, settings, manifest):
+        if change.bytes:
+            found.append(Lower(change.change, None, change.bytes, change.at_most, change.risk))
+            continue
+        gone = sum(
+            (part * of[category] for category, part in change.parts.items() if category in of), start=0 * allocated
+        )
+        peak = round(float((allocated - gone).max()))
+        if peak < highest:
+            found.append(Lower(change.change, peak, highest - peak, change.at_most, change.risk))
+    return tuple(sorted(found, key=lambda lower: -lower.frees))
+
+
+class _Change(Struct, frozen=True):
+    """``parts``: what it frees of each category, as a fraction; or ``bytes`` of any kind."""
+
+    change: str
+    parts: Mapping[Category, float]
+    at_most: bool
+    risk: str = ""
+    bytes: int = 0
+
+    def frees(self, live: Mapping[Category, int]) -> int:
+        return self.bytes + sum(int(live.get(category, 0) * part) for category, part in self.parts.items())
+
+
 def _changes(
     unallocated: int | None, live: Mapping[Category, int], settings: str, manifest: Manifest | None
-) -> Iterator[tuple[str, int, bool, str]]:
+) -> Iterator[_Change]:
     trainer = manifest.trainer if manifest is not None else {}
     if unallocated and _EXPANDABLE not in settings:
-        yield f"PYTORCH_CUDA_ALLOC_CONF={_EXPANDABLE}", unallocated, True, ""
-    activations = live.get(Category.ACTIVATIONS, 0)
-    yield "half the micro-batch, and twice as many of them", activations // 2, False, "the step takes longer"
+        yield _Change(f"PYTORCH_CUDA_ALLOC_CONF={_EXPANDABLE}", {}, True, bytes=unallocated)
+    half = {Category.ACTIVATIONS: 0.5}
+    yield _Change("half the micro-batch, and twice as many of them", half, False, "the step takes longer")
     if not trainer.get("activation_checkpointing"):
-        yield "activation checkpointing", activations, True, "the backward computes the forward again"
+        every = {Category.ACTIVATIONS: 1.0}
+        yield _Change("activation checkpointing", every, True, "the backward computes the forward again")
     if trainer.get("reshard_after_forward") == "no":
-        gathered = live.get(Category.COMMUNICATION, 0)
-        yield "reshard_after_forward=True", gathered, True, "parameters are gathered again in the backward"
+        gathered = {Category.COMMUNICATION: 1.0}
+        yield _Change("reshard_after_forward=True", gathered, True, "parameters are gathered again in the backward")
     sharding = sharding_of(manifest.strategy or "") if manifest is not None else None
     shards = (shards_of(manifest.mesh, manifest.world_size) or 1) if manifest is not None else 1
     if sharding is None or shards < 2 or not _SHARDED[sharding]:
         return
-    measured = sum(live.get(category, 0) for category in _SHARDED[sharding])
-    held = measured or _by_formula(manifest, sharding)
-    frees = held - held // shards
-    yield f"FSDP2 (fully_shard) over {shards} ranks", frees, not measured, "more communication"
+    change, risk = f"FSDP2 (fully_shard) over {shards} ranks", "more communication"
+    if any(live.get(category) for category in _SHARDED[sharding]):
+        yield _Change(change, dict.fromkeys(_SHARDED[sharding], 1 - 1 / shards), False, risk)
+    elif held := _by_formula(manifest, sharding):
+        yield _Change(change, {}, True, risk, held - held // shards)
 
 
 def _by_formula(manifest: Manifest | None, sharding: Sharding) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from streamlit.testing.v1 import AppTest
 
 from diag.api import open_run
 from diag.app.curves import memory_figure, snapshot_figure
+from diag.app.picture import grid_of_peaks
+from diag.app.run_view import view_of
 from diag.app.theme import LIGHT
 from diag.app.views import memory as figures
 from diag.collectors.layout import RunLayout
@@ -37,7 +40,12 @@ def written(test: AppTest) -> str:
 
 def shares(test: AppTest) -> list[Any]:
     """The tables of what was allocated at the peak."""
-    return [frame.value for frame in test.dataframe if "Allocated by" in frame.value]
+    return [table.value for table in test.table if "Allocated by" in table.value]
+
+
+def column(table: Any, name: str) -> list[str]:
+    """What a reader sees."""
+    return [cell.replace("\\", "").replace("\u00a0", " ") for cell in table[name].tolist()]
 
 
 def test_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,9 +124,11 @@ def test_memory_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert metrics(overview)["Peak reserved"] == "400 MB"
     assert "190 MB allocated" in text(overview)
     operators, modules, phases = shares(test)
-    assert operators["Allocated by"].tolist() == ["aten::mm", "outside of operators"]
-    assert modules["MB"].tolist() == [50.0, 40.0]
-    assert phases["Share of peak"].tolist() == pytest.approx([40 / 190, 30 / 190, 20 / 190])
+    assert column(operators, "Allocated by") == ["aten::mm", "outside of operators", "before the window"]
+    assert column(modules, "Size") == ["50.0 MB", "40.0 MB", "100 MB"], "their sum is the peak"
+    assert column(phases, "Share of peak") == ["21%", "16%", "11%", "53%"]
+    (lower,) = (table.value for table in test.table if "Peak with it" in table.value)
+    assert column(lower, "Peak with it") == ["-", "at least 150 MB", "about 170 MB"]
     figure = memory_figure(curve, 1e9, LIGHT)
     lines = {line.name: line for line in figure.data}
     assert max(lines["allocated"].y) == pytest.approx(0.19)
@@ -179,3 +189,32 @@ def test_many_ranks_are_a_field_and_one_chosen_rank(tmp_path: Path, monkeypatch:
     run = write_run(tmp_path / "wide", ranks=70, steps=4, memory=FULL)
     test = shown("memory", run, monkeypatch, rank="66")
     assert test.selectbox(key="rank").value == "66"
+
+
+@pytest.fixture
+def leaking(tmp_path: Path) -> Path:
+    """40 ranks on devices of 80 GB, each with 24 GB reserved; rank 37 takes 0.3 GB more in each step."""
+    held = MemoryRecord(rss=GB, allocated=20 * GB, reserved=24 * GB, capacity=80 * GB)
+    run = write_run(tmp_path / "leaking", ranks=40, memory=held)
+    lines = RunLayout(run).rank(37).steps
+    records = [json.loads(line) for line in lines.read_text().splitlines()]
+    for record in records:
+        for field in ("allocated", "reserved"):
+            record["memory"][field] += record["step"] * 3 * GB // 10
+    lines.write_text("\n".join(map(json.dumps, records)) + "\n")
+    return run
+
+
+def test_the_rank_whose_memory_grows_is_found_among_many(leaking: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = view_of(open_run(leaking))
+    grid = grid_of_peaks(view, LIGHT)
+    assert grid["most"].startswith("Most: rank 37 on node37, 3.30 GB")
+    assert {cell[0]: cell[1] for row in grid["rows"] for cell in row["cells"]}[36] == 0
+    test = shown("memory", leaking, monkeypatch)
+    told = written(test).replace("\u00a0", " ")
+    # 80 GB - (24 GB + 11 x 0.3 GB), by 0.3 GB
+    assert "Memory of rank 37 grows by 300 MB a step; no other rank" in told
+    assert "its device is full after 175 more steps" in told
+    assert test.selectbox(key="rank").value == "37"
+    (lower,) = (table.value for table in test.table if "Frees" in table.value)
+    assert column(lower, "Frees") == ["at most 4.00 GB"]

@@ -38,6 +38,8 @@ def test_the_peak_and_what_is_larger_on_a_rank(browser: Browser, recorded: Serve
         found.settle()
         assert page.get_by_text("Rank 1 has the highest peak").first.is_visible()
         assert page.get_by_text("failed at model.py:12 forward").first.is_visible()
+        assert page.get_by_text("What would lower the peak").is_visible()
+        assert page.get_by_text("What would have made room for the 56.6 MB").is_visible()
         for above, picture in (
             ("Over time", "Memory of the device on rank 0 by category"),
             ("Peak: 24.1 MB allocated", "Allocated memory before the snapshot"),

@@ -13,7 +13,7 @@ from diag.ended.out_of_memory import out_of_memory_lines
 from diag.model.memory import Category
 from diag.tables.policy import MEMORY_GROWTH
 from diag.tables.snapshots import SnapshotAccount
-from diag.tables.would_fit import would_fit
+from diag.tables.would_fit import lower_peaks, would_fit
 from diag.traces.memory_snapshots import Stack, _stack
 from tests.allocator import BACKWARD, CPP, FORWARD, MIB, OPTIMIZER, Allocator, frame, train
 from tests.app.runs import write_run
@@ -139,6 +139,35 @@ def test_what_would_have_made_room(tmp_path: Path) -> None:
         ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", 8, True, False),
     ]
     assert not any("expandable" in fit.change for fit in would_fit(1, 0, 8, {}, "expandable_segments:True", None))
+
+
+def test_what_would_lower_a_peak_that_fitted(tmp_path: Path) -> None:
+    """The peak holds 100 MB from before, 20 of optimizer states, 30 of gradients and 40 of activations; without the
+    activations, the other moments are no higher than the 150 MB that are left. 210 MB are reserved and not used."""
+    trained().write(tmp_path, "rank0.json")
+    (curve,) = open_run(tmp_path).memory_curves
+    assert curve.peak_reserved is not None
+    found = lower_peaks(curve.history, curve.peak_reserved - curve.peak_allocated, "", None)
+    assert [(each.change.partition(",")[0], each.peak, each.frees, each.at_most) for each in found] == [
+        ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", None, curve.peak_reserved - 190 * MB, True),
+        ("activation checkpointing", 150 * MB, 40 * MB, True),
+        ("half the micro-batch", 170 * MB, 20 * MB, False),
+    ]
+    assert lower_peaks(None, None, "", None) == ()
+
+
+def test_another_moment_may_be_the_highest_then(tmp_path: Path) -> None:
+    """24 MB of activations over 8 MB of states, later 22 MB of gradients: with fewer activations the peak is theirs."""
+    allocator = Allocator()
+    allocator.alloc(8 * MIB, OPTIMIZER)
+    activations = allocator.alloc(24 * MIB, FORWARD)
+    allocator.free(activations)
+    allocator.alloc(22 * MIB, BACKWARD)
+    history = account(allocator.write(tmp_path / "a.pickle")).history
+    assert {each.change: each.peak for each in lower_peaks(history, 0, "", None)} == {
+        "activation checkpointing": 30 * MIB,
+        "half the micro-batch, and twice as many of them": 30 * MIB,
+    }
 
 
 def test_memory_outside_of_pytorch_is_what_neither_is_free_nor_reserved(tmp_path: Path) -> None:
