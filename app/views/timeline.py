@@ -83,12 +83,12 @@ def choose_look(view: RunView) -> Look:
     """Draws the lists and number fields; returns what is chosen."""
     timeline = timeline_of(view.result)
     steps = [str(step.step) for step in timeline.steps]
-    guilty = next((rank for rank in view.culprits if rank in timeline.ranks), min(timeline.ranks))
+    named = view.page.rank if view.page.rank in timeline.ranks else min(timeline.ranks)
     within = view.run["path"]
     columns = st.columns([1, 1, 2, 1, 1])
     ranks = list(map(str, timeline.ranks))
     with columns[0]:
-        rank = int(choose("Rank", ranks, param="rank", default=str(guilty), within=within))
+        rank = int(choose("Rank", ranks, param="rank", default=str(named), within=within))
     with columns[1]:
         beside = choose(
             "Second rank",

@@ -152,6 +152,11 @@ def evidence_of_standstill(record: Rank) -> Source:
         return Source(str(record.folder), 0, f"rank {record.culprit.rank}: no heartbeat.json")
     last = [f"#{number} of group {group} called" for group, number in beat.started]
     last += [f"#{number} of group {group} finished" for group, number in beat.finished]
+    # PyTorch's recorder numbers the calls in C++ as well, and the answer may name its number.
+    last += [
+        f"in PyTorch's recorder #{called} of group {group} called, #{done} finished"
+        for group, called, done in beat.recorder
+    ]
     text = f"rank {record.culprit.rank}: step {beat.step}, phase {beat.phase}, {', '.join(last) or 'no collective yet'}"
     return Source(str(RankLayout(record.folder).heartbeat), 0, text)
 

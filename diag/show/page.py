@@ -188,9 +188,9 @@ class Page(Struct, frozen=True):
     """Everything but the advice, from top to bottom. ``outcome``: how a run failed, if it did; it comes first, and the
     verdict is then about the steps recorded until that moment. ``since``: since when a step takes as long as it does,
     and because of what; "" if that did not change. ``failures``: allocations that failed, whether or not that
-    ended the run. ``recorded``: when the run was recorded, "" if it is not known.
-    ``rank``: the one shown in detail. ``stall_lines``: the longest stalls, a line each. ``not_looked``:
-    questions and the reason that they share. ``gaps``: at most MOST_GAPS of ``all_gaps``."""
+    ended the run. ``recorded``: when the run was recorded, "" if it is not known. ``rank``: the one shown in detail, at
+    fault or named by the first finding that names one. ``stall_lines``: the longest stalls, a line each.
+    ``not_looked``: questions and the reason that they share. ``gaps``: at most MOST_GAPS of ``all_gaps``."""
 
     title: RunName
     facts: tuple[str, ...]
@@ -231,7 +231,8 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
     coverage, attribution, run = result.coverage, result.attribution, describe_run(result)
     culprits = result.verdict.culprit_ranks
     shown = np.unique(attribution.steps.parts.rank).tolist()
-    rank = next((culprit for culprit in culprits if culprit in shown), shown[0] if shown else 0)
+    named = (*culprits, *(rank for finding in result.examination.findings for rank in finding.ranks))
+    rank = next((rank for rank in named if rank in shown), shown[0] if shown else 0)
     whole = "window" if attribution.undivided else "step"
     return Page(
         title=RunName(result.tables.root.resolve().name),

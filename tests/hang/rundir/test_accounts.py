@@ -330,7 +330,11 @@ def test_a_run_whose_ranks_have_not_joined_may_still_wait(tmp_path: Path) -> Non
     assert not any("While it hangs" in step for step in triage([str(layout.root)]).next_steps)
 
 
-def test_a_live_run_that_hangs_is_answered_by_its_heartbeats(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("recorder", "number"), [({}, 12), ({"0": (25, 24)}, 25)], ids=["host", "recorder"])
+def test_a_live_run_that_hangs_is_answered_by_its_heartbeats(
+    tmp_path: Path, recorder: dict[str, tuple[int, int]], number: int
+) -> None:
+    """Its evidence has the number that the answer names: the host's, or that of PyTorch's recorder."""
     layout = made(tmp_path, replace(CASES["all are gone"], asked=""))
     now_ns = time.time_ns()
     for rank, (phase, finished) in enumerate((("backward", 11), ("data", 12))):
@@ -340,10 +344,12 @@ def test_a_live_run_that_hangs_is_answered_by_its_heartbeats(tmp_path: Path) -> 
         )
         files.identity.write_bytes(encode(identity))
         beat = Heartbeat(now_ns, now_ns, 11, phase, {"0": 12}, {"0": finished}, phase_since_ns=now_ns - 300 * 10**9)
+        beat.recorder = recorder if rank == 0 else {}
         files.heartbeat.write_bytes(encode(beat))
     answer = triage([str(layout.root)])
     assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("missing_rank", [1])
-    assert "rank 0 waits in collective #12" in answer.headline.replace("\u00a0", " ")
+    assert f"rank 0 waits in collective #{number}" in answer.headline.replace("\u00a0", " ")
+    assert any(f"#{number} of group 0 called" in line.text for line in answer.evidence)
 
 
 @pytest.mark.parametrize("why", [CRASH, ""])
