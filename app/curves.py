@@ -192,7 +192,6 @@ def _top(drawn: Sequence[Grid]) -> float | None:
 
 _AT_MS, _AT_EVENT = "%{x:,.3f} ms", "event %{x:,.0f}"  # in hover texts
 _MS, _US_IN_MS = 1e6, 1e3
-_HEIGHT = 360
 _BAND = 0.06  # height of the phases below the curve, as a fraction of the plot's
 # The colours of the phases are those of the timeline.
 _WORK = {FORWARD: zoom.FORWARD, BEFORE_BACKWARD: zoom.FORWARD, BACKWARD: zoom.BACKWARD, OPTIMIZER: KernelKind.OPTIMIZER}
@@ -224,7 +223,7 @@ def memory_figure(curve: MemoryCurve, capacity: float | None, theme: Theme) -> g
     return finish(
         figure,
         theme,
-        _HEIGHT,
+        DASHBOARD.memory_curve_px,
         xaxis={"title": {"text": "ms since the window began"}, "showgrid": False},
         yaxis={
             "title": {"text": _name(unit) if curve.totals else f"{_name(unit)}, from the window's begin"},
@@ -258,7 +257,7 @@ def snapshot_figure(account: SnapshotAccount, theme: Theme) -> go.Figure:
     return finish(
         figure,
         theme,
-        _HEIGHT,
+        DASHBOARD.memory_curve_px,
         xaxis={"title": {"text": "ms since the first event" if account.timed else "event"}, "showgrid": False},
         yaxis={"title": {"text": _name(unit)}, "range": [0, 1.15 * high / unit]},
     )

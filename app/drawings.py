@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -152,7 +152,8 @@ def waiting_text(view: RunView) -> str:
 
 def _of_late_ranks(view: RunView) -> tuple[str, Drawing | None]:
     """The same of many ranks, of which nearly all wait: for which ones they wait, and in which steps."""
-    late = late_ranks(view)
+    blamed = _blamed_ns(view)
+    late = _late_ranks(view, blamed)
     least = share(DASHBOARD.equal_ranks_share)
     if not late:
         return f"For no rank do the others wait for {least} of a step.", None
@@ -163,15 +164,15 @@ def _of_late_ranks(view: RunView) -> tuple[str, Drawing | None]:
     )
     return text, Drawing(
         "late-ranks",
-        partial(late_field, view, late),
+        partial(late_field, view, {rank: blamed[rank] for rank in late}),
         "Milliseconds that the others waited for a rank in each step",
         ranks=late,
     )
 
 
-def late_ranks(view: RunView) -> list[int]:
-    """The ranks that the others wait for, longest first, as many as have room."""
-    late_ns = {rank: float(np.nanmean(ns)) for rank, ns in _blamed_ns(view).items()}
+def _late_ranks(view: RunView, blamed: Mapping[int, Grid]) -> list[int]:
+    """The ranks that the others wait for, longest first, as many as have room. ``blamed``: as ``_blamed_ns``."""
+    late_ns = {rank: float(np.nanmean(ns)) for rank, ns in blamed.items()}
     least = DASHBOARD.equal_ranks_share * mean_step_ns(view)
     ordered = sorted((rank for rank, ns in late_ns.items() if ns >= least), key=lambda rank: -late_ns[rank])
     return ordered[: DASHBOARD.most_rows_of_many_ranks]
@@ -495,11 +496,16 @@ def waiting_field(view: RunView, theme: Theme) -> go.Figure:
     return field_of(view, Part.WAITING, view.culprits, "waited %{z:,.2f} ms", theme)
 
 
-def late_field(view: RunView, ranks: Sequence[int], theme: Theme) -> go.Figure:
+def late_field(view: RunView, blamed: Mapping[int, Grid], theme: Theme) -> go.Figure:
     """Milliseconds that the others waited for these ranks in each step."""
-    blamed = _blamed_ns(view)
-    waited = np.stack([blamed[rank] for rank in ranks])
-    return _field(view, ranks, waited, view.culprits, "the others waited %{z:,.2f} ms for it", theme)
+    return _field(
+        view,
+        list(blamed),
+        np.stack(list(blamed.values())),
+        view.culprits,
+        "the others waited %{z:,.2f} ms for it",
+        theme,
+    )
 
 
 def field_of(view: RunView, part: Part, culprits: Sequence[int], hover: str, theme: Theme) -> go.Figure:

@@ -57,6 +57,10 @@ class Dashboard(Topic, name="dashboard", fixed=True):
         "or an area instead",
     )
     memory_picture_px = threshold(380, "pixels", "chosen", "the place of memory over time until it is in view")
+    figure_px = threshold(450, "pixels", "chosen", "the place of another figure until it is in view for the first time")
+    memory_curve_px = threshold(360, "pixels", "chosen", "height of a curve of memory without categories")
+    live_curves_px = threshold(220, "pixels", "chosen", "height of the curves of a run on the overview")
+    curves_of_runs_px = threshold(560, "pixels", "chosen", "height of the curves of several runs: four quantities")
     most_rank_bars = threshold(64, "bars")
     most_bars_of_ranks = threshold(32, "bars", "chosen", "beside the verdict; of more ranks, a grid of hosts")
     most_rows_of_many_ranks = threshold(

@@ -61,7 +61,7 @@ def show_curves(view: RunView, theme: Theme) -> None:
     if data is not None:
         _picture(data, "memory-curve")
     else:
-        draw(memory_figure(curve, capacity, theme), "memory-curve", f"Device memory of rank {rank} over time")
+        draw(lambda: memory_figure(curve, capacity, theme), "memory-curve", f"Device memory of rank {rank} over time")
     manifest = view.result.tables.manifest
     unused = None if curve.peak_reserved is None else curve.peak_reserved - curve.peak_allocated
     show_lower(lower_peaks(curve.history, unused, "", manifest))
@@ -169,7 +169,11 @@ def _show_snapshot(account: SnapshotAccount, theme: Theme, capacity: float | Non
         unused = account.peak_reserved - account.peak_allocated
         show_lower(lower_peaks(account.history, unused, account.settings, manifest))
     if account.history is None and account.events:
-        draw(snapshot_figure(account, theme), "snapshot-curve", "Allocated and reserved memory before the snapshot")
+        draw(
+            lambda: snapshot_figure(account, theme),
+            "snapshot-curve",
+            "Allocated and reserved memory before the snapshot",
+        )
     tables = {"By code": account.frames, "By module": account.modules}
     tables |= {"By operator": account.operators, "By phase": account.phases}
     _show_tables({title: rows for title, rows in tables.items() if rows}, account.before, account.peak_allocated)

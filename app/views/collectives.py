@@ -59,7 +59,7 @@ def _bandwidth(view: RunView, table: CollectiveTable, theme: Theme) -> None:
         return
     curves = view.result.cost_curves
     draw(
-        bandwidth(table.rows, curves, theme),
+        lambda: bandwidth(table.rows, curves, theme),
         "bandwidth",
         "Bus bandwidth of each kind of collective by size, with the fitted costs",
     )
@@ -89,7 +89,7 @@ def _waits(view: RunView, table: CollectiveTable, theme: Theme) -> None:
         show_grid(view, "collectives-grid", *waited_for(view.result), view.culprits)
     rows = sorted(table.rows, key=lambda row: -row.duration_mean_ns * row.count)[: DASHBOARD.most_collective_bars]
     draw(
-        waits(rows, theme, view.slow_links),
+        lambda: waits(rows, theme, view.slow_links),
         "waits",
         "Milliseconds of waiting and of transfer of the most expensive collectives",
     )
@@ -186,7 +186,7 @@ def _ranks(row: CollectiveStat, slow_links: Sequence[int], theme: Theme) -> None
         return
     if row.last_rank is not None and row.last_rank in slow_links:
         st.markdown(plain(slow_link_text([row.last_rank])))
-    draw(last(row, theme, slow_links), "last", "How often each rank arrived last in the chosen collective")
+    draw(lambda: last(row, theme, slow_links), "last", "How often each rank arrived last in the chosen collective")
 
 
 def slow_link_text(ranks: Sequence[int]) -> str:

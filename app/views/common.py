@@ -28,7 +28,7 @@ from diag.words.wording import ONLY_DURATIONS
 
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "typesetMath": False}
 LAZY = True  # tests without a browser have no view that a figure could come into
-_SEEN, _PLOTLY_PX = "figures that were in view", 450
+_SEEN, _HEIGHTS = "figures that were in view", "heights of figures"
 METRIC_PX = 168  # least width of a metric's card
 _FILL_A_ROW = 4  # cards: as many share the width of the page; fewer would be wide and empty
 _LABEL_PX, _VALUE_PX, _PADDING_PX = 6.4, 20, 34  # of a character, and around them with the icon of the help
@@ -89,13 +89,26 @@ def in_view(key: str, height: float) -> bool:
     return False
 
 
+def made_in_view(figure: Callable[[], go.Figure], key: str) -> go.Figure | None:
+    """The figure, made once it is in view: that takes longer than all other parts of a page together. Its place is as
+    high as it was when it was drawn last."""
+    heights = st.session_state.setdefault(_HEIGHTS, {})
+    if not in_view(key, heights.get(key, DASHBOARD.figure_px)):
+        return None
+    made = figure()
+    heights[key] = made.layout.height or DASHBOARD.figure_px
+    return made
+
+
 @st.fragment
-def draw(figure: go.Figure, key: str, alt: str) -> None:
-    if in_view(key, figure.layout.height or _PLOTLY_PX):
-        st.plotly_chart(figure, key=key, config=CONFIG, alt=visible(alt))
+def draw(figure: Callable[[], go.Figure], key: str, alt: str) -> None:
+    if (made := made_in_view(figure, key)) is not None:
+        st.plotly_chart(made, key=key, config=CONFIG, alt=visible(alt))
 
 
-def show_field(view: RunView, figure: go.Figure, key: str, alt: str, ranks: Sequence[int] | None = None) -> None:
+def show_field(
+    view: RunView, figure: Callable[[], go.Figure], key: str, alt: str, ranks: Sequence[int] | None = None
+) -> None:
     """Draws a heat map of ranks, all of the view unless given, by its steps. A click on a cell selects its rank and
     step on every page."""
     of_rows = view.ranks if ranks is None else ranks
@@ -112,11 +125,11 @@ def show_field(view: RunView, figure: go.Figure, key: str, alt: str, ranks: Sequ
         if cell := chosen():
             st.session_state["rank"], st.session_state["step"] = map(str, cell)
 
-    if not in_view(key, figure.layout.height or _PLOTLY_PX):
+    if (made := made_in_view(figure, key)) is None:
         return
-    clickable = make_cells_clickable(figure)
+    clickable = make_cells_clickable(made)
     st.plotly_chart(
-        figure, key=key, on_select=choose, selection_mode="points", config=CONFIG, alt=visible(alt)
+        made, key=key, on_select=choose, selection_mode="points", config=CONFIG, alt=visible(alt)
     )  # fmt: skip
     if cell := chosen():
         show_on_timeline(*cell)

@@ -97,7 +97,7 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
     _numbers(comparison, before)
     st.subheader("Difference by part of the step", anchor="difference")
     draw(
-        flow(comparison, before, after, theme_of(st.context.theme.type)),
+        lambda: flow(comparison, before, after, theme_of(st.context.theme.type)),
         "flow",
         f"From the step of {before} to the step of {after} in milliseconds, by part of the step",
     )

@@ -54,10 +54,10 @@ def show(view: RunView, runs: Sequence[Path]) -> None:
     if not drawn:
         nothing("No step of this run was recorded in full.", "`diag run` records every step.")
         return
-    if life.goodput is not None:
-        st.markdown(f"**{plain(spaced(goodput_words(life.goodput)))}**")
-        draw(goodput_figure(life.goodput, theme), "goodput", goodput_words(life.goodput))
-        for note in life.goodput.notes:
+    if (goodput := life.goodput) is not None:
+        st.markdown(f"**{plain(spaced(goodput_words(goodput)))}**")
+        draw(lambda: goodput_figure(goodput, theme), "goodput", goodput_words(goodput))
+        for note in goodput.notes:
             st.caption(plain(note))
     st.subheader("Step time", anchor="step-time")
     if sum(stretch.last - stretch.first + 1 for attempt in drawn for stretch in attempt.stretches) == 1:

@@ -110,7 +110,7 @@ def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
             f"{counted(len(table.rows), table.unit)} by {time}:"
         )
     )
-    draw(kernels(table, theme), "kernels", f"Top {counted(shown, table.unit)} by time, in milliseconds a step")
+    draw(lambda: kernels(table, theme), "kernels", f"Top {counted(shown, table.unit)} by time, in milliseconds a step")
     table_of_kernels = kernel_table(table, per_whole(view.result.attribution), DASHBOARD.most_kernel_rows)
     picked = show_rows(
         table_of_kernels,
@@ -141,7 +141,7 @@ def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> No
     if not table.rows:
         nothing("No module ran in the counted steps.")
         return
-    draw(modules(table, theme), "modules", "Milliseconds a step in each module, forward and backward")
+    draw(lambda: modules(table, theme), "modules", "Milliseconds a step in each module, forward and backward")
     shown = module_table(table, view.result.breakdowns.kernels.unit, DASHBOARD.most_kernel_rows)
     picked = show_rows(shown, key="module-table", alt="Time of each module", on_select="rerun")
     _named(view, [table.rows[row].name for row in picked.selection.rows])
@@ -168,7 +168,7 @@ def _path(table: PathTable, theme: Theme) -> None:
     if not table.rows:
         nothing("There are no counted steps, so there is no critical path.")
         return
-    draw(path(table, theme), "path", "Milliseconds a step of the critical path by rank, kind and module")
+    draw(lambda: path(table, theme), "path", "Milliseconds a step of the critical path by rank, kind and module")
     basis = "traced" if table.traced else "counted, of which none is traced: no module is known"
     inside = share(table.in_modules_ns / table.total_ns) if table.total_ns else "0%"
     shown = min(DASHBOARD.most_kernel_bars, len(table.rows))

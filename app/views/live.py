@@ -209,8 +209,6 @@ def _standstill(run: Path) -> None:
 
 # -- its curves, on the overview ---------------------------------------------------------------------------------------
 
-_HEIGHT = 220
-
 
 def show_curves(state: RunState) -> None:
     """Draws loss and throughput of a run directory over its steps; follows a run that trains."""
@@ -227,7 +225,9 @@ def _curves(run: Path) -> None:
         f"**{' and '.join(quantity.name for quantity in quantities).capitalize()}** of rank {curves.rank}, by step"
     )
     draw(
-        curve_figure([(run.name, curves)], quantities, theme_of(st.context.theme.type), _HEIGHT),
+        lambda: curve_figure(
+            [(run.name, curves)], quantities, theme_of(st.context.theme.type), DASHBOARD.live_curves_px
+        ),
         "curves",
         f"{' and '.join(quantity.name for quantity in quantities)} over {counted(len(curves), 'step')}",
     )

@@ -97,7 +97,7 @@ def _waits(view: RunView, table: LoadingTable, culprits: tuple[int, ...], theme:
     show_grid(view, "loader-grid", *waits_for_loaders(view.result), culprits)
     if len(view.result.attribution.ranks) <= DASHBOARD.most_bars_of_ranks:
         draw(
-            ranks(table, culprits, mean_step_ns(view), theme),
+            lambda: ranks(table, culprits, mean_step_ns(view), theme),
             "loader-ranks",
             "Milliseconds a step that each rank waits for its loader, and that the others wait because of it",
         )
@@ -111,7 +111,10 @@ def _waits(view: RunView, table: LoadingTable, culprits: tuple[int, ...], theme:
     if Part.DATA in view.parts:
         st.markdown("**Every step.** Waiting for the loader, by rank.")
         show_field(
-            view, field(view, culprits, theme), "loader-steps", "Milliseconds that each rank waited in each step"
+            view,
+            lambda: field(view, culprits, theme),
+            "loader-steps",
+            "Milliseconds that each rank waited in each step",
         )
 
 
@@ -125,7 +128,7 @@ def _copies(view: RunView, table: LoadingTable, theme: Theme) -> None:
         return
     if len(table.rows) <= DASHBOARD.most_rank_bars:
         draw(
-            copies(table, mean_step_ns(view), theme),
+            lambda: copies(table, mean_step_ns(view), theme),
             "copies",
             "Milliseconds a step of copies between host and device on each rank",
         )

@@ -146,7 +146,7 @@ def _peaks(view: RunView, memory: Memory, theme: Theme) -> None:
     if len(view.result.memory_table.rows) > DASHBOARD.most_bars_of_ranks:
         draw_grid(view, "memory-grid", grid_of_peaks(view, theme))
     elif not alike:
-        draw(drawings.memory_peaks(view, memory, theme), "memory-peaks", "Peak memory of each rank")
+        draw(lambda: drawings.memory_peaks(view, memory, theme), "memory-peaks", "Peak memory of each rank")
 
 
 def _lower(view: RunView, table: MemoryTable) -> None:
@@ -200,13 +200,17 @@ def _growth(view: RunView, memory: Memory, theme: Theme) -> None:
     if text := " ".join(filter(None, (growth_text(view), jump_text(view)))):
         st.markdown(plain(text))
     if len(view.ranks) <= DASHBOARD.most_memory_lines:
-        draw(lines_of_ranks(view, memory, theme), "memory-lines", "Memory of every rank by step")
+        draw(lambda: lines_of_ranks(view, memory, theme), "memory-lines", "Memory of every rank by step")
         return
     shown = [row for row in view.result.memory_table.rows if row.rank in view.ranks]
     first = max(shown, key=lambda row: (max(0, row.growth_per_step or 0), row.peak)).rank
     names = [str(rank) for rank in view.ranks]
     rank = int(choose("Rank", names, param="rank", default=str(first), within=view.run["path"]))
-    draw(range_of_ranks(view, memory, rank, theme), "memory-steps", f"Memory of rank {rank} and of all ranks by step")
+    draw(
+        lambda: range_of_ranks(view, memory, rank, theme),
+        "memory-steps",
+        f"Memory of rank {rank} and of all ranks by step",
+    )
     st.caption(plain(f"The band reaches from the lowest to the highest of {counted(len(view.ranks), 'rank')}."))
 
 
@@ -233,7 +237,9 @@ def _states(table: MemoryTable, theme: Theme | None) -> None:
     if states.total < DASHBOARD.equal_ranks_share * max((row.allocated for row in table.rows), default=0):
         st.caption(f"That is less than {share(DASHBOARD.equal_ranks_share)} of the peak.")
         return
-    draw(against_states(table, theme), "states", "Peak of each rank: the model's states by formula, and the rest")
+    draw(
+        lambda: against_states(table, theme), "states", "Peak of each rank: the model's states by formula, and the rest"
+    )
     rest = (
         "activations, gathered units and buffers" if table.on_device else "Python, libraries, batches and activations"
     )

@@ -26,7 +26,7 @@ from diag.app.views.common import (
     bullets,
     component,
     draw,
-    in_view,
+    made_in_view,
     show_code,
     show_evidence,
     show_field,
@@ -359,8 +359,8 @@ def _differences(view: RunView, theme: Theme) -> None:
         st.markdown(plain(text))
         return
     _lead(drawing)
-    figure = drawing.draw(theme)
-    if in_view(drawing.key, figure.layout.height):
+    figure = made_in_view(lambda: drawing.draw(theme), drawing.key)
+    if figure is not None:
         st.plotly_chart(
             figure,
             key=drawing.key,
@@ -404,8 +404,8 @@ def _breakdown(view: RunView, theme: Theme) -> tuple[int, int | None]:
     if len(view.steps) > 1:  # a single step is in the bars above
         steps = drawings.of_steps(view, rank, step)
         _lead(steps)
-        figure = steps.draw(theme)
-        if in_view(steps.key, figure.layout.height):
+        figure = made_in_view(lambda: steps.draw(theme), steps.key)
+        if figure is not None:
             st.plotly_chart(
                 figure, key=steps.key, on_select=_choose_step, selection_mode="points", config=CONFIG, alt=steps.alt
             )
@@ -441,7 +441,7 @@ def _waiting(view: RunView, theme: Theme) -> None:
     st.markdown(prose(text))
     if drawing is None:
         return
-    show_field(view, drawing.draw(theme), drawing.key, drawing.alt, drawing.ranks)
+    show_field(view, lambda: drawing.draw(theme), drawing.key, drawing.alt, drawing.ranks)
 
 
 def _memory(view: RunView, rank: int, theme: Theme) -> None:
@@ -462,4 +462,4 @@ def _lead(drawing: Drawing) -> None:
 
 def _draw(drawing: Drawing, theme: Theme) -> None:
     _lead(drawing)
-    draw(drawing.draw(theme), drawing.key, drawing.alt)
+    draw(lambda: drawing.draw(theme), drawing.key, drawing.alt)

@@ -58,7 +58,6 @@ from diag.words.formatting import counted, listing, spaced, visible
 from diag.words.table import COUNT, MOMENT, SHARE, TENTHS_OF_MS, TEXT, Column, Table, table_of
 from diag.words.wording import class_name
 
-_FIGURE_HEIGHT = 560
 _COCKPIT, _PLACES = "cockpit", "places of the runs among the looks of curves"
 _NOT_ANALYSED = "not analysed yet"
 
@@ -336,11 +335,11 @@ def _curves(states: Sequence[tuple[str, RunState]], places: Mapping[str, int], l
         return
     names = ", ".join(quantity.name for quantity in quantities)
     draw(
-        curve_figure(
+        lambda: curve_figure(
             curves,
             quantities,
             theme_of(st.context.theme.type),
-            _FIGURE_HEIGHT,
+            DASHBOARD.curves_of_runs_px,
             places=[places[name] for name, _ in curves],
         ),
         "curves",

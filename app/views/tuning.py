@@ -37,7 +37,7 @@ def show(folder: Path, history: History) -> None:
         st.subheader("Predicted and measured", anchor="gains")
         figure = gains(history, theme_of(st.context.theme.type))
         alt = "Predicted and measured gain of each change, milliseconds a step"
-        draw(figure, "gains", alt)
+        draw(lambda: figure, "gains", alt)
     for done in history.rounds:
         _round(done)
 

@@ -94,7 +94,7 @@ def _settings(view: RunView, offered: WhatIf, tried: Sequence[Round], others: Se
         if done.gain_ns is not None and done.advice in [change.id for change in chosen]
     ] + list(others)
     draw(
-        steps([*rows, (name, together)], theme_of(st.context.theme.type), measured),
+        lambda: steps([*rows, (name, together)], theme_of(st.context.theme.type), measured),
         "prospects",
         "Milliseconds a step as measured and as predicted with the chosen settings",
     )
@@ -136,7 +136,7 @@ def _supposed(view: RunView, baseline: RunView | None) -> None:
         as_measured = numbers_of(view.result).get(STEP_TIME)
         if as_measured is not None:
             figure = steps([], theme_of(st.context.theme.type), _measured(baseline), round(as_measured))
-            draw(figure, "supposed", "Milliseconds a step as measured")
+            draw(lambda: figure, "supposed", "Milliseconds a step as measured")
         return
     if prospect.refused:
         st.warning(plain(f"Not predicted: {prospect.refused}."), icon=":material/block:")
@@ -151,7 +151,7 @@ def _supposed(view: RunView, baseline: RunView | None) -> None:
         )
     )
     draw(
-        steps([(SUPPOSED, prospect)], theme_of(st.context.theme.type), _measured(baseline)),
+        lambda: steps([(SUPPOSED, prospect)], theme_of(st.context.theme.type), _measured(baseline)),
         "supposed",
         "Milliseconds a step as measured and as supposed",
     )

@@ -177,7 +177,7 @@ class WhatIf(Struct, frozen=True, eq=False):
     refused: str = ""
     _base: Baseline | None = None
     _case: Case | None = None
-    _known: dict[frozenset[str], Prospect] = field(default_factory=dict)
+    _known: dict[frozenset[str] | Supposition, Prospect] = field(default_factory=dict)
 
     @property
     def replay_error(self) -> float | None:
@@ -193,6 +193,11 @@ class WhatIf(Struct, frozen=True, eq=False):
 
     def suppose(self, supposed: Supposition) -> Prospect:
         """The prospect of a supposition. Its command is "": it is no setting."""
+        if supposed not in self._known:
+            self._known[supposed] = self._supposed(supposed)
+        return self._known[supposed]
+
+    def _supposed(self, supposed: Supposition) -> Prospect:
         base, case = self._base, self._case
         if base is None or case is None:
             return Prospect((), 0, (0, 0, 0), 0.0, None, None, refused=self.refused)
