@@ -132,7 +132,7 @@ def walk(headline: str) -> tuple[Click, ...]:
         Click("a rank", _option("rank 1"), "Every step of rank 1"),
         Click("a step", _chosen("Step", "12"), "Rank 1, step 12 on the timeline"),
         Click("Timeline", _menu("Timeline"), "In this window"),
-        Click("next step", _button("Next step"), "step 13"),
+        Click("next step", _button("Next step"), "Step 13 in Perfetto"),
         Click("What if", _menu("What if"), "The step would take"),
         Click("Collectives", _menu("Collectives"), "Sorted by exposed time"),
         Click("a collective", _chosen("Collective", "reduce-scatter 135"), "17\u00a0calls"),
