@@ -558,13 +558,16 @@ def _masked_argument(argument: str) -> str:
 
 
 def _masked_json(text: str) -> str | None:
-    """The JSON text with its secrets masked; None if it is no JSON, or holds none."""
+    """The JSON text with its secrets masked; None if it is no JSON, or holds none. What is nested too deeply
+    is masked."""
     try:
         value = json.loads(text)
         hidden = without_secrets(value)
         return json.dumps(hidden, ensure_ascii=False) if hidden != value else None
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
+    except RecursionError:  # deeper than Python reads
+        return MASK
 
 
 def option_of_mask(arguments: Iterable[str]) -> str:
@@ -580,24 +583,28 @@ def option_of_mask(arguments: Iterable[str]) -> str:
 # -- fields ------------------------------------------------------------------------------------------------------------
 
 
-def without_secrets(value: Any, name: str = "", kept: frozenset[str] = frozenset()) -> Any:
+def without_secrets(value: Any, name: str = "", kept: frozenset[str] = frozenset(), _depth: int = 0) -> Any:
     """The value of a field with this name, secrets masked: texts by themselves and by the name, lists of texts as
-    command lines, dictionaries and data classes field by field. ``kept``: names of fields that stay as they are."""
+    command lines, dictionaries and data classes field by field. What is nested too deeply to be searched is masked.
+    ``kept``: names of fields that stay as they are."""
     if name in kept:
         return value
     if isinstance(value, str):
         return MASK if name and is_secret(name, value) else masked(value)
+    if _depth > RECORDED_FILES.most_redacted_depth and (isinstance(value, (dict, list, tuple)) or is_dataclass(value)):
+        return MASK
+    inner = _depth + 1
     if isinstance(value, dict):
-        return {key: without_secrets(item, _inner(name, key), kept) for key, item in value.items()}
+        return {key: without_secrets(item, _inner(name, key), kept, inner) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         if all(isinstance(item, str) for item in value) and _holds(name) == _Holds.NOTHING:
             hidden: Sequence[Any] = masked_arguments(value)
         else:
-            hidden = [without_secrets(item, name, kept) for item in value]
+            hidden = [without_secrets(item, name, kept, inner) for item in value]
         return tuple(hidden) if isinstance(value, tuple) else hidden
     if is_dataclass(value) and not isinstance(value, type):
-        changed = {field.name: without_secrets(getattr(value, field.name), field.name, kept) for field in fields(value)}
-        return replace(value, **changed)
+        own = {field.name: getattr(value, field.name) for field in fields(value)}
+        return replace(value, **{key: without_secrets(item, key, kept, inner) for key, item in own.items()})
     number = isinstance(value, int) and not isinstance(value, bool)
     return MASK if number and name and _holds(name) == _Holds.PASSWORD and is_secret(name, str(value)) else value
 

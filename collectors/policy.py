@@ -200,6 +200,9 @@ class RecordedFiles(Topic, name="recorded-files", fixed=True):
     log_tail_bytes = threshold(1 << 20, "bytes", "chosen", "the end of a log of which a few lines are shown")
     most_entries = threshold(1_000_000, "files", "chosen", "files and folders that a walk looks at")
     most_value_chars = threshold(4096, "characters")
+    most_redacted_depth = threshold(
+        64, "levels", "chosen: as most_pickle_depth", "of values in each other that are searched for secrets and names"
+    )
 
 
 RECORDED_FILES = RecordedFiles()

@@ -25,6 +25,7 @@ from diag.collectors import bounded_pickle
 from diag.collectors.bounded_pickle import RefusedError, TruncatedError
 from diag.collectors.layout import DERIVED, RunLayout
 from diag.collectors.masking import MASK, is_secret, masked, masked_arguments
+from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import read_regular, read_tail, walk
 from diag.errors import DiagError
 from diag.model import Gap
@@ -45,6 +46,7 @@ _LIBRARY = re.compile(
 _LEFT_OUT = frozenset({*DERIVED, RunLayout(Path()).hang.name, "report.html"})  # what an analysis makes again
 _NAMES = {"host": "host", "hostname": "host", "host_name": "host", "node": "host", "user": "user", "username": "user"}
 _COMMANDS = frozenset({"argv", "command"})
+_TOO_DEEP = "nested too deeply"
 
 
 class Bundle(Struct, frozen=True):
@@ -84,8 +86,8 @@ def write_bundle(root: Path, folder: Path, names: Pseudonyms) -> Bundle:
             _write(copy, content, path)
         except _NotRedactedError as error:
             gaps.append(Gap(str(relative), str(error)))
-        except RecursionError:
-            gaps.append(Gap(str(relative), "nested too deeply"))
+        except RecursionError:  # deeper than Python reads JSON
+            gaps.append(Gap(str(relative), _TOO_DEEP))
         except OSError as error:
             if error.filename is not None and Path(error.filename).is_relative_to(target):
                 raise DiagError(f"cannot be written: {error.strerror or error}", path=folder) from error
@@ -131,7 +133,7 @@ def _redacted(path: Path, root: Path, clean: _Cleaner, gaps: list[Gap]) -> bytes
 def _document(content: bytes, clean: _Cleaner) -> bytes:
     try:
         value = json.loads(content)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _NotRedactedError("damaged: not JSON") from error
     return json.dumps(clean.value(value), separators=(",", ":")).encode()
 
@@ -142,7 +144,7 @@ def _lines(content: bytes, clean: _Cleaner) -> bytes:
     for line in content.split(b"\n"):
         try:
             value = json.loads(line) if line.strip() else None
-        except (ValueError, RecursionError):
+        except ValueError:
             redacted.append(b"{")
             continue
         cleaned = clean.value(value)
@@ -180,8 +182,9 @@ class _Cleaner:
             at = match.end()
         return "".join([*parts, self._names.text(text[at:])])
 
-    def value(self, value: Any, name: str = "") -> Any:
-        """The value of a field with this name; raises ``_NotRedactedError`` for what is no plain data."""
+    def value(self, value: Any, name: str = "", _depth: int = 0) -> Any:
+        """The value of a field with this name; raises ``_NotRedactedError`` for what is no plain data, and for what is
+        nested too deeply, by a limit that does not depend on the version of Python."""
         if isinstance(value, str):
             if name and is_secret(name, value):
                 return MASK
@@ -189,12 +192,14 @@ class _Cleaner:
             return self._names.named(kind, value) if kind and value else self.text(value)
         if value is None or isinstance(value, (bool, int, float)):
             return value
+        if _depth > RECORDED_FILES.most_redacted_depth:
+            raise _NotRedactedError(_TOO_DEEP)
         if isinstance(value, dict):
-            return {self._key(key): self.value(item, str(key)) for key, item in value.items()}
+            return {self._key(key): self.value(item, str(key), _depth + 1) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
             if name in _COMMANDS and all(isinstance(item, str) for item in value):
                 return shlex.split(self._names.command(shlex.join(masked_arguments(value))))
-            return [self.value(item, name) for item in value]
+            return [self.value(item, name, _depth + 1) for item in value]
         if isinstance(value, (bytes, bytearray)):
             raise _NotRedactedError("holds bytes, which cannot be redacted")
         raise _NotRedactedError("holds more than plain data")

@@ -19,6 +19,7 @@ from diag.collectors.masking import (
     option_of_mask,
     without_secrets,
 )
+from diag.collectors.policy import RECORDED_FILES
 
 SECRET = "S3cr3t"
 PAGE = (Path(__file__).parents[2] / "SECURITY.md").read_text().partition("\n### Secrets\n")[2].partition("\n### ")[0]
@@ -89,6 +90,22 @@ def test_secrets_are_masked(arguments: list[str]) -> None:
         assert shown[1].startswith(name)
     assert masked_arguments(shown) == shown
     assert option_of_mask(shown)
+
+
+@pytest.mark.parametrize("levels", [RECORDED_FILES.most_redacted_depth + 2, 900, 200_000])
+def test_what_is_nested_too_deeply_to_be_searched_is_masked(levels: int) -> None:
+    deep = '{"a": ' * levels + '"SECRET"' + "}" * levels
+    assert "SECRET" not in " ".join(masked_arguments(["python", "train.py", deep]))
+    assert "SECRET" not in " ".join(masked_arguments(["python", "train.py", f"--config={deep}"]))
+
+
+def test_what_is_nested_as_deeply_as_is_searched_stays() -> None:
+    levels = RECORDED_FILES.most_redacted_depth
+    value: object = {"width": 64}
+    for _ in range(levels):
+        value = [value]
+    assert without_secrets(value) == value
+    assert "64" not in str(without_secrets([value]))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from msgspec import structs
 
 from diag.api import Result, open_memory_snapshots, open_run
 from diag.collectors.layout import RunLayout
+from diag.collectors.masking import MASK
+from diag.collectors.policy import RECORDED_FILES
 from diag.errors import DiagError
 from diag.show.bundle import write_bundle
 from diag.show.redact import Pseudonyms
@@ -123,9 +125,18 @@ def test_a_pickle_that_asks_for_a_class_is_left_out(secretive: Path, tmp_path: P
     assert any("refused" in gap.reason for gap in written.left_out if gap.path.endswith(file.name))
 
 
-def test_a_file_that_is_nested_deeply_is_left_out(secretive: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("levels", [RECORDED_FILES.most_redacted_depth + 2, 900, 200_000])
+@pytest.mark.parametrize("name", ["deep.json", "deep.jsonl"])
+def test_a_file_that_is_nested_deeply_is_left_out(secretive: Path, tmp_path: Path, name: str, levels: int) -> None:
     result = open_run(secretive)
-    (secretive / "deep.json").write_text("[" * 900 + "]" * 900)
+    (secretive / name).write_text("[" * levels + "]" * levels)
     written = write_bundle(secretive, tmp_path / "bundle", Pseudonyms(result))
-    assert [gap.reason for gap in written.left_out if gap.path == "deep.json"] == ["nested too deeply"]
-    assert not (tmp_path / "bundle" / "deep.json").exists()
+    assert [gap.reason for gap in written.left_out if gap.path == name] == ["nested too deeply"]
+    assert not (tmp_path / "bundle" / name).exists()
+
+
+def test_a_file_that_is_nested_as_deeply_as_is_searched_is_redacted(secretive: Path, tmp_path: Path) -> None:
+    levels = RECORDED_FILES.most_redacted_depth
+    (secretive / "deep.json").write_text("[" * levels + '{"password": "zqpassword1"}' + "]" * levels)
+    write_bundle(secretive, tmp_path / "bundle", Pseudonyms(open_run(secretive)))
+    assert (tmp_path / "bundle" / "deep.json").read_text() == f'{"[" * levels}{{"password":"{MASK}"}}{"]" * levels}'
