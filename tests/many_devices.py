@@ -267,26 +267,36 @@ def write_devices(job: Devices, folder: Path, window: int = 50) -> RunLayout:
     return layout
 
 
+def steps_of(job: Devices, of: Events, rank: int) -> Iterator[StepRecord]:
+    """What the collectors see of a rank's steps on the host."""
+    for step in range(job.steps):
+        phases = [PhaseRow(phase, *_ns(of.host[phase], rank, step)) for phase in _phases(of, rank, step)]
+        yield StepRecord(step, *_ns(of.host[STEP], rank, step), phases)
+
+
 def records_of(
     job: Devices, of: Events, rank: int
 ) -> Iterator[tuple[StepRecord, DeviceStepRecord, list[CollectiveRow]]]:
     """What the collectors see of a rank: each step on the host and on the device, and its calls."""
-
-    def ns(times: tuple[Times, Times], step: int) -> tuple[int, int]:
-        return round(float(times[0][rank, step]) * US), round(float(times[1][rank, step]) * US)
-
-    for step in range(job.steps):
-        begin, end = ns(of.host[STEP], step)
-        began, ended = ns(of.device[STEP], step)
-        names = [phase for phase in PHASES if of.device[phase][1][rank, step] > 0]
-        on_host = [PhaseRow(phase, *ns(of.host[phase], step)) for phase in names]
-        on_device = [PhaseRow(phase, *(at - began for at in ns(of.device[phase], step))) for phase in names]
+    for on_host in steps_of(job, of, rank):
+        step = on_host.step
+        began, ended = _ns(of.device[STEP], rank, step)
+        names = _phases(of, rank, step)
+        on_device = [PhaseRow(name, *(at - began for at in _ns(of.device[name], rank, step))) for name in names]
         calls, rows = [], []
         for phase in _MEETINGS:
             for unit in range(job.units):
                 number = job.units * len(_MEETINGS) * step + len(calls)
                 came, until = (round(float(at[phase][unit, rank, step]) * US) - began for at in (of.came, of.left))
                 calls.append(DeviceCall("0", number, came, until, came, until, own_stream=True))
-                called = ns(of.host[phase], step)[0] + unit
+                called = _ns(of.host[phase], rank, step)[0] + unit
                 rows.append(CollectiveRow("0", number, "all_reduce", 4, "float32", called, None, None, None))
-        yield StepRecord(step, begin, end, on_host), DeviceStepRecord(step, ended - began, on_device, calls), rows
+        yield on_host, DeviceStepRecord(step, ended - began, on_device, calls), rows
+
+
+def _ns(times: tuple[Times, Times], rank: int, step: int) -> tuple[int, int]:
+    return round(float(times[0][rank, step]) * US), round(float(times[1][rank, step]) * US)
+
+
+def _phases(of: Events, rank: int, step: int) -> list[str]:
+    return [phase for phase in PHASES if of.device[phase][1][rank, step] > 0]

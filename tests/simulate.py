@@ -7,8 +7,10 @@ backward work, each before a reduce-scatter, and the optimizer with a small all-
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 
@@ -211,9 +213,11 @@ def write_run(tables: Tables, folder: Path) -> RunLayout:
         replace_file(files.identity, encode(own.identity))
         steps, lines = (LineFile(p, Budget(1 << 30), complaints) for p in (files.steps, files.collectives))
         summary = StepSummary(LineFile(files.summary, Budget(1 << 30), complaints), own.identity, 50)
+        by_start = sorted(own.rows, key=attrgetter("start_ns"))
+        starts = [row.start_ns for row in by_start]
         for record in own.steps:
             steps.write(record)
-            rows = [row for row in own.rows if record.begin_ns <= row.start_ns < record.end_ns]
+            rows = by_start[bisect_left(starts, record.begin_ns) : bisect_left(starts, record.end_ns)]
             lines.write(CollectiveLine(record.step, rows, own.groups if record.step == 0 else {}))
             summary.add(record, rows)
         for stream, samples in (

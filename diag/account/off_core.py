@@ -11,59 +11,71 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from diag.collectors.records import BACKWARD, FORWARD, OPTIMIZER
 from diag.model.steps import Detail, Kind, Pieces, RankStep, Segments
 
 _PHASES = {Detail.FORWARD: FORWARD, Detail.BACKWARD: BACKWARD, Detail.OPTIMIZER: OPTIMIZER}
+_PLACES = np.full(max(Detail) + 1, -1, dtype=np.int64)  # of a phase among these, by its Detail
+_PLACES[list(_PHASES)] = range(len(_PHASES))
 
 
 def by_cpu_time(steps: Sequence[RankStep], blocked: Mapping[int, Mapping[str, int]]) -> list[RankStep]:
     """The steps of one rank with compute and idle time by what its thread did. ``blocked``: how long it was blocked,
-    nanoseconds by step and phase (``scheduling.blocked_in_phases``)."""
+    nanoseconds by step and phase (``scheduling.blocked_in_phases``).
+
+    All pieces of a phase are compute but for the time in which the thread was blocked, which is idle: first of the
+    pieces in which no operator runs, the longest first, since a thread that waits for something waits in one piece."""
+    if not steps:
+        return []
     pieces = Pieces.of([step.segments for step in steps])
-    idle = np.bincount(pieces.of_step[pieces.every.kind == Kind.IDLE], minlength=len(steps)) > 0
+    every, of_step = pieces.every, pieces.of_step
+    lasted_ns = every.end_ns - every.start_ns
+    own = np.flatnonzero((_PLACES[every.detail] >= 0) & np.isin(every.kind, (Kind.COMPUTE, Kind.IDLE)))
+    part = of_step[own] * len(_PHASES) + _PLACES[every.detail[own]]  # a phase of a step
+    idles = every.kind[own] == Kind.IDLE  # in a traced step: no operator runs
+    parts = len(steps) * len(_PHASES)
+    outside_ns = np.bincount(part[idles], weights=lasted_ns[own[idles]], minlength=parts).astype(np.int64)
+    of_steps = (blocked.get(step.step, {}) for step in steps)
+    blocked_ns = np.array([of.get(phase, 0) for of in of_steps for phase in _PHASES.values()], dtype=np.int64)
+    known = (outside_ns > 0) | (blocked_ns > 0)
+    if not known.any():
+        return list(steps)
+    own, part, idles = (column[known[part]] for column in (own, part, idles))
+    order = np.lexsort((-lasted_ns[own], ~idles, part))
+    own, part = own[order], part[order]
+    idle_ns = np.clip(blocked_ns[part] - _before(lasted_ns[own], part), 0, lasted_ns[own])
+    kind = every.kind.copy()
+    kind[own] = np.where((idle_ns == lasted_ns[own]) & (idle_ns > 0), Kind.IDLE, Kind.COMPUTE)
+    # The rest of a piece that is only partly idle: it computes, then waits.
+    parted = (idle_ns > 0) & (idle_ns < lasted_ns[own])
+    cut_ns = (every.end_ns[own] - idle_ns)[parted][np.argsort(own[parted])]
+    at = np.sort(own[parted])
+    added = np.bincount(of_step[at], minlength=len(steps))
+    cut = Segments(
+        np.insert(every.start_ns, at + 1, cut_ns),
+        np.insert(every.end_ns, at, cut_ns),
+        np.insert(kind, at + 1, Kind.IDLE),
+        np.insert(every.detail, at + 1, every.detail[at]),
+    )
+    relabelled = Pieces(cut, pieces.edges + np.concatenate(([0], np.cumsum(added))))
+    rows = zip(steps, relabelled, known.reshape(len(steps), -1).any(axis=1).tolist(), strict=True)
     return [
-        _by_cpu_time(step, of_step) if (of_step := blocked.get(step.step, {})) or idles else step
-        for step, idles in zip(steps, idle.tolist(), strict=True)
+        replace(step, segments=segments, outside_operators_ns=outside) if is_known else replace(step, segments=segments)
+        for (step, segments, is_known), outside in zip(rows, _by_detail(outside_ns), strict=True)
     ]
 
 
-def _by_cpu_time(step: RankStep, blocked: Mapping[str, int]) -> RankStep:
-    segments, outside = step.segments, {}
-    for detail, phase in _PHASES.items():
-        before = segments.total(Kind.IDLE, detail)  # in a traced step: no operator runs
-        if before:
-            outside[detail] = before
-        left = blocked.get(phase, 0)
-        if before or left:
-            segments = _relabelled(segments, detail, left)
-    if segments is step.segments:
-        return step
-    return replace(step, segments=segments, outside_operators_ns=outside)
+def _before(lasted_ns: npt.NDArray[np.int64], part: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """How long the pieces before each one last, of its own part. Pieces of a part stand together."""
+    before_ns = np.cumsum(lasted_ns) - lasted_ns
+    first = np.flatnonzero(np.diff(part, prepend=-1))
+    return before_ns - np.repeat(before_ns[first], np.diff(first, append=len(part)))
 
 
-def _relabelled(segments: Segments, detail: Detail, blocked_ns: int) -> Segments:
-    """All pieces of the phase as compute but for ``blocked_ns``, which are idle: first of those in which no operator
-    runs, the longest first, since a thread that waits for something waits in one piece."""
-    own = np.flatnonzero((segments.detail == detail) & np.isin(segments.kind, (Kind.COMPUTE, Kind.IDLE)))
-    lengths = segments.end_ns[own] - segments.start_ns[own]
-    order = own[np.lexsort((-lengths, segments.kind[own] != Kind.IDLE))]
-    idle_ns = np.zeros(len(segments.kind), dtype=np.int64)
-    for at in order.tolist():
-        idle_ns[at] = min(blocked_ns, int(segments.end_ns[at] - segments.start_ns[at]))
-        blocked_ns -= int(idle_ns[at])
-        if not blocked_ns:
-            break
-    kind = segments.kind.copy()
-    kind[own] = Kind.COMPUTE
-    whole = idle_ns == segments.end_ns - segments.start_ns
-    kind[own[whole[own] & (lengths > 0)]] = Kind.IDLE
-    parted = np.flatnonzero((idle_ns > 0) & ~whole)
-    # The rest of a piece that is only partly idle: it computes, then waits.
-    starts = np.insert(segments.start_ns, parted + 1, segments.end_ns[parted] - idle_ns[parted])
-    ends = np.insert(segments.end_ns, parted, segments.end_ns[parted] - idle_ns[parted])
-    kinds = np.insert(kind, parted + 1, Kind.IDLE)
-    details = np.insert(segments.detail, parted + 1, detail)
-    return Segments(starts, ends, kinds, details)
+def _by_detail(outside_ns: npt.NDArray[np.int64]) -> list[dict[Detail, int]]:
+    """Of each step, by phase; without those that have none."""
+    of_steps = outside_ns.reshape(-1, len(_PHASES)).tolist()
+    return [{detail: ns for detail, ns in zip(_PHASES, row, strict=True) if ns} for row in of_steps]

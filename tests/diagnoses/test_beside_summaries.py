@@ -30,7 +30,7 @@ from diag.rundir.run import open_paths
 from diag.rundir.summaries import read_summaries
 from diag.summaries import SummaryResult, open_summaries
 from diag.words.formatting import counted
-from tests.many_devices import Devices, events, records_of, write_devices
+from tests.many_devices import Devices, events, steps_of, write_devices
 from tests.many_ranks import Job, write_summaries
 from tests.simulate import MS, Plan, simulate, write_run
 
@@ -95,7 +95,7 @@ def test_a_throttled_device_of_many_is_why_a_rank_is_late(throttled: bool, tmp_p
     of = events(job)
     for rank in range(job.ranks):
         files = layout.rank(rank)
-        steps = [record for record, _, _ in records_of(job, of, rank)]
+        steps = list(steps_of(job, of, rank))
         files.steps.write_bytes(b"".join(encode(record) for record in steps))
         clock = 1_200 if throttled and rank == 333 else 1_980
         samples = (DeviceRecord(step.begin_ns + 1, sm_clock_mhz=clock) for step in steps)
