@@ -152,4 +152,4 @@ def test_a_rank_that_may_not_be_read_is_a_gap(locked: Path, tmp_path: Path, comm
     assert "ermission denied" in said
     if command.startswith("analyze"):
         assert "rank 1: permission denied" in said
-        assert "never started" not in said
+        assert "not started" not in said

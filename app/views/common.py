@@ -21,7 +21,7 @@ from diag.errors import DiagError
 from diag.model.query import Query
 from diag.show.page import Metric
 from diag.words.formatting import UNKNOWN, listing, visible, visible_lines
-from diag.words.places import shown as name_of
+from diag.words.places import in_command
 from diag.words.table import MOMENT, Column, Table
 from diag.words.table import UNKNOWN as EMPTY
 from diag.words.wording import ONLY_DURATIONS
@@ -254,7 +254,7 @@ def beyond_summaries(title: str, view: RunView) -> bool:
     if not view.result.from_summaries:
         return False
     head(title, view, "Not in the ranks' summaries")
-    run = name_of(str(view.result.tables.root))
+    run = in_command(str(view.result.tables.root))
     ranks = f" --ranks {','.join(map(str, view.culprits))}" if view.culprits else ""
     nothing(
         f"{len(view.result.coverage.ranks_used):,} ranks are too many to read all their records, so only the summary "

@@ -19,6 +19,7 @@ from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
 from diag.collectors.trainer.keys import option, options_of
 from diag.collectors.trainer.options import COLLECT, LAUNCH, TrainerOptions
 from diag.errors import DiagError, ExitCode
+from diag.words.places import in_command
 from diag.words.places import shown as name_of
 from diag.words.terminal import console, flush_or_drop, say
 
@@ -49,7 +50,7 @@ def say_why(layout: RunLayout) -> None:
     except OSError as error:
         say(f"diag: the triage could not be stored: {error}", err=True)
     say(err=True)
-    print_triage(answer, console(err=True), more=f"diag triage {shlex.quote(name_of(str(layout.root)))} -v")
+    print_triage(answer, console(err=True), more=f"diag triage {in_command(str(layout.root))} -v")
     say(err=True)
 
 
@@ -87,16 +88,19 @@ def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) ->
             with after_training(_print_message):
                 say_why(layout)  # of every attempt
         if _has_steps(newest):
-            say(f"      what was recorded until then: diag analyze {name_of(str(newest.root))}", err=True)
+            say(f"      what was recorded until then: diag analyze {in_command(str(newest.root))}", err=True)
     elif collect:
         from diag.ended.rundir import needs_triage
+        from diag.rundir.pieces import may_be_piece
 
         with after_training(_print_message):
             if needs_triage(newest):
                 _print_message("the training ended with exit code 0, and not every rank reached its end")
                 say_why(newest)
-        recorded = name_of(str(newest.root))
-        say(f"Recorded in {recorded}. Next: diag analyze {recorded}", err=shown)
+        root = str(newest.root)
+        say(f"Recorded in {name_of(root)}. Next: diag analyze {in_command(root)}", err=shown)
+        if may_be_piece(newest.root):  # with local storage, of one of several nodes
+            say(f"Other nodes recorded elsewhere? All at once: diag analyze {in_command(root)} FOLDER ...", err=shown)
 
 
 def _say_verdict(layout: RunLayout, shown: bool) -> None:

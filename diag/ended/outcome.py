@@ -17,7 +17,7 @@ from diag.rundir.lines import read_record
 from diag.rundir.runs import RunState
 from diag.rundir.states import State
 from diag.words.formatting import NBSP, counted
-from diag.words.places import shown
+from diag.words.places import in_command
 
 from .model import FAULTS, FULL, HEALTHY, NAME_NO_CAUSE, Clue, headline
 from .out_of_memory import look_at_snapshot, out_of_memory_lines
@@ -146,7 +146,7 @@ def _by_records(layout: RunLayout, state: RunState) -> Outcome:
 def _stacks_of(run: Rundir) -> str:
     if run.judged is None or run.judged.state is not State.STUCK:
         return ""
-    command = f"diag triage {shown(str(run.manifest.parent))}"
+    command = f"diag triage {in_command(str(run.manifest.parent))}"
     if run.stack_files()[0]:
         return f"`{command}` shows the stacks that were taken of its ranks."
     return f"`{command} --stacks` takes the stacks of all ranks."

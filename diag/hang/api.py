@@ -16,7 +16,7 @@ from diag.ended.model import FULL
 from diag.errors import DiagError
 from diag.hang.policy import HANG_ANSWER
 from diag.words.formatting import listing, spaced, visible
-from diag.words.places import shown
+from diag.words.places import in_command, shown
 
 from .model import Communicator, Logs, Member, Triage, absent_of
 from .wording import by_reason as by_reason
@@ -285,7 +285,7 @@ def with_steps_while_stuck(answer: Triage, runs: Sequence[Rundir]) -> Triage:
         why = "A debugger, job control or a batch system that suspends jobs stops a process."
         first.append(f"Let {spaced(listing(list(stopped)))} go on: {commands}. {why}")
     if not answer.merged_stacks:
-        first.append(f"Take the stacks of all ranks: `diag triage {shown(str(run.manifest.parent))} --stacks`.")
+        first.append(f"Take the stacks of all ranks: `diag triage {in_command(str(run.manifest.parent))} --stacks`.")
     return replace(answer, next_steps=(*first, *answer.next_steps))
 
 

@@ -20,6 +20,7 @@ from diag.rundir.policy import RUN_READING
 from diag.store.policy import STORES
 from diag.store.segments import FOLDER as SEGMENTS_FOLDER
 from diag.store.stores import is_remote
+from diag.words.places import apart
 
 from .pieces import Grouped, grouped, joined, may_be_piece
 
@@ -27,9 +28,10 @@ from .pieces import Grouped, grouped, joined, may_be_piece
 def local_paths(paths: Sequence[Path | str]) -> list[str]:
     """The paths, where an address of run directories is that of their local copy; and the path of the run directory in
     which the pieces of one job are joined, if the paths are those, each with some of the ranks, or a folder that holds
-    nothing else. Other paths, and addresses of traces, are returned as they are. DiagError where a store cannot be
-    read, or pieces cannot be joined."""
-    names = [_local(str(path)) for path in paths]
+    nothing else. The name under which answers show joined pieces stands for them: "node0 + node1". Other paths,
+    and addresses of traces, are returned as they are. DiagError where a store cannot be read, or pieces cannot be
+    joined."""
+    names = [_local(name) for path in paths for name in _named(str(path))]
     if len(names) == 1:
         pieces = pieces_in(names[0])
         return [str(joined(pieces, copies_folder()))] if pieces else names
@@ -39,6 +41,11 @@ def local_paths(paths: Sequence[Path | str]) -> list[str]:
     if len(runs) < len(dict.fromkeys(names)) or len(pieces_of(runs).jobs) > 1:
         return names
     return [str(joined(runs, copies_folder()))]
+
+
+def _named(path: str) -> list[str]:
+    folders = apart(path)
+    return folders if folders and all(is_remote(folder) or is_folder(folder) for folder in folders) else [path]
 
 
 def _local(path: str) -> str:
@@ -88,8 +95,11 @@ def followed(path: str, say: Callable[[str], object]) -> Iterator[Path]:
 
 
 def local_path(path: Path | str) -> Path:
-    """The same for one path."""
-    return Path(local_paths([path])[0])
+    """The same for one path. DiagError for a name of several folders that are not pieces of one job."""
+    local, *others = local_paths([path])
+    if others:
+        raise DiagError("these are not pieces of one job", path=str(path), hint="`diag analyze` with them says why")
+    return Path(local)
 
 
 def pieces_of(runs: Sequence[str], only_incomplete: bool = False) -> Grouped:

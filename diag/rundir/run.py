@@ -255,6 +255,7 @@ def must_exist(paths: Sequence[str]) -> None:
 
 
 _NO_STEP = "recorded no step"
+_ABSENT = "not started, or recorded in another node's folder: give all folders of the run"
 
 
 def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
@@ -322,7 +323,7 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     refused = {gap.path for gap in gaps}
     known = ranks.keys() | {rank for rank, of_rank in layout.ranks().items() if str(of_rank.folder) in refused}
     if absent := [rank for rank in expected if rank not in known]:
-        why = "in no piece of the run" if is_joined(layout) else "never started"
+        why = "in no piece of the run" if is_joined(layout) else _ABSENT
         gaps.append(Gap(str(layout.ranks_folder), f"no data from {rank_ranges(absent)}: {why}"))
     if idle := [rank for rank in expected if rank in ranks and ranks[rank].empty]:
         gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(idle)} {_NO_STEP}"))

@@ -32,6 +32,7 @@ from diag.show.ranks import STALLS_TITLE, exchange_table
 from diag.show.table import print_table
 from diag.words import sentences
 from diag.words.formatting import counted, masked, spaced, visible
+from diag.words.places import in_command
 from diag.words.places import shown as name_of
 from diag.words.table import Column, Table
 from diag.words.terminal import report_console
@@ -147,7 +148,7 @@ def _print_verdict(console: Console, result: Result, page: Page, in_short: bool 
         _say(console, page.outcome.headline, f"bold {COLOUR[Severity.CRITICAL]}")
         _say(
             console,
-            f"{page.outcome.action} The evidence: diag triage {visible(name_of(str(result.tables.root)))}".strip(),
+            f"{page.outcome.action} The evidence: diag triage {visible(in_command(str(result.tables.root)))}".strip(),
         )
         console.print()
         _say(console, f"{shown.UNTIL_THEN}:", "dim")

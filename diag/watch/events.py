@@ -16,7 +16,7 @@ from diag.rundir.state_words import behind_ranks
 from diag.rundir.states import State
 from diag.watch.policy import WATCHING
 from diag.words.formatting import NBSP, elapsed
-from diag.words.places import shown
+from diag.words.places import in_command, shown
 
 ENDED, _GOES_ON = "ended", "stuck-over"
 
@@ -131,7 +131,7 @@ class Events:
 
 
 def _with_command(text: str, state: RunState, command: str = "analyze") -> str:
-    return f"{text} diag {command} {shown(str(state.path))}"
+    return f"{text} diag {command} {in_command(str(state.path))}"
 
 
 def line_of(event: Event) -> str:

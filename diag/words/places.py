@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -18,6 +19,16 @@ def show_as(names: Mapping[Path, str]) -> None:
 def together(names: Iterable[str]) -> str:
     """The name of a copy that joins several folders."""
     return _AND.join(names)
+
+
+def apart(name: str) -> list[str]:
+    """The folders that a name of several joins; empty for any other name."""
+    return parts if len(parts := name.split(_AND)) > 1 else []
+
+
+def in_command(path: str) -> str:
+    """``shown`` as a word of a command line, which readers can copy: commands take that name for the folders."""
+    return shlex.quote(shown(path))
 
 
 def shown(path: str) -> str:

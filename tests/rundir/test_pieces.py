@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 
 from diag.api import Result, find_jobs, open_run
 from diag.collectors.layout import RunLayout
-from diag.errors import ExitCode
-from diag.rundir.local import copies_folder, local_paths
+from diag.errors import DiagError, ExitCode
+from diag.rundir.local import copies_folder, local_path, local_paths
 from diag.summaries import open_by_size, open_summaries
 from tests.command import diag
 from tests.pieces import HOUR_NS, edit, recorded, split
@@ -133,6 +134,21 @@ def test_a_folder_of_whole_runs_is_still_a_list_of_jobs(tmp_path: Path) -> None:
     for name, start in (("a", HOUR_NS), ("b", 2 * HOUR_NS)):
         recorded(tmp_path / "runs" / name, start=start)
     assert [job.name for job in find_jobs([tmp_path / "runs"]).jobs] == ["a", "b"]
+
+
+def test_the_name_of_an_answer_opens_the_run_again(tmp_path: Path) -> None:
+    pieces = split(recorded(tmp_path / "whole"), tmp_path / "my pieces", [(0, 1), (2, 3)])
+    said = diag("analyze", *roots(pieces)).stdout
+    command = shlex.split(said.partition("In the browser: ")[2])
+    assert command == ["diag", "dashboard", " + ".join(roots(pieces))]
+    assert [str(local_path(command[2]))] == local_paths(roots(pieces))
+    assert diag("analyze", command[2]).stdout == said
+
+
+def test_a_name_of_folders_of_other_jobs_opens_none_of_them(tmp_path: Path) -> None:
+    runs = [recorded(tmp_path / name, start=start) for name, start in (("a", HOUR_NS), ("b", 2 * HOUR_NS))]
+    with pytest.raises(DiagError, match="not pieces of one job"):
+        local_path(" + ".join(roots(runs)))
 
 
 @pytest.mark.slow
