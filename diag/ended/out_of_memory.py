@@ -66,12 +66,15 @@ MESSAGES: Mapping[str, Message] = {
     "xla-out-of-memory": Message(
         ("RESOURCE_EXHAUSTED: ",),
         r"RESOURCE_EXHAUSTED: (?:[\w ]{0,40}: )?(?:Out of memory|Error allocating device buffer)(?:[^\n]{0,80}? "
-        r"allocate (?P<size>[\d.]+ ?(?:bytes|[KMGT]i?B?)))?",
+        r"allocate (?P<size>[\d.]+ ?(?:bytes|[KMGT]i?B?)))?|"
+        r"RESOURCE_EXHAUSTED: [^\n]{0,120}?(?:Ran out of memory in memory space|Attempting to (?:reserve|allocate) "
+        r"(?P<wanted>[\d.]+[KMGT]?)[^\n]{0,60}?That was not possible)",
     ),
     "tensorflow-out-of-memory": Message(
         ("OOM when allocating tensor", "ran out of memory trying to allocate"),
         r"OOM when allocating tensor with shape|Allocator \([^()\n]{1,60}\) ran out of memory trying to allocate "
         r"(?P<size>[\d.]+ ?[KMGT]?i?B)",
+        ("this is not a failure",),
     ),
     "other-out-of-memory": Message(
         (
@@ -80,9 +83,34 @@ MESSAGES: Mapping[str, Message] = {
             "MPS backend out of memory",
             "MODULE:PT_DEVMEM Allocation failed",
             "ERROR_OUT_OF_DEVICE_MEMORY",
+            "PI_ERROR_OUT_OF_RESOURCES",
+            "memory isn't enough and alloc failed",
         ),
         r"(?:NPU|XPU) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ [KMGT]iB))?|MPS backend out of memory|"
-        r"MODULE:PT_DEVMEM Allocation failed|\b(?:ZE|UR)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY\b",
+        r"MODULE:PT_DEVMEM Allocation failed|\b(?:ZE|UR)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY\b|PI_ERROR_OUT_OF_RESOURCES|"
+        r"Device\(id: ?(?P<gpu>\d+)\) memory isn't enough and alloc failed",
+    ),
+    "engine-out-of-memory": Message(
+        (
+            "No available memory for the cache blocks",
+            "is less than desired GPU memory utilization",
+            "Not enough memory. Please try to increase --mem-fraction-static",
+            "Not enough memory. Please try increasing --mem-fraction-static",
+        ),
+        r"No available memory for the cache blocks|is less than desired GPU memory utilization|"
+        r"Not enough memory\. Please try (?:to increase|increasing) --mem-fraction-static",
+    ),
+    "named-out-of-memory": Message(
+        (
+            "CUDA_ERROR_OUT_OF_MEMORY",
+            "cudaErrorMemoryAllocation",
+            "hipErrorOutOfMemory",
+            "hipErrorMemoryAllocation",
+            "_ALLOC_FAILED",
+        ),
+        r"\bCUDA_ERROR_OUT_OF_MEMORY\b|\bcudaErrorMemoryAllocation\b|\bhipError(?:OutOfMemory|MemoryAllocation)\b|"
+        r"\b(?:CU|HIP|ROC)(?:BLAS|DNN|SOLVER|SPARSE|RAND|FFT)_(?:STATUS_)?ALLOC_FAILED\b",
+        ("Multicast memory", "transport/nvls.cc", "this is not a failure"),
     ),
     "paddle-out-of-memory": Message(
         ("Out of memory error on GPU",),
@@ -92,6 +120,37 @@ MESSAGES: Mapping[str, Message] = {
         ("OutOfMemoryError", "CUDA out of memory", "CUDA error: out of memory", "HIP out of memory"),
         r"(?:OutOfMemoryError: )?(?:CUDA|HIP) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ "
         r"[KMGT]iB)(?:[. ]+\(?GPU (?P<gpu>\d+))?)?|CUDA error: out of memory|\bOutOfMemoryError",
+        ("out of memory errors",),
+    ),
+    # The words of any program: a word of the device before them. Advice about memory has words of its own.
+    "device-out-of-memory": Message(
+        ("ut of memory", "OUT_OF_MEMORY", "ut of device memory"),
+        r"(?:\b(?:cu|cuda|hip)[A-Z]\w{2,40}|(?<![A-Za-z])(?:CUDA|Cuda|cuda|HIP|GPU|Gpu|gpu|THCuda|OpenACC|OpenCL)(?!\d)|"
+        r"\w\.cu[: ])[^\n]{0,160}?(?:[oO]ut of (?:device )?memory|OUT_OF_MEMORY)(?![^\n]{0,20}\bkill)|"
+        r"^[^\n]{0,40}\b[oO]ut of (?:device memory|memory allocating (?P<size>[\d,]+ bytes)(?: of device memory)?)",
+        (
+            *(
+                "Multicast memory",
+                "transport/nvls.cc",
+                "avoid",
+                "prevent",
+                "If you",
+                "if you",
+                "may ",
+                "might ",
+                "could ",
+            ),
+            *(
+                "in case",
+                "ut of memory errors",
+                "this is not a failure",
+                "When ",
+                "when ",
+                "Killed process",
+                "Kill process",
+                "oom_kill",
+            ),
+        ),
     ),
 }
 _ANCHORS = tuple(dict.fromkeys(anchor for message in MESSAGES.values() for anchor in message.anchors))

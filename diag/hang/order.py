@@ -11,6 +11,7 @@ from diag.ended.model import Clue
 from diag.ended.policy import ENDED
 from diag.ended.precedence import DOUBTFUL_END, FIRST, NEVER_FIRST, Place, place_of, reason_of
 from diag.hang.classes import CLASSES
+from diag.hang.confidence import named
 from diag.hang.model import Guess, RuledOut
 from diag.hang.policy import HANG_EVIDENCE
 
@@ -154,6 +155,34 @@ def _because(best: _Placed, other: _Placed) -> str:
     if other.place > best.place:
         return f"it follows from the cause: {CLASSES[best.clue.fault_class].title}"
     return "its lines are weaker evidence"
+
+
+def attributed(clues: Iterable[Clue]) -> list[Clue]:
+    """The clues; a cause that a line of nobody reports is that of the processes that ended by themselves after it, in
+    the same file."""
+    listed = list(clues)
+    ends = [
+        clue
+        for clue in listed
+        if clue.fault_class == "rank_killed_exception"
+        and clue.confidence >= ENDED.sure_enough
+        and (clue.ranks or clue.hosts)
+    ]
+    return [
+        replace(clue, culprits=end.culprits)
+        if CLASSES[clue.fault_class].explains_ends
+        and CLASSES[clue.fault_class].speaker_is_culprit
+        and not named(clue.culprits)
+        and (end := next((end for end in ends if _is_behind(end, clue)), None)) is not None
+        else clue
+        for clue in listed
+    ]
+
+
+def _is_behind(end: Clue, cause: Clue) -> bool:
+    """Whether every line of an end stands below the first line of a cause, in its file."""
+    first = min(((source.path, source.line) for source in cause.evidence), default=("", 0))
+    return bool(end.evidence) and all(source.path == first[0] and source.line > first[1] for source in end.evidence)
 
 
 def merged(clues: Iterable[Clue]) -> list[Clue]:

@@ -19,7 +19,7 @@ from diag.hang.failures import STEP, TIMED_OUT, Timeout, actor_above, ended_well
 from diag.hang.flight import FlightFindings
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Known, Line, Logs, Role, RuledOut, Triage, absent_of
-from diag.hang.order import Chosen, Confidence, choose, confidence_of, merged
+from diag.hang.order import Chosen, Confidence, attributed, choose, confidence_of, merged
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules import OF_LINES, RULES
 from diag.hang.rules.network import ends_on_its_host, interface_words
@@ -412,6 +412,7 @@ def reason(
     of_lines, of_ranks = (
         [clue for rule in RULES if (rule in OF_LINES) is is_line for clue in rule(job)] for is_line in (True, False)
     )
+    of_lines = attributed(of_lines)
     from_text = [*of_lines, *of_ranks]
     from_dumps = [_with_hosts(job, clue) for clue in dumps.clues]
     first = job.first_timeout()

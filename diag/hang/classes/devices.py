@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from diag.ended.out_of_memory import CALL_FAILED, MESSAGES, RUNTIME_CALLS, RUNTIME_ERRORS
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, cascade, confirms, of
 
@@ -173,7 +175,7 @@ _DEVICES = (
                 r"(?:\[Rank (?P<pg_rank>\d+)\].*?)?(?:CUDA|HIP)(?: driver)? error: (?P<error>[^\n\\\"]+)",
                 "all; c10/cuda/CUDAException.cpp",
                 "CUDA reports: {error}.",
-                unless=("out of memory", *_HARDWARE),
+                unless=("out of memory", "_ALLOC_FAILED", *_HARDWARE),
             ),
             "runtime-error-text": LogPattern(
                 _ERROR_TEXTS,
@@ -201,7 +203,53 @@ _DEVICES = (
                 "all; ATen/cudnn/Exceptions.h, ATen/miopen/Exceptions.h",
                 "A library of the GPU reports[ {error}][ {status}].",
                 support=NAMES_AN_EFFECT,
-                unless=("out of memory",),
+                unless=("out of memory", "_ALLOC_FAILED"),
+            ),
+            "device-assert": LogPattern(
+                (" Assertion `", " Assertion ", "Device-side assertion"),
+                r"\.(?:cuh?|hip|cpp|h|hpp|py):\d+:[^\n]{0,300}?(?:block|global id): \[-?\d+,-?\d+,-?\d+\], "
+                r"(?:thread|local id): \[-?\d+,-?\d+,-?\d+\] Assertion [`']?(?P<assertion>[^`'\n]{1,120})|"
+                r"\.cu:\d+ Assertion [`'](?P<of_paddle>[^`'\n]{1,120})[`'] failed|"
+                r"\bblock: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion|Device-side assertion [`']",
+                "CUDA, HIP and SYCL, assert() of a kernel; Paddle, paddle/phi/core/enforce.h",
+                "An assertion of a kernel failed[: {assertion}][: {of_paddle}].",
+                support=NAMES_AN_EFFECT,
+            ),
+            "driver-call": LogPattern(
+                ("call to cu", "Call to cu"),
+                r"\b[cC]all to (?P<call>cu[A-Z]\w+) (?:returned error (?!2\b)(?P<number>\d+)(?: \(\w+\))?: "
+                r"(?P<error>[^\n]+)|results in (?P<name>(?!CUDA_ERROR_OUT_OF_MEMORY)\w+))",
+                "NVHPC's OpenACC runtime; Numba, numba/cuda/cudadrv/driver.py",
+                "A call of the driver failed ({call})[: {error}][: {name}].",
+                support=NAMES_AN_EFFECT,
+                unless=("out of memory", *_HARDWARE),
+            ),
+            "named-error": LogPattern(
+                (
+                    *("CUDA_ERROR_ILLEGAL_", "CUDA_ERROR_LAUNCH_", "CUDA_ERROR_ASSERT", "CUDA_ERROR_MISALIGNED_"),
+                    *(
+                        "cudaErrorIllegal",
+                        "cudaErrorLaunch",
+                        "cudaErrorAssert",
+                        "cudaErrorMisaligned",
+                        "hipErrorIllegal",
+                    ),
+                    *("hipErrorLaunch", "hipErrorAssert", "Triton Error [", "PI_ERROR_DEVICE_"),
+                ),
+                r"\b(?P<error>CUDA_ERROR_(?:ILLEGAL_(?:ADDRESS|INSTRUCTION)|LAUNCH_(?:FAILED|TIMEOUT)|ASSERT|"
+                r"MISALIGNED_ADDRESS)|(?:cuda|hip)Error(?:Illegal(?:Address|Instruction)|Launch(?:Failure|TimeOut)|Assert|"
+                r"MisalignedAddress)|PI_ERROR_DEVICE_\w+)\b|(?P<triton>Triton Error \[\w+\]: [^\n]{1,120})",
+                "CUDA and HIP, cuda.h, driver_types.h, hip_runtime_api.h; SYCL; Triton, driver.c",
+                "The device's runtime reports {error}.[ {triton}]",
+                support=NAMES_AN_EFFECT,
+                unless=("out of memory", "arning", *_HARDWARE),
+            ),
+            "driver-mismatch": LogPattern(
+                ("Driver/library version mismatch",),
+                r"Driver/library version mismatch",
+                "any driver; NVML, nvidia-smi",
+                "The driver's kernel module and its library have different versions: the host needs a restart, or the "
+                "driver to be loaded again.",
             ),
             "nccl-unhandled": LogPattern(
                 ("unhandled cuda error", "nhandledCudaError", "UNHANDLED_CUDA_ERROR"),
@@ -685,6 +733,26 @@ _MEMORY = (
                 "torch-out-of-memory",
                 "torch; OutOfMemoryError from 1.13; c10/cuda/CUDACachingAllocator.cpp",
                 "torch could not allocate[ {size} of] memory of the GPU[ {gpu}].",
+            ),
+            "engine-out-of-memory": _out_of_memory(
+                "engine-out-of-memory",
+                "vLLM 0.2+, worker/worker.py, v1/worker/gpu_worker.py; SGLang 0.2+, model_executor/model_runner.py",
+                "The engine has no memory of the GPU left for its cache, or too little at its start.",
+            ),
+            "named-out-of-memory": _out_of_memory(
+                "named-out-of-memory",
+                "CUDA and HIP, cuda.h, driver_types.h, hip_runtime_api.h; cuBLAS, cuDNN and their like, as Numba, "
+                "CuPy, RMM and TensorFlow print them",
+                "A call of the device's runtime found no memory left.",
+            ),
+            "device-out-of-memory": replace(
+                _out_of_memory(
+                    "device-out-of-memory",
+                    "any; NVHPC's OpenACC, PyCUDA, CuPy, MXNet's pooled_storage_manager.h, Caffe's syncedmem.cpp, and "
+                    "programs that check each call",
+                    "The program reports that the memory of its device is used up.",
+                ),
+                support=NAMES_AN_EFFECT,
             ),
         },
     ),

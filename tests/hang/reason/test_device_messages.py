@@ -1,0 +1,95 @@
+"""Device memory that is used up and calls of devices that failed, in the words of many programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.hang.api import triage
+from diag.hang.model import Triage
+
+USED_UP = (
+    "numba.cuda.cudadrv.driver.CudaAPIError: [2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY",
+    "cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorMemoryAllocation: out of memory",
+    "pycuda._driver.MemoryError: cuMemAlloc failed: out of memory",
+    "Out of memory allocating 8589934592 bytes of device memory",
+    "call to cuMemAlloc returned error 2: Out of memory",
+    "MemoryError: std::bad_alloc: out_of_memory: CUDA error at: /rmm/mr/device/pool.hpp:70: cudaErrorMemoryAllocation",
+    "E tensorflow/stream_executor/cuda/cuda_driver.cc:802] failed to allocate 5.63G (6047858688 bytes) from device: "
+    "CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+    "mxnet.base.MXNetError: [09:11:06] src/storage/./pool.h:157: cudaMalloc retry failed: out of memory",
+    "F0101 10:00:00.123456 12345 syncedmem.cpp:71] Check failed: error == cudaSuccess (2 vs. 0)  out of memory",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "RuntimeError: cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/generic/THCStorage.cu:58",
+    "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in "
+    "memory space hbm. Used 17.51G of 15.48G hbm. Exceeded hbm capacity by 2.03G.",
+    "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Attempting to reserve 12.11G at the bottom of memory. "
+    "That was not possible. There are 6.93G free, 0B reserved, and 6.93G reservable.",
+    "RuntimeError: Device(id:3) memory isn't enough and alloc failed, kernel name: MatMul-op0, alloc size: 42B.",
+    "hipErrorOutOfMemory: out of memory",
+    "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`.",
+    "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+    "GPUassert: out of memory solver.cu 211",
+    'CUDA error at solver.cu:31 code=2(cudaErrorMemoryAllocation) "cudaMalloc(&p, n)"',
+    "RuntimeError: Native API failed. Native API returns: -5 (PI_ERROR_OUT_OF_RESOURCES)",
+    "CUDA error !!!!! <out of memory> !!!!!",
+)
+FAILED = (
+    "/pytorch/aten/src/ATen/native/cuda/Loss.cu:242: nll_loss_forward_reduce_cuda_kernel_2d: block: [0,0,0], thread: "
+    "[4,0,0] Assertion `t >= 0 && t < n_classes` failed.",
+    "C:\\cb\\work\\aten\\src\\ATen\\native\\cuda\\IndexKernel.cu:94: block: [0,0,0], thread: [64,0,0] Assertion "
+    '`-sizes[i] <= index && "index out of bounds"` failed.',
+    "Indexing.cpp:42: operator(): global id: [64,0,0], local id: [64,0,0] Assertion `index < size` failed.",
+    "Error: /paddle/phi/kernels/gpu/embedding_kernel.cu:53 Assertion `id >= 0` failed. expected >= 0, but got -1.",
+    "numba.cuda.cudadrv.driver.CudaAPIError: [719] Call to cuCtxSynchronize results in CUDA_ERROR_LAUNCH_FAILED",
+    "call to cuStreamSynchronize returned error 700: Illegal address during kernel execution",
+    "RuntimeError: Triton Error [HIP]:  Code: 1, Messsage: invalid argument",
+    "RuntimeError: XPU error: Native API returns: -1 (PI_ERROR_DEVICE_NOT_FOUND)",
+    "Failed to initialize NVML: Driver/library version mismatch",
+)
+# An allocator that tries a smaller size, advice, and other memory than the device's
+OTHER = (
+    "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.3GiB. The caller indicates that this is not a failure"
+    ", but this may mean that there could be performance gains if more memory were available.",
+    "INFO: If you run into CUDA out of memory errors, lower the batch size.",
+    "INFO: gradient checkpointing helps to avoid GPU out of memory errors",
+    "The kernel may be slow when the GPU is out of memory",
+    "gpu04: the cupboard is out of memory sticks",
+)
+
+
+def of(folder: Path, text: str) -> Triage:
+    (folder / "job.log").write_text(text)
+    return triage([str(folder)])
+
+
+@pytest.mark.parametrize("line", USED_UP)
+def test_memory_of_a_device_is_used_up(tmp_path: Path, line: str) -> None:
+    assert of(tmp_path, f"{line}\n").fault_class == "cuda_oom"
+
+
+@pytest.mark.parametrize("line", FAILED)
+def test_a_call_of_a_device_failed(tmp_path: Path, line: str) -> None:
+    assert of(tmp_path, f"{line}\n").fault_class == "cuda_failure"
+
+
+@pytest.mark.parametrize("line", OTHER)
+def test_other_words_about_memory_accuse_nobody(tmp_path: Path, line: str) -> None:
+    answer = of(tmp_path, f"step 1 loss 3.2\n{line}\nstep 2 loss 3.1\nstep 3 loss 3.0\n")
+    assert answer.fault_class in ("healthy", "undetermined")
+
+
+ABORT = "Abort(1) on node {0} (rank {0} in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process {0}\n"
+
+
+def test_a_cause_of_nobody_is_of_those_who_ended_after_it(tmp_path: Path) -> None:
+    answer = of(tmp_path, "CUDA error !!!!! <out of memory> !!!!!\n" + ABORT.format(2) + ABORT.format(5))
+    assert answer.fault_class == "cuda_oom"
+    assert [culprit.rank for culprit in answer.culprits] == [2, 5]
+
+
+def test_an_end_before_the_cause_is_not_its_end(tmp_path: Path) -> None:
+    answer = of(tmp_path, ABORT.format(2) + "CUDA error !!!!! <out of memory> !!!!!\n")
+    assert not [culprit.rank for culprit in answer.culprits if culprit.rank is not None]
