@@ -89,13 +89,17 @@ def harmless(
     return LogPattern(anchors, regex, printed_by, says, Role.HARMLESS, support)
 
 
+# How UCX's lines begin: "[host:pid:thread] ib_iface.c:1035  UCX  ERROR ", fatal ones with two numbers of the thread
+UCX = r"(?:\[(?P<host>[^:\]\s]+):(?P<pid>\d+)\s*:\d+(?::\d+)?\] .{0,80}?)?"
+
 # A quotation mark at the beginning of a word, and the next one of its kind at the end of one.
 _QUOTED = re.compile(r"""(?<![\w\\])(?P<mark>["'`])(?:(?!(?P=mark)(?!\w)).)*(?P=mark)(?!\w)""")
 
 # Programs quote the error that they report: "Last error: '...'", "failed: unhandled cuda error .. log entry '...'";
 # torchrun's error file is JSON; Rust prints { kind: StorageFull, message: "..." }.
 _REPORTS = re.compile(
-    r"(?i)(?:\blast (?:nccl )?(?:error|warning)[^'\"`]{0,80}|\b(?:error|failed|exception|reason|warning):?|, message:|"
+    r"(?i)(?:\bmessage ?= |"
+    r"\blast (?:nccl )?(?:error|warning)[^'\"`]{0,80}|\b(?:error|failed|exception|reason|warning):?|, message:|"
     r"^\{\"message\": ?\{\"message\":)\s*$"
 )
 

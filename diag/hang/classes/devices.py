@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diag.ended.out_of_memory import CALL_FAILED, MESSAGES, RUNTIME_CALLS, RUNTIME_ERRORS
-from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, cascade, confirms, of
+from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, UCX, FaultClass, LogPattern, cascade, confirms, of
 
 # -- Devices: GPUs and InfiniBand adapters that fail, failed CUDA calls, topologies that NCCL cannot use ---------------
 
@@ -106,6 +106,26 @@ _DEVICES = (
                 "amdgpu_ring.c, soc15.c, amdgpu_ras.c",
                 "The driver reports that the GPU[ at {bus_id}] does not answer[: ring {ring} timed out]"
                 "[: ring {tested} failed its test][: its memory was {memory} in a reset].",
+            ),
+            "nvswitch-fatal": LogPattern(
+                ("SXid (PCI:",),
+                r"SXid \(PCI:(?P<bus_id>[0-9a-fA-F:.]+)\): (?P<xid>\d+), Fatal, (?P<message>[^\n]{1,120})",
+                "any driver; kernel log of NVIDIA's nvswitch driver",
+                "The kernel reports SXid {xid} of the NVSwitch at {bus_id}: {message}.",
+            ),
+            "nvswitch-error": LogPattern(
+                ("SXid (PCI:",),
+                r"SXid \(PCI:(?P<bus_id>[0-9a-fA-F:.]+)\): (?P<xid>\d+), Non-fatal, (?P<message>[^\n]{1,120})",
+                "any driver; kernel log of NVIDIA's nvswitch driver",
+                "The kernel reports SXid {xid} of the NVSwitch at {bus_id}: {message}.",
+                support=SUGGESTS,
+            ),
+            "gaudi-lost": LogPattern(
+                ("habanalabs ",),
+                r"\bhabanalabs (?:(?P<bus_id>[0-9a-fA-F:]{7,}\.[0-7])|hl\d+): [^\n]{0,80}?(?:Device heartbeat "
+                r"failed|PCI link is lost|[Dd]evice is lost)",
+                "kernel log of habanalabs, Linux 5.1+; drivers/accel/habanalabs/common/device.c",
+                "The driver no longer reaches the accelerator[ at {bus_id}].",
             ),
             "driver-init-failed": LogPattern(
                 ("RmInitAdapter failed", "rm_init_adapter failed"),
@@ -481,8 +501,6 @@ _REST = (
     r"(?:.*?vendor[_ ]err[= ](?P<vendor>\d+))?(?:.*?localGid (?P<local_gid>\S+))?(?:.*?remoteGids? ?(?P<remote_gid>"
     r"[0-9a-fA-F:.]+))?(?:.*? hca (?P<hca>\w+))?"
 )
-# How UCX's lines begin: "[host:pid:thread] ib_iface.c:1035  UCX  ERROR ", fatal ones with two numbers of the thread
-_UCX = r"(?:\[(?P<host>[^:\]\s]+):(?P<pid>\d+)\s*:\d+(?::\d+)?\] .{0,80}?)?"
 _WHERE = "net_ib/p2p.cc:651; transport/net_ib.cc:1295 (v2.18.3)"
 _VERSIONS = '"error N" <= 2.19, "status=N" 2.20 to 2.27, "status=NAME(N)" 2.28+'
 
@@ -514,7 +532,7 @@ _INFINIBAND = (
                     "emote operation error on ",
                     "NR retry count",
                 ),
-                _UCX + r"(?:[Tt]ransport retry count exceeded|"
+                UCX + r"(?:[Tt]ransport retry count exceeded|"
                 r"[Rr]emote (?:access|operation) error(?= on)|(?:RNR|[Rr]eceive-no-ready) retry count exceeded)"
                 r"(?: on (?P<hca>\w+):(?P<port>\d+)/| \(synd)",
                 "UCX 1.3+, with the adapter from 1.5; src/uct/ib/mlx5/ib_mlx5_log.c",
@@ -655,6 +673,21 @@ _MEMORY = (
                 "this version does not print why.",
                 support=NAMES_AN_EFFECT,
                 unless=("Too many open files", "No such file"),
+            ),
+            "ucx-shared-memory": LogPattern(
+                ("has more available memory", "please check shared memory limits", "not enough space for "),
+                UCX + r"UCX +ERROR +[^\n]{0,200}?(?:has more available memory|please check shared memory limits)|"
+                r"not enough space for (?P<path>/\S+)",
+                "UCX 1.3+, src/uct/sm/mm/posix/mm_posix.c, src/ucs/sys/sys.c; Open MPI 1.7+, "
+                "opal/mca/shmem/mmap/help-opal-shmem-mmap.txt",
+                "MPI's shared memory has no room[: {path}].",
+                support=NAMES_AN_EFFECT,
+            ),
+            "python-segment": LogPattern(
+                ("'/psm_",),
+                r"No space left on device: '(?P<path>/psm_\w+)'",
+                "Python 3.8+; Lib/multiprocessing/shared_memory.py",
+                "Python could not make its shared memory {path}.",
             ),
             "worker-shared-memory": confirms(
                 ("insufficient shared memory (shm)", "out of shared memory"),
@@ -812,8 +845,7 @@ _MEMORY = (
             ),
             "verbs-memory": confirms(
                 ("ibv_", "fi_mr_reg", "egister memory", "max locked memory", "allocate some locked memory"),
-                _UCX
-                + r"\b(?P<call>ibv_(?:exp_)?(?:create_(?:cq|qp|srq)|reg_\w*mr|alloc_pd|open_device)\w*|fi_mr_reg)\b"
+                UCX + r"\b(?P<call>ibv_(?:exp_)?(?:create_(?:cq|qp|srq)|reg_\w*mr|alloc_pd|open_device)\w*|fi_mr_reg)\b"
                 r"[^\n]{0,160}?(?:Cannot allocate memory|errno[ :=]{1,3}12\b|ENOMEM)|"
                 r"[Ff]ailed to register memory[^\n]{0,160}?Cannot allocate memory|[Pp]lease set max locked memory|"
                 r"trying to\s+allocate some locked memory",

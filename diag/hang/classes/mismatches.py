@@ -55,6 +55,14 @@ _CALLS = (
                 "{other_rank}].",
                 support=NAMES_AN_EFFECT,
             ),
+            "ddp-parameter": LogPattern(
+                ("in this process with ",),
+                r"(?:\[(?P<group_rank>\d+)\]: ?)?(?P<name>\w+(?:\[\d+\])+) in this process with (?:sizes|strides|dtype)"
+                r"[^\n]{0,200}? (?:appears not to match|did not match) ",
+                "torch 1.1+; torch/csrc/distributed/c10d/reducer.cpp",
+                "DDP's check of the model: {name} of[ rank {group_rank} of] this process is not as on the first rank.",
+                support=NAMES_AN_EFFECT,
+            ),
             "mismatched-collective": LogPattern(
                 ("Mismatched collective detected",),
                 r"Mismatched collective detected(?:.*?(?:at and|at or|at|and) around rank (?P<near>\d+))?",
@@ -318,7 +326,7 @@ _CALLS = (
             ),
             "coordination-barrier": confirms(
                 ("Barrier timed out", "stopped sending heartbeats", "Barrier failed because"),
-                r"Barrier timed out(?:\.|:)? ?(?:Barrier_id: |Id: )?(?P<barrier>[\w:-]+)?|"
+                r"Barrier timed out(?:\.|:)? ?(?:Barrier_id: |Id: )?(?P<barrier>[\w:/\[\]-]+)?|"
                 r"tasks are unhealthy \(stopped sending heartbeats\)",
                 "JAX, TensorFlow; tsl/distributed_runtime/coordination/coordination_service.cc",
                 "Tasks did not reach the barrier[ {barrier}] of the coordination service.",
@@ -331,9 +339,11 @@ _CALLS = (
                 SUGGESTS,
             ),
             "heartbeat-lost": confirms(
-                (" heartbeat timeout",),
-                r"[Tt]ask /job:\w+/replica:\d+/task:(?P<rank>\d+) heartbeat timeout",
-                "JAX, TensorFlow; tsl/distributed_runtime/coordination/coordination_service.cc",
+                (" heartbeat timeout", " seems down, retrying", " is down, aborting collectives"),
+                r"/job:\w+/replica:\d+/task:(?P<rank>\d+) (?:heartbeat timeout|seems down, retrying|is down, aborting "
+                r"collectives)",
+                "JAX, TensorFlow; tsl/distributed_runtime/coordination/coordination_service.cc, "
+                "tensorflow/python/distribute/collective_all_reduce_strategy.py",
                 "Task {rank} sends no heartbeats any more: it ended, was preempted, or lost the network.",
             ),
             "session-waits": confirms(
@@ -351,8 +361,8 @@ _CALLS = (
                 "A collective of XLA waits for {wanted} devices[, and {joined} came].",
             ),
             "pod-not-scheduled": confirms(
-                ("FailedScheduling",),
-                r"\bFailedScheduling\b.{0,200}?(?P<free>\d+)/(?P<nodes>\d+) nodes are available",
+                ("FailedScheduling", " nodes are available: "),
+                r"(?:\bFailedScheduling\b.{0,200}?|^)(?P<free>\d+)/(?P<nodes>\d+) nodes are available",
                 "Kubernetes 1.8+; pkg/scheduler/scheduler.go, pkg/scheduler/framework/types.go",
                 "Kubernetes finds no node for a pod of the job: {free} of {nodes} nodes can take it.",
             ),

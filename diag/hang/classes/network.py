@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, confirms
+from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, UCX, FaultClass, LogPattern, confirms
 
 _UNRESOLVED = (
     "Name or service not known",
@@ -18,6 +18,24 @@ _ERRNO = (
     r"Broken pipe|Transport endpoint|Software caused|Function not implemented|No buffer space|Message too long|Device "
     r"or resource busy|Numerical result out|[Tt]imed out|Success|[Uu]nknown error|with error|Value too large|Invalid "
     r"address|Inappropriate ioctl|Interrupted system|No data available)"
+)
+
+
+def _of_mpi(why: str) -> str:
+    """A connection of MPICH, Open MPI, UCX or gloo that failed."""
+    return (
+        rf"Communication error with rank (?P<peer_rank>\d+): (?:{why})|"
+        rf"btl_tcp_endpoint\.c:\d+:\w+\] connect\(\) to (?P<other>[\w.-]+)(?::(?P<port>\d+))? failed: (?:{why})|"
+        rf"{UCX}UCX +ERROR +(?:connect\(fd=\d+, dest_addr=|Failed to connect \w+ to )(?P<any>[\w.-]+):(?P<any_port>\d+)"
+        rf"[^\n]{{0,40}}?(?:{why})|"
+        rf"gloo/transport/tcp/pair\.cc:\d+\] connect \[(?P<store>[^\]\s]+)\]:(?P<store_port>\d+): (?:{why})"
+    )
+
+
+_MPI_ANCHORS = ("Communication error with rank ", "mca_btl_tcp_endpoint_", "UCX  ERROR", "pair.cc:")
+_MPI_SOURCE = (
+    "MPICH 1.1+, src/mpid/ch3/channels/nemesis/netmod/tcp; Open MPI 1.3+, opal/mca/btl/tcp/btl_tcp_endpoint.c; "
+    "UCX 1.3+, src/ucs/sys/sock.c; gloo, gloo/transport/tcp/pair.cc"
 )
 
 CLASSES = (
@@ -166,6 +184,29 @@ CLASSES = (
                 "all; misc/socket.cc",
                 "Connecting[ to {peer}] timed out or found no route.",
             ),
+            "mpi-no-answer": LogPattern(
+                _MPI_ANCHORS,
+                _of_mpi("Connection timed out|No route to host|Network is unreachable|Host is down"),
+                _MPI_SOURCE,
+                "A connection[ to rank {peer_rank}][ to {other}][ to {any}][ to {store}] got no answer.",
+                support=NAMES_AN_EFFECT,
+            ),
+            "ompi-connect": LogPattern(
+                ("connect() to ",),
+                r"^\s*Message: +connect\(\) to (?P<other>[\w.-]+):(?P<port>\d+) failed",
+                "Open MPI 2+; opal/mca/btl/tcp/help-mpi-btl-tcp.txt",
+                "Open MPI could not connect to {other}, port {port}.",
+                support=SUGGESTS,
+            ),
+            "jax-no-answer": LogPattern(
+                ("CoordinationService/RegisterTask", "agent in error status: DEADLINE_EXCEEDED"),
+                r"while calling /tensorflow\.CoordinationService/RegisterTask|"
+                r"agent in error status: DEADLINE_EXCEEDED: Deadline Exceeded",
+                "JAX 0.4+, TensorFlow 2.9+; xla/tsl/distributed_runtime/coordination/coordination_service_agent.cc",
+                "The coordination service of JAX, which process 0 serves, does not answer a process that registers.",
+                support=SUGGESTS,
+                unless=("Barrier", "UNAVAILABLE"),
+            ),
             "gloo-connect-timeout": LogPattern(
                 ("Connect timeout [",),
                 r"Connect timeout \[(?P<other>[^\]\s]+)\]:(?P<port>\d+)",
@@ -222,11 +263,11 @@ CLASSES = (
                 "all; misc/socket.cc",
                 "The connection[ to {peer}] was refused.",
             ),
-            "gloo-refused": LogPattern(
-                ("Connection refused",),
-                r"(?:gloo|tcp/pair\.cc)[^\n]*connect \[(?P<other>[^\]\s]+)\]:(?P<port>\d+): Connection refused",
-                "torch 1.x+; gloo/transport/tcp/pair.cc",
-                "{other}, port {port}, refuses gloo's connection.",
+            "mpi-refused": LogPattern(
+                _MPI_ANCHORS,
+                _of_mpi("Connection refused"),
+                _MPI_SOURCE,
+                "A connection[ to rank {peer_rank}][ to {other}][ to {any}][ to {store}] was refused.",
             ),
             "store-refused": confirms(
                 ("errno: 111", "(errno: 61", "system error: 10061"),
@@ -303,6 +344,12 @@ CLASSES = (
                 r"^\s*Peer host: +(?P<host>[\w.-]+)",
                 "Open MPI 1.8+; opal/mca/btl/tcp/help-mpi-btl-tcp.txt",
                 "Open MPI's connection to a process on {host} ended without a word from that process.",
+            ),
+            "mpi-rank-lost": confirms(
+                ("Communication error with rank ",),
+                r"Communication error with rank (?P<peer_rank>\d+)\s*$",
+                "MPICH 1.1+; src/mpid/ch3/channels/nemesis/netmod/tcp",
+                "MPICH lost its connection to rank {peer_rank}.",
             ),
             "daemon-lost": confirms(
                 ("Remote daemon:", "  hostname:  "),
@@ -387,6 +434,18 @@ CLASSES = (
                 "a`); without it gloo takes the address of the host's name (`getent hosts $(hostname)`), which is "
                 "often 127.0.1.1 or an address that only this host knows.",
                 "A firewall between the hosts has to let all ports through: gloo listens on random ones.",
+            ),
+            (
+                "unable to reach each other",
+                "start one or more daemons",
+                "daemon has unexpectedly",
+                "a TCP connection",
+            ): (
+                "Name the network that all hosts share: `--mca btl_tcp_if_include` and `--mca oob_tcp_if_include` "
+                "(PRRTE: `--prtemca oob_tcp_if_include`) with its interface or address range (`ip -br a`); a firewall "
+                "has to let all ports through.",
+                "The launcher starts its daemons by ssh: the same MPI has to be in the path there (`ssh HOST which "
+                "prted orted`).",
             ),
             _UNRESOLVED: (
                 "`getent hosts` with that name on every host: MASTER_ADDR, --rdzv-endpoint and the hostfile need a "
@@ -484,6 +543,24 @@ CLASSES = (
                 r"(?:.{0,300}?My host id: (?P<host>\S+))?(?:.{0,300}?Peer host id: (?P<other>\S+))?",
                 "aws-ofi-nccl; libfabric, src/log.c",
                 "libfabric reports: {message}[ between {host} and {other}].",
+                support=NAMES_AN_EFFECT,
+            ),
+            "mpi-unreachable": LogPattern(
+                (
+                    "are unable to reach each other for",
+                    "no active messages transport to",
+                    "was unable to reliably start one or more daemons",
+                    "daemon has unexpectedly failed",
+                    "unable to complete a TCP connection",
+                ),
+                r"MPI processes are unable to reach each other for|"
+                + UCX
+                + r"UCX +ERROR +no active messages transport to (?P<other>[\w.-]+)|"
+                r"was unable to reliably start one or more daemons|daemon has unexpectedly failed|"
+                r"was unable to complete a TCP connection",
+                "Open MPI 1.8+, PRRTE; help-mca-bml-r2.txt, help-errmgr-base.txt, help-oob-tcp.txt; UCX 1.3+, "
+                "src/ucp/wireup/select.c",
+                "Processes or daemons of MPI cannot reach each other[: no transport to {other}].",
                 support=NAMES_AN_EFFECT,
             ),
             "name-not-resolved": LogPattern(

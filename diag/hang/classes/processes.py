@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from diag.ended.codes import signal_name
-from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, WAS_ASKED, FaultClass, LogPattern, confirms, of
+from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, UCX, WAS_ASKED, FaultClass, LogPattern, confirms, of
 from diag.hang.classes.launchers import ENDS
 
 _ELASTIC = "torch/distributed/elastic/multiprocessing/api.py"
@@ -84,6 +84,16 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
     }
 
 
+def _of_mvapich(number: int) -> LogPattern:
+    """What MVAPICH's handler prints in a process that a signal ends."""
+    return LogPattern(
+        (f"Caught error: {_WORDS[number]} (signal {number})",),
+        rf"\[(?P<host>[^:\]\s]+):mpi_rank_(?P<rank>\d+)\]\[error_sighandler\] Caught error: {_WORDS[number]} \(",
+        "MVAPICH2 1.8+; src/mpid/ch3/channels/common/src/error_handling/error_handling.c",
+        "The process caught a signal: " + _WORDS[number] + ".",
+    )
+
+
 def _of_open_mpi(number: int) -> LogPattern:
     """What Open MPI's handler prints in a process that a signal ends, behind its host and process."""
     return LogPattern(
@@ -110,7 +120,6 @@ def _shell(number: int) -> LogPattern:
     )
 
 
-_UCX = r"(?:\[(?P<host>[^:\]\s]+):(?P<pid>\d+)\s*:\d+:\d+\] )?"
 # The handlers of glog, in Caffe2, Paddle and torchcomms, and of Abseil, in JAX and libtpu
 _GLOG = r"\*\*\* {} (?:\(@(?:0x[0-9a-f]+|\(nil\))\)(?:, see \S+)? )?received by PID \d+"
 # Commands that concern the host of the prompt before them
@@ -238,10 +247,18 @@ CLASSES = (
                 support=NAMES_AN_EFFECT,
             ),
             "kernel-oom": LogPattern(
-                ("Out of memory: Killed process", "Out of memory: Kill process", "Memory cgroup out of memory: Killed"),
-                r"[Oo]ut of memory: Kill(?:ed)? process (?P<pid>\d+)(?: \((?P<name>[^)]*)\))?",
-                "any kernel; mm/oom_kill.c",
-                "The kernel's out-of-memory killer ended process {pid}.",
+                ("ut of memory: Killed process", "ut of memory: Kill process", "oom-kill:constraint="),
+                r"[Oo]ut of memory: Kill(?:ed)? process (?P<pid>\d+)(?: \((?P<name>[^)]*)\))?|"
+                r"oom-kill:constraint=.{0,2000}?,task=(?P<task>[^,]{1,40}),pid=(?P<victim>\d+)",
+                "any kernel, with its own summary from 4.19; mm/oom_kill.c",
+                "The kernel's out-of-memory killer ended process [{pid}][{victim}].",
+            ),
+            "kernel-oom-call": confirms(
+                ("invoked oom-killer", "killed as a result of limit of"),
+                r"(?P<name>\S{1,40}) invoked oom-killer: |Task in \S+ killed as a result of limit of (?P<limit>\S+)",
+                "any kernel; mm/oom_kill.c, mm/memcontrol.c",
+                "The kernel's out-of-memory killer was called[ by {name}][ at the limit of {limit}].",
+                SUGGESTS,
             ),
         },
     ),
@@ -258,9 +275,10 @@ CLASSES = (
             **_ended("sigbus", 7, "The launcher saw the process end by SIGBUS."),
             "shell-sigbus": _shell(7),
             "ompi-sigbus": _of_open_mpi(7),
+            "mvapich-sigbus": _of_mvapich(7),
             "caught-sigbus": LogPattern(
                 ("Caught signal 7 (Bus error", "Fatal Python error: Bus error", "*** SIGBUS "),
-                _UCX + r"Caught signal 7 \(Bus error|Fatal Python error: Bus error|" + _GLOG.format("SIGBUS"),
+                UCX + r"Caught signal 7 \(Bus error|Fatal Python error: Bus error|" + _GLOG.format("SIGBUS"),
                 "UCX's handler; Python 3.3+; glog; ucs/debug/debug.c; Python faulthandler",
                 "The process caught a bus error.",
             ),
@@ -289,6 +307,7 @@ CLASSES = (
             **_ended("sigsegv", 11, "The launcher saw the process end by SIGSEGV."),
             "shell-sigsegv": _shell(11),
             "ompi-sigsegv": _of_open_mpi(11),
+            "mvapich-sigsegv": _of_mvapich(11),
             **_ended(
                 "sigill", 4, "The launcher saw the process end by SIGILL: an instruction that this CPU does not have."
             ),
@@ -326,7 +345,7 @@ CLASSES = (
                     "Fatal Python error: Segmentation fault",
                     "*** SIGSEGV ",
                 ),
-                _UCX
+                UCX
                 + r"Caught signal 11 \(Segmentation fault|Fatal Python error: Segmentation fault|"
                 + _GLOG.format("SIGSEGV"),
                 "UCX's handler; Python 3.3+; glog; ucs/debug/debug.c; Python faulthandler",
@@ -421,15 +440,15 @@ CLASSES = (
                 support=SUGGESTS,
             ),
             "frame": confirms(
-                ('", line ',),
-                r'^\s*File "[^"\n]{1,400}", line \d+',
+                ('", line ', "^^^^^", "~~~~~"),
+                r'^\s*File "[^"\n]{1,400}", line \d+|^\s*[~^]{5,}\s*$',
                 "any Python; Python traceback module",
                 "A frame of a Python traceback.",
                 SUGGESTS,
             ),
             "exception": confirms(
                 ("Error", "Exception", "KeyboardInterrupt", "StopIteration", "SystemExit"),
-                r"^\s{0,8}(?P<exception>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Iteration|Exit))"
+                r"^\s{0,8}(?P<exception>(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Interrupt|Iteration|Exit))"
                 r"(?:: (?P<message>.*)|:?\s*)$",
                 "any Python; Python traceback module",
                 "It raised {exception}.",
@@ -512,12 +531,16 @@ CLASSES = (
         rules_out={"rank_killed_exception": "the exception is about the file system"},
         patterns={
             "no-space": LogPattern(
-                ("No space left on device", "Disk quota exceeded", "Stale file handle", "Read-only file system"),
-                r"(?P<error>No space left on device|Disk quota exceeded|Stale file handle|Read-only file system)"
+                (
+                    *("No space left on device", "Disk quota exceeded", "Stale file handle", "Read-only file system"),
+                    *("Remote I/O error: '", "Cannot send after transport endpoint shutdown"),
+                ),
+                r"(?P<error>No space left on device|Disk quota exceeded|Stale file handle|Read-only file system|"
+                r"Remote I/O error(?=: ')|Cannot send after transport endpoint shutdown)"
                 r"(?:: '?(?P<path>/[^'\s]+|(?<=')[^'\s]+))?",
                 "any; libc's error texts",
                 "{error}[: {path}].",
-                unless=("/dev/shm", "shared memory", "posix_fallocate", "NCCL WARN", "file </torch_"),
+                unless=("/dev/shm", "shared memory", "posix_fallocate", "NCCL WARN", "file </torch_", "'/psm_"),
             ),
             "kernel-io": LogPattern(
                 (
@@ -608,10 +631,12 @@ CLASSES = (
                     "Received 15 death signal",
                     "Received Signals.SIGTERM death signal",
                     "*** SIGTERM received by PID",
+                    "SIGTERM caught",
                 ),
                 r"Process \d+ got signal: 15\b|Received (?:15|Signals\.SIGTERM) death signal, shutting down workers|"
-                r"\*\*\* SIGTERM received by PID \d+",
-                "torch 1.9+, JAX; torch/distributed/elastic/agent/server/api.py, Abseil's failure_signal_handler.cc",
+                r"\*\*\* SIGTERM received by PID \d+|\bSIGTERM caught(?: at|\.)",
+                "torch 1.9+, JAX; torch/distributed/elastic/agent/server/api.py, Abseil's failure_signal_handler.cc, "
+                "tsl/distributed_runtime/preemption/preemption_notifier.cc",
                 "The launcher was asked to stop (SIGTERM) by a scheduler, a person, or another node that failed.",
                 support=WAS_ASKED,
             ),

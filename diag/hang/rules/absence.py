@@ -211,6 +211,9 @@ def _coordination(job: JobLogs) -> list[Clue]:
     silent = [hit for hit in job.named("heartbeat-lost", "session-waits") if not went_on(job, hit.line)]
     hits, tasks = job.named("coordination-barrier") or silent, job.named("coordination-task")
     ranks = sorted(who_said_so(Report((int(hit.groups["rank"]),)) for hit in silent or tasks).named)
+    if hits and not ranks and any("egister" in hit.groups.get("barrier", "") for hit in hits):
+        note = f"{hits[0].sentence} Some of the job's processes never registered; which is not printed."
+        return [clue_of("missing_rank", hits, [], note, confidence=HANG_EVIDENCE.names_an_effect)]
     if not hits or not ranks:
         return []
     note = silent[0].sentence if silent else f"{hits[0].sentence} It lists tasks {', '.join(map(str, ranks))}."

@@ -17,6 +17,10 @@ from diag.hang.numbering import Member, Numbering, member_culprit
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE
 
 _TWO_ENDS = re.compile(r"completed with error|[Cc]onnection|\bpeer\b|(?i:\b(?:recv|send)\b)")
+# A program's own line that says on which rank: "reached OUT_OF_MEMORY on MPI rank 11"
+_ON_RANK = re.compile(
+    r"\b(?:on|in|at|of|by) (?:MPI |global |world )?rank[ =:#]{0,2}(\d{1,6})\b|^\s*\[?[Rr]ank[ =:#]{0,2}(\d{1,6})\b"
+)
 _NOT_SET_UP = re.compile(
     r"(?i)not yet initialized|insufficient|no CUDA-capable|initialization|too old|no NVIDIA driver|no GPUs"
 )
@@ -37,6 +41,8 @@ def _of_class(job: JobLogs, name: str) -> Clue | None:
         roots = [hit for hit in roots if hit.name == "rank-out-of-range"]
     if name == "net_failure" and job.named("agent-lost-store"):  # it was there while the processes ran
         roots = [hit for hit in roots if hit.name != "rendezvous-failed"]
+    if name == "net_failure" and job.named("daemon-lost"):  # which names the host
+        roots = [hit for hit in roots if hit.name != "mpi-unreachable"]
     if name == "memlock_limit" and not roots and _nothing_else(job):  # UCX takes another transport where it has one
         roots = [hit for hit in hits if hit.name == "verbs-memory"]
     if name == "gdr_acs" and job.named("queue-event"):  # the queue says what failed: this status can be its echo
@@ -155,6 +161,9 @@ def _culprit(job: JobLogs, hit: Hit) -> Culprit:
     culprit = replace(culprit, bus_id=hit.groups.get("bus_id", ""), nic=hit.groups.get("hca", ""))
     if culprit.rank is None and "pg_rank" in hit.groups and not job.logs.communicators:
         culprit = replace(job.of_rank(int(hit.groups["pg_rank"])), bus_id=culprit.bus_id)
+    if culprit.rank is None and not job.communicators and hit.line.source in ("", "python", "launcher"):
+        ranks = {int(one or other) for one, other in _ON_RANK.findall(hit.line.text)}
+        culprit = replace(culprit, rank=ranks.pop()) if len(ranks) == 1 else culprit
     number = bus_number(hit.groups.get("bus_id", ""))
     if number is not None and culprit.rank is None:
         for process in job.logs.processes:
@@ -241,7 +250,9 @@ def _own_rank(job: JobLogs, hit: Hit) -> Culprit:
 
 
 def far_end(job: JobLogs, hit: Hit) -> Culprit:
-    """The peer of a line: its host, and its rank where the host runs only one."""
+    """The peer of a line: its rank, or its host, and its rank where the host runs only one."""
+    if "peer_rank" in hit.groups:
+        return job.of_rank(int(hit.groups["peer_rank"]))
     peer = next((hit.groups[name] for name in ("peer", "store", "any", "other") if name in hit.groups), "").strip()
     host = job.resolve(peer) if peer else ""
     return replace(job.of_host(host), peer=peer) if host else Culprit(peer=peer)

@@ -37,6 +37,7 @@ def clues(job: JobLogs) -> list[Clue]:
         *_desync_report(job),
         *_analyser(job),
         *_same_model(job),
+        *_parameters(job),
     ]
 
 
@@ -86,17 +87,40 @@ def _same_model(job: JobLogs) -> list[Clue]:
     events = [Event(GroupRank(rank), 0, Call(sizes=count)) for rank, count in {**counts, **peer_counts}.items()]
     difference = who_differs(events)
     odd, clear = (list(difference.odd), not difference.open) if difference is not None else ([], False)
-    elsewhere = sorted(
-        rank for rank, count in peer_counts.items() if count == 0 or count > HANG_RULES.most_tensors_of_one_model
-    )
-    name = "desync" if elsewhere else "mismatch_shape"
+    most = HANG_RULES.most_tensors_of_one_model
+    elsewhere = sorted(rank for rank, count in peer_counts.items() if count == 0 or count > most)
+    strange = any(peer_counts[rank] for rank in elsewhere)
+    name = "desync" if strange else "mismatch_shape"
     note = hits[0].sentence
-    note += " No model has that number: that rank is in another collective, or its data was lost." if elsewhere else ""
+    note += " No model has that number: that rank is in another collective, or its data was lost." if strange else ""
+    note += " That rank sent no parameters: its model has none, or it had left." if elsewhere and not strange else ""
     named = elsewhere or (odd if clear or len(counts) > 1 else sorted({*counts, *peer_counts}))
     sure = HANG_EVIDENCE.names_an_effect if clear else HANG_EVIDENCE.suggests
     ranks = {number: numbering.likely(number, printers.get(number) or readers[number]) for number in named}
     culprits = [member_culprit(job, number, ranks[number]) for number in named]
     return [clue_of(name, hits, culprits, note, confidence=sure)]
+
+
+def _parameters(job: JobLogs) -> list[Clue]:
+    """Each rank compares its parameters with those of its group's first one: where all others differ from it, that one
+    is the odd one."""
+    hits = job.named("ddp-parameter")
+    numbers = [int(hit.groups["group_rank"]) if "group_rank" in hit.groups else None for hit in hits]
+    members = [Member(number, job.rank_of(hit.line)) for number, hit in zip(numbers, hits, strict=True) if number]
+    if not hits:
+        return []
+    numbering, size = Numbering(members), job.logs.world_size or 0
+    odd = sorted({member.number for member in members})
+    clear = 0 < len(odd) < size - 1
+    if len(odd) == size - 1 > 1:
+        odd, clear = [0], True
+    elif odd and not clear:
+        odd = [0, *odd]
+    readers = {member.number: member for member in members}
+    ranks = {number: numbering.likely(number, readers.get(number, members[0])) for number in odd}
+    culprits = [member_culprit(job, number, ranks[number]) for number in odd]
+    sure = HANG_EVIDENCE.names_an_effect if clear else HANG_EVIDENCE.suggests
+    return [clue_of("mismatch_shape", hits, culprits, hits[0].sentence, confidence=sure)]
 
 
 def _detail(job: JobLogs) -> list[Clue]:

@@ -36,6 +36,8 @@ def connections(job: JobLogs) -> list[Clue]:
 
 def _connect(job: JobLogs, name: str) -> Clue | None:
     hits = job.named(*_CONNECT[name])
+    if job.named("coordination-barrier"):  # the service answers, and some task did not come
+        hits = [hit for hit in hits if hit.name != "jax-no-answer"]
     if not hits and name == "net_connect_refused" and not job.once(lives):
         # Usual while the others start; nothing shows that they did.
         again = job.named("refused-retrying")
@@ -81,11 +83,19 @@ def _words(culprit: Culprit) -> str:
 def _daemons(job: JobLogs) -> list[Clue]:
     """Hosts whose daemon mpirun lost, or whose process Open MPI lost."""
     clues = []
-    for name in ("daemon-lost", "mpi-peer"):
-        if hits := [hit for hit in job.named(name) if "host" in hit.groups or _of_a_daemon(job, hit)]:
-            culprits = [job.of_host(short_host(hit.groups.get("host") or hit.groups["node"])) for hit in hits]
+    for name in ("daemon-lost", "mpi-peer", "mpi-rank-lost"):
+        if hits := [
+            hit for hit in job.named(name) if {"host", "peer_rank"} & set(hit.groups) or _of_a_daemon(job, hit)
+        ]:
+            culprits = [_daemon(job, hit) for hit in hits]
             clues.append(clue_of("net_connection_lost", hits, culprits, hits[0].sentence))
     return clues
+
+
+def _daemon(job: JobLogs, hit: Hit) -> Culprit:
+    if "peer_rank" in hit.groups:
+        return far_end(job, hit)
+    return job.of_host(short_host(hit.groups.get("host") or hit.groups["node"]))
 
 
 def _of_a_daemon(job: JobLogs, hit: Hit) -> bool:

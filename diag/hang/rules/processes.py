@@ -93,6 +93,12 @@ def _reported(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> list[Cu
         return [job.of_rank(rank) for rank in ranks] if len(ranks) != size or size == 1 else []
     if "process" in hit.groups:
         return [of_process(job, hit, int(hit.groups["process"]))]
+    if (
+        re.fullmatch(r"\d{1,6}(?:,\d{1,6})+", hit.groups.get("tasks", "")) and not blocks
+    ):  # srun: a few of a host's tasks
+        tasks = ranks_in(hit.groups["tasks"])
+        if len(tasks) <= HANG_RULES.few_absent_ranks:
+            return [job.of_rank(task, short_host(hit.groups["host"])) for task in tasks]
     return [who_ended(job, hit, blocks)]
 
 
@@ -222,7 +228,7 @@ def _of_signal(job: JobLogs, name: str, blocks: tuple[FailedRank, ...]) -> Clue 
     later = _ended_later(blocks)
     ended = [entry for entry in ended if entry.culprit.rank is None or entry.culprit.rank not in later]
     if not ended:
-        return _kernel_alone(kernel)
+        return _kernel_alone(job, kernel) if name == "rank_killed_sigkill" else None
     ended = _named_ones(ended)
     culprits = distinct([entry.culprit for entry in ended])
     culprits = tuple(culprit for culprit in culprits if _names_anybody(culprit)) or culprits
@@ -264,21 +270,29 @@ def _kernel_oom(job: JobLogs, ended: list[_Ended]) -> list[_Ended]:
     """The victims of the kernel's out-of-memory killer; the host where the rank is unknown."""
     victims = []
     for hit in job.named("kernel-oom"):
-        pid, host = int(hit.groups["pid"]), hit.line.speaker.host
+        pid, host = int(hit.groups.get("pid") or hit.groups["victim"]), hit.line.speaker.host
         process = job.find_process(host=host, pid=pid, path=hit.line.path)
         same = [entry.culprit for entry in ended if entry.hit.groups.get("pid") == str(pid)]
         victims.append(_Ended(culprit_of(process) if process is not None else (*same, Culprit(host=host))[0], hit))
     return victims
 
 
-def _kernel_alone(kernel: list[_Ended]) -> Clue | None:
+# Names of a job's processes: the interpreter, torch's first thread, launchers and engines.
+_OF_A_JOB = re.compile(r"(?i)^(?:python|pt_|torchrun|deepspeed|accelerate|ray\b|vllm|sglang|mpi|orted|prted|train)")
+
+
+def _kernel_alone(job: JobLogs, kernel: list[_Ended]) -> Clue | None:
+    """What the kernel's lines say by themselves. Without a victim, who called its killer may have been another."""
+    calls = [_Ended(Culprit(host=hit.line.speaker.host), hit) for hit in job.named("kernel-oom-call")]
+    kernel = _named_ones(kernel) or calls
     if not kernel:
         return None
-    kernel = _named_ones(kernel)
     named = any(entry.culprit.rank is not None for entry in kernel)
     hits = [entry.hit for entry in kernel]
     # Without a rank it may have been a DataLoader's worker, or nothing of this job.
-    sure = hits[0].pattern.confidence if named else HANG_RULES.perhaps_another_job
+    ours = any(_OF_A_JOB.match(hit.groups.get("name") or hit.groups.get("task", "")) for hit in hits)
+    unsure = HANG_EVIDENCE.suggests if ours else HANG_RULES.perhaps_another_job
+    sure = hits[0].pattern.confidence if named else unsure
     return clue_of("rank_killed_sigkill", hits, [entry.culprit for entry in kernel], hits[0].sentence, confidence=sure)
 
 
@@ -505,7 +519,7 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
         culprit = _culprit_of_traceback(job, hit.line, by_path.get(hit.line.path, []))
         if begin is None and hit.line.speaker == Speaker() and not blocks and not is_tied(job, hit.line):
             culprit = Culprit()  # nothing ties a line without a traceback to the processes of its file
-        begin = begin or _cut_traceback(job, hit.line)
+        begin = begin or _cut_traceback(job, hit.line) or (hit.line if _IN_ERROR_FILE in hit.line.raw else None)
         key = (culprit.rank, culprit.host) if culprit.rank is not None else (hit.line.path, culprit.host)
         message = hit.groups.get("message", "")
         alone = begin is None and (_is_last_word(job, hit.line) or _ended_after(job, hit.line))
@@ -545,6 +559,7 @@ def _of_cpp(job: JobLogs) -> list[RankException]:
     return list(exceptions.values())
 
 
+_IN_ERROR_FILE = '"message": "'  # what torchrun's error file says ended the process
 _WHAT = 2  # lines from "terminate called" to "what():"
 _WHAT_OF_SPEAKER = 64  # the same where lines of other processes may come in between
 

@@ -127,6 +127,9 @@ _BAR = re.compile(
     r"[^|]{0,200}?\d{1,3}%\|[^|]*\| *[^ \[\]]+/[^ \[\]]+ *\[[^\]]{1,200}\]\s*|[^\[]{0,200}?\d+it \[[^\]]{1,200}\]\s*"
 )
 
+# torchrun's error file, also as its error handler prints it, in lines:
+# torch/distributed/elastic/multiprocessing/errors/error_handler.py
+_ERROR_FILE = re.compile(r'(?:\{"message": \{| {2,12})"message": "((?:[^"\\]|\\.){1,8000})')
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _GROUP_RANK = re.compile(r"\[PG [^\]]*?\bRank (\d+)\]|\[Rank (\d+)\]")
@@ -240,6 +243,8 @@ def read_text(text: str, year: int = 1970, hosts: frozenset[str] = NOBODY) -> Pa
     parsed = ParsedLine(text)
     if text.startswith('{"log":"'):
         _docker(parsed)
+    elif '"message": "' in text and (match := _ERROR_FILE.match(text)):
+        parsed.text = _unescaped(match[1])
     for _ in range(HANG_READING.most_prefixes):
         if not _strip_one(parsed, year, hosts):
             break
@@ -426,6 +431,8 @@ def _rank_on_axes(parsed: ParsedLine, prefix: str) -> None:
     """Sets the rank of a worker that is named by its place on one axis of parallelism. On several axes, the place on
     one of them is no rank."""
     axes = _AXIS.findall(prefix)
+    if len(axes) > 1 and all(axis == "TP" or int(at) == 0 for axis, at in axes):
+        axes = [(axis, at) for axis, at in axes if axis == "TP"]  # the first stage, and the first replica
     if not parsed.rank_from and len(axes) == 1:
         parsed.rank, parsed.rank_from = int(axes[0][1]), "axis"
     elif len(axes) > 1:
@@ -448,6 +455,14 @@ def _docker(parsed: ParsedLine) -> None:
     parsed.text = plain(text.rstrip("\r\n").rpartition("\r")[2])
     if match := ISO.match(time):
         parsed.time_ns = iso_ns(match)
+
+
+def _unescaped(text: str) -> str:
+    """The first line of a string of JSON that may end early."""
+    try:
+        return plain(str(json.loads(f'"{text}"')).partition("\n")[0])
+    except ValueError:
+        return text
 
 
 def _host(name: str) -> str:

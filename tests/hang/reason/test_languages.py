@@ -1,0 +1,135 @@
+"""Messages of MPI, UCX, gloo, JAX, TensorFlow, the kernel and torchrun's error file, in the words of their sources, and
+lines beside them that mean something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.hang.api import triage
+from diag.hang.classes import PATTERNS
+from diag.hang.model import Triage
+
+
+def of(folder: Path, text: str) -> Triage:
+    (folder / "job.log").write_text(text)
+    return triage([str(folder)])
+
+
+MPICH = "Fatal error in PMPI_Send: Unknown error class, error stack:\n{}: Communication error with rank 1{}\n"
+BTL = (
+    "[n1][[4123,1],0][btl_tcp_endpoint.c:626:mca_btl_tcp_endpoint_complete_connect] connect() to 10.1.2.3 failed: {}\n"
+)
+SOCK = "[1612.1] [n1:1234 :0]   sock.c:325  UCX  ERROR connect(fd=30, dest_addr=10.1.2.3:4123) failed: {}\n"
+GLOO = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:799] connect [10.1.2.3]:4123: {}\n"
+REFUSED, SILENT = "Connection refused", "Connection timed out"
+
+
+@pytest.mark.parametrize(("why", "fault"), [(REFUSED, "net_connect_refused"), (SILENT, "net_connect_timeout")])
+def test_mpich_names_the_rank_that_it_cannot_reach(tmp_path: Path, why: str, fault: str) -> None:
+    answer = of(tmp_path, MPICH.format("MPID_nem_tcp_connpoll(1845)", f": {why}"))
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == (fault, [1])
+
+
+@pytest.mark.parametrize("form", [BTL, SOCK, GLOO])
+@pytest.mark.parametrize(("why", "fault"), [(REFUSED, "net_connect_refused"), (SILENT, "net_connect_timeout")])
+def test_a_connection_of_another_library_failed(tmp_path: Path, form: str, why: str, fault: str) -> None:
+    answer = of(tmp_path, form.format(why))
+    assert (answer.fault_class, [culprit.peer for culprit in answer.culprits]) == (fault, ["10.1.2.3"])
+
+
+def test_mpich_lost_a_rank(tmp_path: Path) -> None:
+    answer = of(tmp_path, MPICH.format("dequeue_and_set_error(596)", ""))
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("net_connection_lost", [1])
+
+
+MORE = (
+    ("net_failure", "At least one pair of MPI processes are unable to reach each other for\nMPI communications.\n"),
+    ("net_failure", "ORTE was unable to reliably start one or more daemons.\nThis usually is caused by:\n"),
+    ("net_failure", "An ORTE daemon has unexpectedly failed after launch and before\ncommunicating back to mpirun.\n"),
+    ("net_failure", "A process or daemon was unable to complete a TCP connection\nto another process:\n"),
+    ("net_failure", "[n1:12 :0]  select.c:514  UCX  ERROR no active messages transport to n2:5678: self/memory - x\n"),
+    ("shm_exhausted", "[n1:12 :0]  mm_posix.c:200  UCX  ERROR Not enough memory to write total of 4292720 bytes. "
+                      "Please check that /dev/shm or the directory you specified has more available memory.\n"),
+    ("shm_exhausted", "It appears as if there is not enough space for /dev/shm/vader_segment.n1.0 (the shared-memory "
+                      "backing\nfile). It is likely that your MPI job will now either abort or experience\n"),
+    ("shm_exhausted", "OSError: [Errno 28] No space left on device: '/psm_3f2a'\n"),
+    ("storage", "OSError: [Errno 28] No space left on device: '/data/psm_3f2a'\n"),
+    ("storage", "OSError: Unable to write (errno = 28, error message = 'No space left on device')\n"),
+    ("storage", "OSError: [Errno 108] Cannot send after transport endpoint shutdown: '/lustre/x'\n"),
+    ("missing_rank", "0/8 nodes are available: 8 Insufficient nvidia.com/gpu. preemption: no victims found.\n"),
+    ("missing_rank", "DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait_for_all_tasks_to_register::0. This usually "
+                     "happens because a task triggered the barrier too early or too slowly.\n"),
+    ("net_connect_timeout", "Additional GRPC error information from remote target leader while calling "
+                            "/tensorflow.CoordinationService/RegisterTask:\n"),
+    ("gpu_hardware", "Jan  5 10:00:00 n7 kernel: nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 31 Up\n"),
+    ("gpu_hardware", "Jan  5 10:00:00 n7 kernel: habanalabs 0000:19:00.0: Device heartbeat failed!\n"),
+    ("rank_killed_sigkill", "[10.123456] python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0\n"),
+    ("rank_killed_sigkill", "[10.123456] Memory cgroup out of memory: Kill process 42 (python) score 9 or sacrifice\n"),
+    ("rank_killed_sigkill", "[10.123456] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=x,mems_allowed=0,"
+                            "oom_memcg=/a,task_memcg=/a/b,task=pt_main_thread,pid=4242,uid=0\n"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("fault", "text"), MORE)
+def test_a_line_names_its_fault(tmp_path: Path, fault: str, text: str) -> None:
+    assert of(tmp_path, text).fault_class == fault
+
+
+@pytest.mark.parametrize(("words", "number"), [("Segmentation fault", 11), ("Bus error", 7)])
+def test_mvapich_names_the_rank_that_crashed(tmp_path: Path, words: str, number: int) -> None:
+    answer = of(tmp_path, f"[n1:mpi_rank_3][error_sighandler] Caught error: {words} (signal {number})\n")
+    assert answer.fault_class == {11: "rank_killed_sigsegv", 7: "rank_killed_sigbus"}[number]
+    assert [(culprit.rank, culprit.host) for culprit in answer.culprits] == [(3, "n1")]
+
+
+@pytest.mark.parametrize("words", ["seems down, retrying 1/3", "is down, aborting collectives: x"])
+def test_tensorflow_names_a_task_that_is_down(tmp_path: Path, words: str) -> None:
+    answer = of(tmp_path, f"WARNING:tensorflow:/job:worker/replica:0/task:3 {words}\n")
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("missing_rank", [3])
+
+
+ERROR_FILE = (
+    'ERROR:torch.distributed.elastic.multiprocessing.errors.error_handler:{\n  "message": {\n    "message": "%s",\n    '
+    '"extraInfo": {\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        ("RendezvousTimeoutError: ", "missing_rank"),
+        ("KeyError: 'tokens'", "rank_killed_exception"),
+        ("RuntimeError: CUDA error: misaligned address\\nCUDA kernel errors might be", "cuda_failure"),
+        ("OSError: [Errno 122] Disk quota exceeded: '/data'", "storage"),
+    ],
+)
+@pytest.mark.parametrize("form", [ERROR_FILE, '{"message": {"message": "%s", "extraInfo": {"py_callstack": "x"}}}\n'])
+def test_the_error_file_of_torchrun_is_read(tmp_path: Path, form: str, message: str, fault: str) -> None:
+    assert of(tmp_path, form % message).fault_class == fault
+
+
+def test_a_program_that_logs_messages_as_json_is_no_error_file(tmp_path: Path) -> None:
+    text = '{"level": "info", "message": "KeyError: none so far"}\nstep 1 loss 2.0\nstep 2 loss 1.9\n'
+    assert of(tmp_path, text).fault_class in ("healthy", "undetermined")
+
+
+def test_parameters_that_differ_from_those_of_the_first_rank(tmp_path: Path) -> None:
+    line = (
+        "[rank{0}]: RuntimeError: [{0}]: params[0] in this process with sizes [10, 4] appears not to match sizes of x\n"
+    )
+    (tmp_path / "one").mkdir()
+    answer = of(tmp_path / "one", "world_size=4\n" + line.format(2))
+    assert answer.fault_class == "mismatch_shape"
+    assert 2 in [culprit.rank for culprit in answer.culprits]
+
+
+def test_the_first_stage_has_the_numbers_of_its_ranks(tmp_path: Path) -> None:
+    raised = "Traceback (most recent call last):\n  File \"/s.py\", line 7, in turn\nKeyError: 'x'\n"
+    first = of(tmp_path, "".join(f"[2026-03-01 09:00:00 TP3 PP0] {line}\n" for line in raised.splitlines()))
+    assert [culprit.rank for culprit in first.culprits] == [3]
+
+
+def test_no_anchor_is_so_short_that_it_slows_the_search() -> None:
+    assert not [(name, anchor) for _, name, pattern in PATTERNS for anchor in pattern.anchors if len(anchor) < 4]
