@@ -85,10 +85,11 @@ MESSAGES: Mapping[str, Message] = {
             "ERROR_OUT_OF_DEVICE_MEMORY",
             "PI_ERROR_OUT_OF_RESOURCES",
             "memory isn't enough and alloc failed",
+            "EL0004: ",
         ),
         r"(?:NPU|XPU) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ [KMGT]iB))?|MPS backend out of memory|"
         r"MODULE:PT_DEVMEM Allocation failed|\b(?:ZE|UR)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY\b|PI_ERROR_OUT_OF_RESOURCES|"
-        r"Device\(id: ?(?P<gpu>\d+)\) memory isn't enough and alloc failed",
+        r"\bEL0004: |Device\(id: ?(?P<gpu>\d+)\) memory isn't enough and alloc failed",
     ),
     "engine-out-of-memory": Message(
         (

@@ -23,6 +23,7 @@ _OF_THE_GROUP = (
     "failed to synchronize", "Gloo connectFullMesh failed", "gloo/transport", "Horovod has been shut down",
     "HorovodInternalError", "Horovod detected that one or more processes", "Collective ops is aborted by",
     "DEADLINE_EXCEEDED", "heartbeat timeout", "stopped sending heartbeats", "ActorDiedError", "The actor died",
+    "RPC call to ", "call hccl api failed",
     "Failed to meet rendezvous", "failed to connect to all addresses", "See root cause above",
     "See stack trace for root cause", "for the root cause",
 )  # fmt: skip

@@ -84,6 +84,12 @@ _DEVICES = (
                 "CUDA 11+; driver_types.h, cudaErrorNvlinkUncorrectable and cudaErrorHardwareStackError",
                 "CUDA reports an error of the hardware.",
             ),
+            "npu-memory-error": LogPattern(
+                ("Multi-bit ECC", "MULTI BIT ECC", "multi bit ecc"),
+                r"(?i)\b(?:hbm|ddr|device mem\w*)\b[^\n]{0,20}multi.bit ECC",
+                "CANN 6+, of Ascend; rt_error_codes.h, torch_npu/csrc/core/npu/NPUException.h",
+                "The NPU's memory returned an uncorrectable error.",
+            ),
             "rocm-exception": LogPattern(
                 ("HW Exception by GPU",),
                 r"HW Exception by GPU (?P<bus_id>\S+)(?:.*?reason ?: ?(?P<reason>[^\n]*[^\n.]))?",
@@ -110,13 +116,13 @@ _DEVICES = (
             "nvswitch-fatal": LogPattern(
                 ("SXid (PCI:",),
                 r"SXid \(PCI:(?P<bus_id>[0-9a-fA-F:.]+)\): (?P<xid>\d+), Fatal, (?P<message>[^\n]{1,120})",
-                "any driver; kernel log of NVIDIA's nvswitch driver",
+                "any driver; kernel log of the NVSwitch driver, src/common/nvswitch/kernel/inc/common_nvswitch.h",
                 "The kernel reports SXid {xid} of the NVSwitch at {bus_id}: {message}.",
             ),
             "nvswitch-error": LogPattern(
                 ("SXid (PCI:",),
                 r"SXid \(PCI:(?P<bus_id>[0-9a-fA-F:.]+)\): (?P<xid>\d+), Non-fatal, (?P<message>[^\n]{1,120})",
-                "any driver; kernel log of NVIDIA's nvswitch driver",
+                "any driver; kernel log of the NVSwitch driver, src/common/nvswitch/kernel/inc/common_nvswitch.h",
                 "The kernel reports SXid {xid} of the NVSwitch at {bus_id}: {message}.",
                 support=SUGGESTS,
             ),
@@ -267,7 +273,7 @@ _DEVICES = (
             "driver-mismatch": LogPattern(
                 ("Driver/library version mismatch",),
                 r"Driver/library version mismatch",
-                "any driver; NVML, nvidia-smi",
+                "any driver; NVML, nvml.h; nvidia-smi",
                 "The driver's kernel module and its library have different versions: the host needs a restart, or the "
                 "driver to be loaded again.",
             ),
@@ -326,6 +332,9 @@ _DEVICES = (
                     "CUDA driver version is insufficient",
                     "no CUDA-capable device",
                     "CUDA driver initialization failed",
+                    "GPUs are available",
+                    "nvidia-container-cli: ",
+                    "could not select device driver",
                     "Failed to CUDA host alloc",
                     "invalid device ordinal",
                     "no GPUs found",
@@ -339,7 +348,10 @@ _DEVICES = (
                 ),
                 r"(?P<error>Unexpected error from cudaGetDeviceCount\(\)|The NVIDIA driver on your system is too old|"
                 r"Found no NVIDIA driver on your system|CUDA driver version is insufficient for CUDA runtime version|"
-                r"no CUDA-capable device is detected|CUDA driver initialization failed|Failed to CUDA host alloc|"
+                r"no CUDA-capable device is detected|No (?:CUDA|HIP) GPUs are available|"
+                r"nvidia-container-cli: (?:initialization error|device error|mount error|ldcache error)[^\n]{0,120}|"
+                r"could not select device driver \S* ?with capabilities: \[\[[^\n]{0,20}?gpu|"
+                r"CUDA driver initialization failed|Failed to CUDA host alloc|"
                 r"system not yet initialized|cudaErrorSystemNotReady|CUDA_ERROR_SYSTEM_NOT_READY|"
                 r"system has unsupported display driver / cuda driver combination|"
                 r"forward compatibility was attempted on non supported HW|"
@@ -382,6 +394,13 @@ _DEVICES = (
                 r"(?:\d+/)?(?P<other_bus_id>\w+)",
                 "all; graph/paths.cc",
                 "A link between {bus_id} and {other_bus_id} was found in one direction only.",
+            ),
+            "neuron-channels": LogPattern(
+                ("has less channels than this replica group",),
+                r"global comm \((?P<here>\d+)\) has less channels than this replica group \((?P<wanted>\d+)\)",
+                "Neuron's runtime 2.20+; tdrv/encd.c",
+                "The devices have {here} channels for a group that needs {wanted}: adapters (EFA) are missing, or the "
+                "group is not one that they can form.",
             ),
             "topology-warning": LogPattern(
                 ("graph/", "misc/topo", "misc/rings", "misc/trees"),

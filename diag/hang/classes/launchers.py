@@ -31,10 +31,11 @@ def ended_as(code: int | None) -> str:
 
 ENDS: dict[str, LogPattern] = {
     "srun-exited": confirms(
-        (": Exited with exit code ",),
-        r"srun: error: (?P<host>[^\s:]+): tasks? (?P<tasks>[\d,-]+): Exited with exit code (?P<exitcode>\d+)",
+        (": Exited with exit code ", ": Aborted"),
+        r"srun: error: (?P<host>[^\s:]+): tasks? (?P<tasks>[\d,-]+): (?:Exited with exit code "
+        r"(?P<exitcode>\d+)|Aborted)",
         "Slurm 2+; src/srun/libsrun/launch.c",
-        "srun saw task {tasks} on {host} end with exit code {exitcode}.",
+        "srun saw task {tasks} on {host} end[ with exit code {exitcode}].",
         SUGGESTS,
     ),
     "horovod-exited": confirms(
@@ -127,6 +128,13 @@ ENDS: dict[str, LogPattern] = {
         r"Scheduler or DataParallelController (?P<pid>\d+) terminated with (?P<code>-?\d+)",
         "SGLang 0.3+; sglang/srt/entrypoints/engine.py",
         "SGLang saw the scheduler[ of rank {rank}][ {pid}] end.",
+        SUGGESTS,
+    ),
+    "vllm-core-died": confirms(
+        ("Failed core proc(s): {",),
+        r"Failed core proc\(s\): \{'\w+': (?P<exitcode>-?\d+)",
+        "vLLM 0.9+; vllm/v1/engine/utils.py",
+        "vLLM saw its engine's process end with exit code {exitcode}.",
         SUGGESTS,
     ),
     "vllm-died": confirms(

@@ -366,6 +366,13 @@ _CALLS = (
                 "Kubernetes 1.8+; pkg/scheduler/scheduler.go, pkg/scheduler/framework/types.go",
                 "Kubernetes finds no node for a pod of the job: {free} of {nodes} nodes can take it.",
             ),
+            "ray-no-node": confirms(
+                ("No available node types can fulfill",),
+                r"No available node types can fulfill resource request",
+                "Ray 1.2+; python/ray/autoscaler/_private/event_summarizer.py",
+                "Ray's cluster has no node for a part of the job.",
+                SUGGESTS,
+            ),
             "store-barrier": confirms(
                 ("store based barrier", "store_based_barrier_key"),
                 r"store based barrier (?:to initialize process group for|on) rank:? ?(?P<rank>\d+),? (?:for )?key: "

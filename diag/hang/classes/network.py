@@ -332,9 +332,9 @@ CLASSES = (
                 support=SUGGESTS,
             ),
             "c10d-connection": LogPattern(
-                ("Connection reset by peer", "Broken pipe"),
+                ("Connection reset by peer", "Broken pipe", "ailed to recv, got 0 bytes"),
                 r"^(?:torch\.distributed\.)?(?:RuntimeError|Dist\w{1,20}Error): (?:\[Errno \d+\] )?"
-                r"(?P<error>Connection reset by peer|Broken pipe)\.?\s*$",
+                r"(?P<error>Connection reset by peer|Broken pipe|[fF]ailed to recv, got 0 bytes)\.?\s*$",
                 "torch 1.0+; torch/csrc/distributed/c10d/Utils.hpp, socket.cpp",
                 "torch's connection to another process ended: {error}.",
                 support=SUGGESTS,
@@ -348,7 +348,7 @@ CLASSES = (
             "mpi-rank-lost": confirms(
                 ("Communication error with rank ",),
                 r"Communication error with rank (?P<peer_rank>\d+)\s*$",
-                "MPICH 1.1+; src/mpid/ch3/channels/nemesis/netmod/tcp",
+                "MPICH 1.1+; src/mpid/ch3/channels/nemesis/netmod/tcp/socksm.c",
                 "MPICH lost its connection to rank {peer_rank}.",
             ),
             "daemon-lost": confirms(
@@ -496,8 +496,19 @@ CLASSES = (
                 support=SUGGESTS,
             ),
             "network-warning": LogPattern(
-                ("socket.c", "net_ib", "ibvwrap.c", "bootstrap.c", "net_socket.c", "nccl_ofi", "net.cc", "WARN NET/"),
-                r"(?:\bsocket\.cc?|net_ib[\w./]*\.cc?|ibvwrap\.cc?|bootstrap\.cc?|nccl_ofi\w*\.\w+|\bnet\.cc?|"
+                (
+                    "socket.c",
+                    "proxy.cc:",
+                    "net_ib",
+                    "ibvwrap.c",
+                    "bootstrap.c",
+                    "net_socket.c",
+                    "nccl_ofi",
+                    "net.cc",
+                    "WARN NET/",
+                ),
+                r"(?:\bsocket\.cc?|\bproxy\.cc(?=:\d+ (?:R?NCCL )?WARN \[[\w ]+\] Accept failed)|"
+                r"net_ib[\w./]*\.cc?|ibvwrap\.cc?|bootstrap\.cc?|nccl_ofi\w*\.\w+|\bnet\.cc?|"
                 r"nccl-net-ofi\S*):\d+(?: \(\w+\))? (?:R?NCCL )?WARN (?P<message>.*?"
                 + _ERRNO
                 + r".*)|WARN NET/(?:OFI|IB|Socket|Plugin) ?:? ?(?P<other>.*?"

@@ -455,10 +455,31 @@ CLASSES = (
                 SUGGESTS,
             ),
             "no-module": confirms(
-                ("No module named",),
-                r"\bpython[\d.]*: (?P<message>No module named \S+)",
-                "any Python; Lib/runpy.py",
-                "The interpreter found no module to run.",
+                ("No module named", "can't open file", "Error while finding module specification for"),
+                r"\bpython[\d.]*(?:\.exe)?: (?P<message>No module named \S+|can't open file [^\n]{1,200}|"
+                r"Error while finding module specification for [^\n]{1,200})",
+                "any Python; Lib/runpy.py, Modules/main.c",
+                "The interpreter found nothing to run.",
+                SUGGESTS,
+            ),
+            "aborts-itself": confirms(
+                (
+                    *("' panicked at ", "Check failed: ", ": Assertion `", ": Assertion '", "symbol lookup error: "),
+                    "error while loading shared libraries: ",
+                ),
+                r"(?P<message>^thread '[^']{0,80}' (?:\(\d+\) )?panicked at [^\n]{1,200}|^Check failed: [^\n]{1,200}|"
+                r"^(?:[\w./-]{1,80}: )?[\w./+-]{1,200}:\d+: [^\n]{1,400}: Assertion [`'][^\n]{1,200}' failed\.|"
+                r"\bsymbol lookup error: [^\n]{1,200}|\berror while loading shared libraries: [^\n]{1,200})",
+                "Rust, library/std/src/panicking.rs; glog, Abseil; glibc, assert/assert.c, elf/dl-error.c",
+                "The program ended itself: {message}.",
+                SUGGESTS,
+            ),
+            "refuses-to-start": confirms(
+                (".py: error: ", ": command not found"),
+                r"^(?P<message>[\w./-]{1,200}\.py: error: [^\n]{1,200}|(?:\S{1,200}: )?(?:line \d+: )?[\w./-]{1,80}: "
+                r"command not found\s*$)",
+                "Python, Lib/argparse.py; bash, sh",
+                "The program did not start: {message}.",
                 SUGGESTS,
             ),
             "rank-exitcode": confirms(
@@ -541,6 +562,14 @@ CLASSES = (
                 "any; libc's error texts",
                 "{error}[: {path}].",
                 unless=("/dev/shm", "shared memory", "posix_fallocate", "NCCL WARN", "file </torch_", "'/psm_"),
+            ),
+            "not-mounted": LogPattern(
+                ("FailedMount ", "FailedAttachVolume "),
+                r"\bFailed(?:Mount|AttachVolume) [^\n]{0,120}?(?P<message>(?:MountVolume|Unable to attach|"
+                r"AttachVolume)[^\n]{1,160})",
+                "Kubernetes 1.6+; pkg/kubelet/events/event.go, pkg/volume/util/operationexecutor",
+                "Kubernetes cannot mount a volume: {message}.",
+                support=NAMES_AN_EFFECT,
             ),
             "kernel-io": LogPattern(
                 (

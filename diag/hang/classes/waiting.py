@@ -131,8 +131,9 @@ CLASSES = (
         "collective that timed out shows which ranks were missing.",
         patterns={
             "heartbeat": confirms(
-                ("watchdog got stuck for", "Heartbeat monitor timed out"),
-                r"watchdog got stuck for (?P<seconds>\d+) seconds|Heartbeat monitor timed out",
+                ("watchdog got stuck for", "Heartbeat monitor timed out", "due to ProcessGroupNCCL watchdog hang"),
+                r"watchdog got stuck for (?P<seconds>\d+) seconds|Heartbeat monitor timed out|"
+                r"due to ProcessGroupNCCL watchdog hang",
                 "torch 2.2+; ProcessGroupNCCL.cpp",
                 "The watchdog itself made no progress[ for {seconds} s]: it is blocked in CUDA or on the GIL.",
             ),

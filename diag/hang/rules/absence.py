@@ -171,7 +171,7 @@ def _clients(job: JobLogs) -> list[Clue]:
 
 def _fewer_came(job: JobLogs) -> list[Clue]:
     """A program that waits for devices or pods, and does not say for which."""
-    hits = job.named("xla-rendezvous") or job.named("pod-not-scheduled")
+    hits = job.named("xla-rendezvous") or job.named("pod-not-scheduled", "ray-no-node")
     if not hits or any(went_on(job, hit.line) for hit in hits):
         return []
     return [clue_of("missing_rank", hits, [], hits[0].sentence, confidence=HANG_EVIDENCE.suggests)]

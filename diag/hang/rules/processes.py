@@ -83,7 +83,7 @@ def _code_of(hit: Hit) -> int | None:
 
 
 _SIGNALS_OF_HYDRA = (6, 7, 9, 11, 15)  # of a process that a signal ended, it prints the signal as the exit code
-_ABORTS = re.compile(r"SIGABRT|\b134\b")
+_ABORTS = re.compile(r"SIGABRT|\b134\b|: Aborted\b")
 
 
 def _reported(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> list[Culprit]:
@@ -353,7 +353,8 @@ def by_exception(job: JobLogs) -> list[Clue]:
     )
     exits = _exit_lines(job, [exception.culprit for exception in first], blocks)
     lines = [line for exception in first for line in (exception.traceback, exception.line) if line is not None]
-    description = first[0].name + (f": {shortened(first[0].message, 100)}" if first[0].message else "")
+    said = shortened(first[0].message, 100)
+    description = f"raised {first[0].name}{': ' * bool(said)}{said}" if first[0].name else f"ended with: {said}"
     if any(words in first[0].message for words in _OF_ALL_RANKS):
         first = [replace(exception, culprit=Culprit()) for exception in first]
     worker = lost_worker(first[0].message) if len(same) == len(first) else None
@@ -364,7 +365,7 @@ def by_exception(job: JobLogs) -> list[Clue]:
             distinct([exception.culprit for exception in first]),
             tuple(dict.fromkeys(line.evidence for line in (*lines, *exits)))[:8],
             sure,
-            f"It {note}: {description}" if worker else f"It raised {description}",
+            f"It {note}: {description.removeprefix('raised ')}" if worker else f"It {description}",
             time_ns=time_of([*lines, *exits]),
         )
     ]
@@ -509,13 +510,13 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
     for block in sorted(blocks, key=lambda block: block.first):
         by_path[block.path].append(block)
     exceptions: dict[object, RankException] = {}
-    for hit in job.named("exception", "no-module"):
+    for hit in job.named("exception", *_NAMELESS):
         if hit.line.source in ("nccl", "kernel", "stack"):
             continue
         if hit.groups.get("message", "").startswith(TRACEBACK):  # of a worker: its exception stands below
             continue
         # The interpreter itself prints that it finds no module to run, without a traceback, and ends.
-        begin = hit.line if hit.name == "no-module" else _traceback_of(tracebacks, hit)
+        begin = hit.line if hit.name in _ENDS_IT else _traceback_of(tracebacks, hit)
         culprit = _culprit_of_traceback(job, hit.line, by_path.get(hit.line.path, []))
         if begin is None and hit.line.speaker == Speaker() and not blocks and not is_tied(job, hit.line):
             culprit = Culprit()  # nothing ties a line without a traceback to the processes of its file
@@ -526,7 +527,7 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
         if begin is not None or culprit.rank is not None or blocks or alone or _is_fatal(message):
             exceptions.setdefault(
                 key,
-                RankException(culprit, hit.groups.get("exception", "ModuleNotFoundError"), message, hit.line, begin),
+                RankException(culprit, hit.groups.get("exception", ""), message, hit.line, begin),
             )
     # A file of the launcher repeats what a rank printed, without saying whose it is.
     named = {(raised.name, raised.message) for raised in exceptions.values() if _names_anybody(raised.culprit)}
@@ -559,6 +560,8 @@ def _of_cpp(job: JobLogs) -> list[RankException]:
     return list(exceptions.values())
 
 
+_ENDS_IT = ("no-module", "aborts-itself")  # lines that a program prints as it ends
+_NAMELESS = (*_ENDS_IT, "refuses-to-start")  # ends without an exception of Python
 _IN_ERROR_FILE = '"message": "'  # what torchrun's error file says ended the process
 _WHAT = 2  # lines from "terminate called" to "what():"
 _WHAT_OF_SPEAKER = 64  # the same where lines of other processes may come in between

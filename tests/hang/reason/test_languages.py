@@ -63,7 +63,20 @@ MORE = (
                      "happens because a task triggered the barrier too early or too slowly.\n"),
     ("net_connect_timeout", "Additional GRPC error information from remote target leader while calling "
                             "/tensorflow.CoordinationService/RegisterTask:\n"),
-    ("gpu_hardware", "Jan  5 10:00:00 n7 kernel: nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 31 Up\n"),
+    ("gpu_hardware", "Jan  5 10:00:00 n7 kernel: nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 31\n"),
+    ("gpu_hardware", "rtDeviceSynchronize execute failed, reason=[hbm Multi-bit ECC error]\n"),
+    ("cuda_oom", "EL0004: Failed to allocate memory.\nPossible Cause: Available memory is insufficient.\n"),
+    ("cuda_failure", "RuntimeError: No HIP GPUs are available\n"),
+    ("cuda_failure", "docker: could not select device driver \"\" with capabilities: [[gpu]].\n"),
+    ("topology_error", "global comm (2) has less channels than this replica group (4) :likely not enough EFA devices\n"
+                       "python3: /opt/tdrv/encd.c:4147: prep_metaring: Assertion `spe != NULL' failed.\n"),
+    ("storage", "Warning  FailedMount  10s  kubelet  MountVolume.SetUp failed for volume \"pvc-1\" : mount failed\n"),
+    ("missing_rank", "(autoscaler +1m2s) Error: No available node types can fulfill resource request {'GPU': 8.0}.\n"),
+    ("watchdog_blocked", "[rank3]:[F105 10:00:00.000000000 ProcessGroupNCCL.cpp:1554] [PG ID 0 PG GUID 0 Rank 3] "
+                         "Terminating the process, due to ProcessGroupNCCL watchdog hang.\n"),
+    ("rank_killed_sigkill", "RuntimeError: Engine core initialization failed. See root cause above. Failed core "
+                            "proc(s): {'EngineCore_0': -9}\n"),
+    ("undetermined", "TimeoutError: RPC call to execute_model timed out.\n"),
     ("gpu_hardware", "Jan  5 10:00:00 n7 kernel: habanalabs 0000:19:00.0: Device heartbeat failed!\n"),
     ("rank_killed_sigkill", "[10.123456] python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0\n"),
     ("rank_killed_sigkill", "[10.123456] Memory cgroup out of memory: Kill process 42 (python) score 9 or sacrifice\n"),
@@ -112,6 +125,30 @@ def test_the_error_file_of_torchrun_is_read(tmp_path: Path, form: str, message: 
 
 def test_a_program_that_logs_messages_as_json_is_no_error_file(tmp_path: Path) -> None:
     text = '{"level": "info", "message": "KeyError: none so far"}\nstep 1 loss 2.0\nstep 2 loss 1.9\n'
+    assert of(tmp_path, text).fault_class in ("healthy", "undetermined")
+
+
+ENDS = (
+    "train.py: error: unrecognized arguments: --local-rank=3",
+    "/usr/bin/python: can't open file '/w/train.py': [Errno 2] No such file or directory",
+    "C:\\envs\\python.exe: Error while finding module specification for '__main__' (ValueError: __spec__ is None)",
+    "bash: torchrun: command not found",
+    "python: symbol lookup error: /usr/lib/libtorch_cuda.so: undefined symbol: ncclCommSplit",
+    "thread 'main' panicked at src/main.rs:3:5:",
+    "F0101 10:00:00.123456 12345 foo.cc:71] Check failed: x == y (2 vs. 3) ",
+    "python: /src/foo.cpp:31: void f(): Assertion `x > 0' failed.",
+)
+
+
+@pytest.mark.parametrize("line", ENDS)
+def test_programs_end_without_an_exception_of_python(tmp_path: Path, line: str) -> None:
+    answer = of(tmp_path, f"{line}\n")
+    assert answer.fault_class == "rank_killed_exception"
+    assert "It ended with: " in answer.headline
+
+
+def test_a_command_that_is_not_there_need_not_end_a_job(tmp_path: Path) -> None:
+    text = "job.sh: line 3: nvidia-smi: command not found\nstep 1 loss 2.0\nstep 2 loss 1.9\n"
     assert of(tmp_path, text).fault_class in ("healthy", "undetermined")
 
 
