@@ -121,7 +121,7 @@ MESSAGES: Mapping[str, Message] = {
         ("OutOfMemoryError", "CUDA out of memory", "CUDA error: out of memory", "HIP out of memory"),
         r"(?:OutOfMemoryError: )?(?:CUDA|HIP) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ "
         r"[KMGT]iB)(?:[. ]+\(?GPU (?P<gpu>\d+))?)?|CUDA error: out of memory|\bOutOfMemoryError",
-        ("out of memory errors",),
+        ("out of memory errors", "avoid CUDA out of", "prevent CUDA out of", "skipping", "retrying", "falling back"),
     ),
     # The words of any program: a word of the device before them. Advice about memory has words of its own.
     "device-out-of-memory": Message(
@@ -144,6 +144,10 @@ MESSAGES: Mapping[str, Message] = {
             *(
                 "in case",
                 "ut of memory errors",
+                "skipping",
+                "retrying",
+                "falling back",
+                "not out of",
                 "this is not a failure",
                 "When ",
                 "when ",

@@ -115,6 +115,18 @@ def speaker_of(job: JobLogs, line: Line) -> Culprit:
     return job.of_rank(rank, culprit.host)
 
 
+# "reached OUT_OF_MEMORY on MPI rank 11", "rank 3: found NaN in local grad norm", "Rank 3, node n7, device 3"
+_ON_RANK = re.compile(
+    r"\b(?:on|in|at|of|by) (?:MPI |global |world )?rank[ =:#]{0,2}(\d{1,6})\b|^\s*\[?[Rr]ank[ =:#]{0,2}(\d{1,6})\b"
+)
+
+
+def rank_said(text: str) -> int | None:
+    """The rank on which something happened, where a program's own text says it of one."""
+    ranks = {int(one or other) for one, other in _ON_RANK.findall(text)}
+    return ranks.pop() if len(ranks) == 1 else None
+
+
 def of_process(job: JobLogs, hit: Hit, number: int) -> Culprit:
     """The culprit for the number of a process among those of its launcher: the local rank, and on one host the rank."""
     host = hit.line.speaker.host or job.host_of_path(hit.line.path)

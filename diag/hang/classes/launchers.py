@@ -122,6 +122,13 @@ ENDS: dict[str, LogPattern] = {
         "The container of {host} ended with exit code {exitcode}.",
         SUGGESTS,
     ),
+    "pod-failed": confirms(
+        (" Error   ",),
+        r"^(?P<host>[a-z0-9][a-z0-9.-]{0,252}) +\d+/\d+ +Error +\d+ ",
+        "Kubernetes, kubectl get pods; pkg/printers/internalversion/printers.go",
+        "The container of {host} ended with an error.",
+        SUGGESTS,
+    ),
     "sglang-exited": confirms(
         ("scheduler died during initialization", "Scheduler or DataParallelController "),
         r"Rank (?P<rank>\d+) scheduler died during initialization \(exit code: (?P<exitcode>-?\d+)\)|"

@@ -465,12 +465,19 @@ CLASSES = (
             "aborts-itself": confirms(
                 (
                     *("' panicked at ", "Check failed: ", ": Assertion `", ": Assertion '", "symbol lookup error: "),
-                    "error while loading shared libraries: ",
+                    *(
+                        "error while loading shared libraries: ",
+                        "[TensorRT-LLM][ERROR] ",
+                        "unable to launch the specified",
+                    ),
                 ),
-                r"(?P<message>^thread '[^']{0,80}' (?:\(\d+\) )?panicked at [^\n]{1,200}|^Check failed: [^\n]{1,200}|"
+                r"(?P<message>^\[TensorRT-LLM\]\[ERROR\] [^\n]{0,80}?Assertion failed: [^\n]{1,200}|"
+                r"^mpi(?:run|exec) was unable to launch the specified application[^\n]{0,200}|"
+                r"^thread '[^']{0,80}' (?:\(\d+\) )?panicked at [^\n]{1,200}|^Check failed: [^\n]{1,200}|"
                 r"^(?:[\w./-]{1,80}: )?[\w./+-]{1,200}:\d+: [^\n]{1,400}: Assertion [`'][^\n]{1,200}' failed\.|"
                 r"\bsymbol lookup error: [^\n]{1,200}|\berror while loading shared libraries: [^\n]{1,200})",
-                "Rust, library/std/src/panicking.rs; glog, Abseil; glibc, assert/assert.c, elf/dl-error.c",
+                "Rust, library/std/src/panicking.rs; glog, Abseil; glibc, assert/assert.c, elf/dl-error.c; "
+                "TensorRT-LLM, common/assert.h; Open MPI, help-orterun.txt",
                 "The program ended itself: {message}.",
                 SUGGESTS,
             ),
@@ -506,12 +513,12 @@ CLASSES = (
                 SUGGESTS,
             ),
             "mpi-abort": confirms(
-                ("MPI_ABORT was invoked on rank", "application called MPI_Abort"),
+                ("MPI_ABORT was invoked on rank", "application called MPI_Abort", " in comm 0): Fatal error"),
                 r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator "
                 r"MPI(?:_COMM_WORLD| COMMUNICATOR \d+ DUP FROM 0)"
                 r"(?:.*?[Ee]rrorcode:? +(?P<exitcode>-?\d+))?|"
-                r"Abort\((?P<code>-?\d+)\) on node \d+ \(rank (?P<number>\d+) in comm 0\): application called "
-                r"MPI_Abort|"
+                r"Abort\((?P<code>-?\d+)\) on node \d+ \(rank (?P<number>\d+) in comm 0\): (?:application called "
+                r"MPI_Abort|Fatal error in )|"
                 r"application called MPI_Abort\(MPI_COMM_WORLD, (?P<given>-?\d+)\) - process (?P<process>\d+)",
                 "Open MPI 1.3+, MPICH 3+; ompi/mpi/help-mpi-api.txt, src/mpi/init/abort.c",
                 "The program called MPI_Abort.",

@@ -10,17 +10,13 @@ from dataclasses import replace
 from diag.ended.model import Clue, Culprit, short_host
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
-from diag.hang.failures import lives, speaker_of
+from diag.hang.failures import lives, rank_said, speaker_of
 from diag.hang.job import JobLogs, bus_number, culprit_of, distinct
 from diag.hang.model import Line, Role
 from diag.hang.numbering import Member, Numbering, member_culprit
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE
 
 _TWO_ENDS = re.compile(r"completed with error|[Cc]onnection|\bpeer\b|(?i:\b(?:recv|send)\b)")
-# A program's own line that says on which rank: "reached OUT_OF_MEMORY on MPI rank 11"
-_ON_RANK = re.compile(
-    r"\b(?:on|in|at|of|by) (?:MPI |global |world )?rank[ =:#]{0,2}(\d{1,6})\b|^\s*\[?[Rr]ank[ =:#]{0,2}(\d{1,6})\b"
-)
 _NOT_SET_UP = re.compile(
     r"(?i)not yet initialized|insufficient|no CUDA-capable|initialization|too old|no NVIDIA driver|no GPUs"
 )
@@ -162,8 +158,7 @@ def _culprit(job: JobLogs, hit: Hit) -> Culprit:
     if culprit.rank is None and "pg_rank" in hit.groups and not job.logs.communicators:
         culprit = replace(job.of_rank(int(hit.groups["pg_rank"])), bus_id=culprit.bus_id)
     if culprit.rank is None and not job.communicators and hit.line.source in ("", "python", "launcher"):
-        ranks = {int(one or other) for one, other in _ON_RANK.findall(hit.line.text)}
-        culprit = replace(culprit, rank=ranks.pop()) if len(ranks) == 1 else culprit
+        culprit = replace(culprit, rank=rank_said(hit.line.text))
     number = bus_number(hit.groups.get("bus_id", ""))
     if number is not None and culprit.rank is None:
         for process in job.logs.processes:

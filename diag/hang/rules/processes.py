@@ -16,7 +16,17 @@ from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
 from diag.hang.classes.launchers import ABORTED, ENDS, EXCEPTION, ended_as
 from diag.hang.classes.waiting import WAITED_FOR_OTHERS
-from diag.hang.failures import FailedRank, Timeout, failed_ranks, is_tied, of_process, speaker_of, timeouts_of, went_on
+from diag.hang.failures import (
+    FailedRank,
+    Timeout,
+    failed_ranks,
+    is_tied,
+    of_process,
+    rank_said,
+    speaker_of,
+    timeouts_of,
+    went_on,
+)
 from diag.hang.job import JobLogs, culprit_of, distinct
 from diag.hang.model import Line, Role, Speaker
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
@@ -523,6 +533,8 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
         begin = begin or _cut_traceback(job, hit.line) or (hit.line if _IN_ERROR_FILE in hit.line.raw else None)
         key = (culprit.rank, culprit.host) if culprit.rank is not None else (hit.line.path, culprit.host)
         message = hit.groups.get("message", "")
+        if not _names_anybody(culprit) and not job.communicators and (said := rank_said(message)) is not None:
+            culprit = job.of_rank(said)
         alone = begin is None and (_is_last_word(job, hit.line) or _ended_after(job, hit.line))
         if begin is not None or culprit.rank is not None or blocks or alone or _is_fatal(message):
             exceptions.setdefault(

@@ -55,6 +55,8 @@ OTHER = (
     ", but this may mean that there could be performance gains if more memory were available.",
     "INFO: If you run into CUDA out of memory errors, lower the batch size.",
     "INFO: gradient checkpointing helps to avoid GPU out of memory errors",
+    "WARNING: skipping batch due to CUDA out of memory",
+    "INFO expandable_segments:True is set to avoid CUDA out of memory",
     "The kernel may be slow when the GPU is out of memory",
     "gpu04: the cupboard is out of memory sticks",
 )

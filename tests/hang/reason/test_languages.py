@@ -136,6 +136,7 @@ ENDS = (
     "python: symbol lookup error: /usr/lib/libtorch_cuda.so: undefined symbol: ncclCommSplit",
     "thread 'main' panicked at src/main.rs:3:5:",
     "F0101 10:00:00.123456 12345 foo.cc:71] Check failed: x == y (2 vs. 3) ",
+    "[TensorRT-LLM][ERROR] Assertion failed: bad thing (/src/x.cpp:100)",
     "python: /src/foo.cpp:31: void f(): Assertion `x > 0' failed.",
 )
 
@@ -145,6 +146,26 @@ def test_programs_end_without_an_exception_of_python(tmp_path: Path, line: str) 
     answer = of(tmp_path, f"{line}\n")
     assert answer.fault_class == "rank_killed_exception"
     assert "It ended with: " in answer.headline
+
+
+@pytest.mark.parametrize(
+    ("message", "rank"),
+    [
+        ("AssertionError: rank 3: found NaN in local grad norm for bucket #0. Device: 3, node: n7", 3),
+        ("RuntimeError: Rank 3, node n7, device 3, iteration 5: Unexpected result nan", 3),
+        ("RuntimeError: bad input on rank 3", 3),
+        ("RuntimeError: ranks 3 and 4 differ on rank 3 and of rank 4", None),
+    ],
+)
+def test_an_exception_says_on_which_rank(tmp_path: Path, message: str, rank: int | None) -> None:
+    answer = of(tmp_path, f'Traceback (most recent call last):\n  File "/w.py", line 3, in main\n{message}\n')
+    assert answer.fault_class == "rank_killed_exception"
+    assert answer.culprits[0].rank == rank
+
+
+def test_a_pod_that_failed_is_named(tmp_path: Path) -> None:
+    answer = of(tmp_path, "pod-0   1/1     Running   0          5m\npod-1   0/1     Error     0          5m\n")
+    assert [culprit.host for culprit in answer.culprits] == ["pod-1"]
 
 
 def test_a_command_that_is_not_there_need_not_end_a_job(tmp_path: Path) -> None:
