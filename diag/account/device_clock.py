@@ -16,7 +16,7 @@ had not yet launched all of a phase; if that is too short, the reason is unknown
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -29,7 +29,6 @@ from diag.account.policy import DEVICE_CLOCK, STEPS
 from diag.collectors import device_times
 from diag.collectors.records import (
     DATA,
-    P2P_PREFIX,
     REST,
     WINDOW_NONE,
     CollectiveRow,
@@ -127,32 +126,19 @@ class _Timed(Struct, frozen=True):
 
 
 def _seen(tables: RankTables, timed: Sequence[_Timed], alone: bool) -> float:
-    """The fraction of a rank's calls whose wait was observed on its device, for the kind with the smallest fraction; 0
-    if nothing is known of the device. Other calls are waited for in C++, in compiled code, in a graph, or in a later
-    step. For two consecutive calls in one phase, a wait for the second is enough: HSDP all-reduces the result of its
-    reduce-scatter, and waits for that."""
+    """The fraction of a rank's calls whose wait was observed on its device (``WaitsSeen``); 0 if nothing is known of
+    the device."""
     if not timed or len(timed) < DEVICE_CLOCK.least_known_steps_share * len(tables.steps):
         return 0.0
     if alone:
         return 1.0
-    waited = {
-        (call.group, call.seq)
-        for step in timed
-        for call in step.record.collectives
-        if not call.own_stream or call.wait_start_ns is not None
-    }
-    called, seen = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    numbers = {step.host.step for step in timed}
-    rows = list(tables.rows.take(np.isin(tables.rows.step, list(numbers))))
-    edges = np.sort([ns for step in tables.steps for row in step.phases for ns in (row.start_ns, row.end_ns)])
-    place = np.searchsorted(edges, [row.start_ns for row in rows]).tolist()
-    for at, row in enumerate(rows):
-        called[row.group, row.op] += 1
-        following = rows[at + 1] if at + 1 < len(rows) and place[at + 1] == place[at] else row
-        seen[row.group, row.op] += (row.group, row.seq) in waited or (following.group, following.seq) in waited
-    if not called or any(group.startswith(P2P_PREFIX) for group, _ in called):
-        return 0.0
-    return min(seen[kind] / count for kind, count in called.items())
+    rows_of: dict[int, list[CollectiveRow]] = defaultdict(list)
+    for row, number in zip(tables.rows, tables.rows.step.tolist(), strict=True):
+        rows_of[number].append(row)
+    seen = device_times.WaitsSeen()
+    for step in timed:
+        seen.add(step.host, step.record, rows_of[step.host.step])
+    return seen.part
 
 
 def _timed(tables: RankTables) -> list[_Timed]:
