@@ -19,7 +19,7 @@ from diag.planning.policy import PLANNING
 
 from .cluster import Cluster, Topology
 from .shape import Recipe, Shape, Size
-from .step_memory import Kernels, Types, block_ops
+from .step_memory import Kernels, Types, block_ops, kept_of_block
 
 # -- activations -------------------------------------------------------------------------------------------------------
 #
@@ -88,6 +88,19 @@ def activations(
     }[checkpointing]
     logits = tokens * shape.vocab if last else 0
     return Activations(round(saved * shape.layers * in_flight), working, logits * (width + 4), logits * 8)
+
+
+def kept_by_autocast(
+    shape: Shape, tokens: int, width: int, checkpointing: Checkpointing, *, tensor: int = 1, in_flight: float = 1.0
+) -> int:
+    """Bytes that autocast keeps beyond ``activations``, with parameters in fp32: the residual and the norms' inputs in
+    fp32, each product's own copy of its input, and a copy of every weight. The arguments are those of ``activations``.
+    Recomputed blocks keep their inputs, and no copies while the loss's backward runs, which is the peak."""
+    entry = shape.hidden * (4 - width)
+    plain, cast = (kept_of_block(shape, Types(width, autocast=autocast), Kernels()) for autocast in (False, True))
+    block = cast - plain if checkpointing == Checkpointing.NONE else entry
+    weights = shape.vocab * shape.hidden if checkpointing == Checkpointing.FULL else shape.multiplied
+    return round((block * shape.layers * in_flight + entry) * tokens / tensor) + width * weights  # and the last norm's
 
 
 def _of_attention(shape: Shape, width: int) -> int:

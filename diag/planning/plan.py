@@ -28,6 +28,7 @@ from .memory import (
     check_chunks,
     divided_experts,
     fewest,
+    kept_by_autocast,
     need,
     shares,
     traffic,
@@ -59,7 +60,8 @@ class Batch(Struct, frozen=True):
 
 class Row(Struct, frozen=True):
     """A strategy on this cluster. ``peak``: bytes of states, of temporary buffers, and of ``outside``: the activations,
-    or the given bytes of everything outside the states. ``stage``: the pipeline stage that needs most; ``axes``:
+    or the given bytes of everything outside the states; ``autocast``: the part of it that only this strategy has, where
+    it computes by autocast. ``stage``: the pipeline stage that needs most; ``axes``:
     traffic of the other axes; ``expected``: the time of a step, None if it is not known."""
 
     need: Need
@@ -69,6 +71,7 @@ class Row(Struct, frozen=True):
     stage: int = 0
     axes: tuple[AxisTraffic, ...] = ()
     expected: Throughput | None = None
+    autocast: int = 0
 
     @property
     def peak(self) -> int:
@@ -213,9 +216,13 @@ class StageTable:
         self.tensor, self.context = axes.size("tp"), axes.size("cp")
         shape, stages = part.size.shape, axes.size("pp")
         held = in_flight(batch.schedule, part.stage, stages, batch.micro_batches, batch.chunks)
-        self.kept = None
+        self.kept, self.autocast = None, 0
         if shape is not None:
             local = -(-batch.tokens // self.context)
+            if outside is None and recipe.parameters > recipe.computed:
+                self.autocast = kept_by_autocast(
+                    shape, local, recipe.computed, batch.checkpointing, tensor=self.tensor, in_flight=held
+                )
             self.kept = activations(
                 shape, local, batch.width, batch.checkpointing, tensor=self.tensor, in_flight=held, last=part.last
             )
@@ -239,8 +246,10 @@ class StageTable:
                 part.size.shape, axes, cluster, self.batch.tokens, self.batch.width, self.batch.micro_batches,
                 self.batch.chunks if self.batch.schedule == Schedule.INTERLEAVED else 1,
             )  # fmt: skip
-        fits = needed.total + self.beside <= room
-        return Row(needed, self.beside, sent, fits, part.stage, tuple(axis_traffics))
+        autocast = self.autocast if strategy.sharding != Sharding.PARAMETERS else 0  # FSDP gathers in the computed type
+        outside = self.beside + autocast
+        fits = needed.total + outside <= room
+        return Row(needed, outside, sent, fits, part.stage, tuple(axis_traffics), autocast=autocast)
 
 
 def strategy_row(strategy: Strategy, tables: Sequence[StageTable], room: int, speed: Speed | None, size: Size) -> Row:
@@ -285,7 +294,7 @@ def plan(
     tables = [StageTable(part, recipe, cluster, batch, axes, wrap, outside) for part in parts]
     room = round(cluster.memory * PLANNING.usable_memory_share)
     rows = tuple(strategy_row(strategy, tables, room, speed, size) for strategy in STRATEGIES)
-    max_outside = max(row.outside for row in rows)
+    max_outside = max(row.outside - row.autocast for row in rows)
     estimate = _estimate(size, recipe, cluster, wrap, max_outside) if axes.plain else None
     unsplit_table = StageTable(Share(size, 0), recipe, cluster, batch, Topology({}), wrap, outside)
     fits_on_one = size.parameters * recipe.total + unsplit_table.beside <= room

@@ -7,7 +7,7 @@ import pytest
 from diag.errors import DiagError
 from diag.planning.cluster import Cluster, check_world, cluster_of, topology_of
 from diag.planning.memory import STRATEGIES, Checkpointing, activations, fewest, need, traffic, unit_of
-from diag.planning.plan import Batch, plan
+from diag.planning.plan import Batch, plan, plan_for
 from diag.planning.policy import PLANNING
 from diag.planning.shape import PRESETS, PUBLISHED, RECIPES, Shape, Size, size_of
 
@@ -156,6 +156,22 @@ def test_the_estimate_is_the_fewest(gpus: int) -> None:
     assert found.estimate is not None
     assert sharded.fits == (gpus >= found.estimate)
     assert sharded.fits == (sharded.peak <= found.cluster.memory * PLANNING.usable_memory_share)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_the_table_counts_autocast_as_the_simulated_step_does(checkpointing: str) -> None:
+    """DDP with fp32 parameters computes by autocast, fully_shard gathers in bf16; the peak is the loss's backward."""
+    made = plan_for("gpt2", 8, "H100", recipe="fsdp-mixed", batch_size=8, seq_len=1024, checkpointing=checkpointing)
+    ddp, sharded = (next(row for row in made.rows if row.need.strategy.name == name) for name in ("DDP", "ZeRO-3"))
+    assert made.chosen == ddp.need.strategy
+    assert made.likely is not None
+    assert made.likely.bytes == pytest.approx(ddp.peak, rel=0.001)
+    assert made.likely.bytes <= ddp.peak
+    assert ddp.outside - sharded.outside == ddp.autocast > 0
+    assert made.outside == sharded.outside
+    own = plan_for("gpt2", 8, "H100", recipe="mixed", batch_size=8, seq_len=1024, checkpointing=checkpointing)
+    given = plan_for("gpt2", 8, "H100", recipe="fsdp-mixed", outside_gb=3)
+    assert not any(row.autocast for row in (*own.rows, *given.rows))
 
 
 def test_recipes_of_published_tables_are_told_apart() -> None:
