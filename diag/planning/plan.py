@@ -61,8 +61,8 @@ class Batch(Struct, frozen=True):
 class Row(Struct, frozen=True):
     """A strategy on this cluster. ``peak``: bytes of states, of temporary buffers, and of ``outside``: the activations,
     or the given bytes of everything outside the states; ``autocast``: the part of it that only this strategy has, where
-    it computes by autocast. ``stage``: the pipeline stage that needs most; ``axes``:
-    traffic of the other axes; ``expected``: the time of a step, None if it is not known."""
+    it computes by autocast. ``stage``: the pipeline stage that needs most; ``axes``: traffic of the other axes;
+    ``expected``: the time of a step, None if it is not known."""
 
     need: Need
     outside: int
@@ -297,7 +297,7 @@ def plan(
     max_outside = max(row.outside - row.autocast for row in rows)
     estimate = _estimate(size, recipe, cluster, wrap, max_outside) if axes.plain else None
     unsplit_table = StageTable(Share(size, 0), recipe, cluster, batch, Topology({}), wrap, outside)
-    fits_on_one = size.parameters * recipe.total + unsplit_table.beside <= room
+    fits_on_one = size.parameters * recipe.total + unsplit_table.beside + unsplit_table.autocast <= room
     chosen, reasons = choice(rows, cluster, axes, alone=fits_on_one, estimate=estimate)
     if chosen is None and axes.plain and size.shape is not None:
         reasons += _other_axes(size, recipe, cluster, batch, wrap, outside)
