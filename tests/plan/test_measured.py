@@ -114,14 +114,21 @@ def test_what_is_not_modelled_is_said(given: Manifest | None, reason: str) -> No
     assert reason in found
 
 
-# (strategy, ranks, bytes by torch's allocator): the preset 124m in bf16, 8 x 1,024 tokens, on an H200 with torch 2.11.
-H200_PEAKS = [("ddp", 2, 10_897_800_704), ("fsdp2", 2, 8_695_939_584), ("fsdp2", 1, 9_437_666_304)]
+# (strategy, ranks, sequences of 1,024 tokens, bytes by torch's allocator): the preset 124m in bf16, on an H200 with
+# torch 2.11.
+H200_PEAKS = [
+    ("ddp", 2, 8, 10_897_800_704),
+    ("fsdp2", 2, 8, 8_695_939_584),
+    ("fsdp2", 1, 8, 9_437_725_696),
+    ("ddp", 1, 1, 3_388_051_968),
+    ("ddp", 1, 122, 132_930_871_296),
+]
 
 
-@pytest.mark.parametrize(("strategy", "ranks", "peak"), H200_PEAKS)
-def test_peaks_of_a_gpu(strategy: str, ranks: int, peak: int) -> None:
+@pytest.mark.parametrize(("strategy", "ranks", "sequences", "peak"), H200_PEAKS)
+def test_peaks_of_a_gpu(strategy: str, ranks: int, sequences: int, peak: int) -> None:
     """What is left is the allocator's rounding: it counts blocks, and cuts off what is left of one above 1 MiB."""
-    own = TrainerOptions(preset="124m", strategy=strategy, precision="bf16")
+    own = TrainerOptions(preset="124m", strategy=strategy, precision="bf16", batch_size=sequences)
     given = Manifest(
         "r", 0, world_size=ranks, strategy=strategy, mesh={"dp": ranks}, device="NVIDIA H200",
         model=asdict(own.shape()) | {"preset": "124m"}, trainer=asdict(own), versions={"cuda": "13.0"},
@@ -129,7 +136,7 @@ def test_peaks_of_a_gpu(strategy: str, ranks: int, peak: int) -> None:
     step = step_of_run(given, on_device=True)
     assert isinstance(step, Step)
     assert step.types.autocast == (strategy == "ddp")
-    assert -0.005 < step_peak(step).bytes / peak - 1 < 0
+    assert -0.008 < step_peak(step).bytes / peak - 1 < 0
     older = step_of_run(replace(given, device="NVIDIA A100-SXM4-80GB"), on_device=True)
     assert isinstance(older, Step)
     assert (step.kernels.workspaces, older.kernels.workspaces) == (2 * (32 << 20), 2 * 8_519_680)
