@@ -18,9 +18,10 @@ from diag.hang.api import Investigation, investigate, places_of
 from diag.model.memory import Category as Use
 from diag.show import svg
 from diag.show.breakdowns import allocation_table, collective_table
-from diag.show.memory import curve_sentence, peak_sentence, who
+from diag.show.memory import curve_sentence
 from diag.show.parts import PART_OF, Part
 from diag.show.policy import PAGE
+from diag.show.snapshots import peak_sentence, who
 from diag.show.triage import stack_tree
 from diag.tables.memory_history import History
 from diag.tables.zoom import Category

@@ -19,10 +19,11 @@ from diag.app.theme import Theme, theme_of
 from diag.app.views.common import component, draw, in_view, nothing, show_metrics, show_table
 from diag.collectors.records import Manifest
 from diag.show.breakdowns import allocation_table, larger_there, lower_peak_table, made_room_table
-from diag.show.memory import (
+from diag.show.memory import curve_sentence
+from diag.show.page import Metric
+from diag.show.snapshots import (
     REQUESTED,
     comparison_sentence,
-    curve_sentence,
     failed_sentence,
     missing_in,
     name_of,
@@ -31,7 +32,6 @@ from diag.show.memory import (
     state_sentence,
     who,
 )
-from diag.show.page import Metric
 from diag.tables.memory_curves import MemoryCurve, Share, fullest
 from diag.tables.snapshots import OutOfMemory, SnapshotAccount, SnapshotTable
 from diag.tables.would_fit import Lower, lower_peaks, would_fit

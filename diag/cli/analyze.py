@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
@@ -27,8 +27,9 @@ from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from diag.api import Jobs, Reading, Result
-    from diag.crosscheck.model import CrossCheck
 
 
 class Tool(StrEnum):
@@ -47,45 +48,24 @@ class TableName(StrEnum):
     PATH = "path"
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """The requests to another tool. Its modules are loaded only if there are any."""
+class Asked(Protocol):
+    """What is shown of another tool."""
 
-    cross_check: bool
-    requests: Sequence[Callable[[Result], Any]]
+    def to_dict(self, result: Result) -> dict[str, Any]: ...
 
-    @classmethod
-    def of(cls, tool: Tool | None, analyses: Sequence[str]) -> _Asked:
-        if tool is None and not analyses:
-            return cls(False, ())
-        from diag.crosscheck.analyses import hta_version, parse_request
+    def print(self, result: Result) -> None: ...
 
-        requests = [parse_request(text) for text in analyses]
-        hta_version()  # before minutes of analysis
-        return cls(tool is not None, requests)
 
-    def to_dict(self, result: Result) -> dict[str, Any]:
-        if not self.cross_check and not self.requests:
-            return {}
-        from diag.show.crosscheck import to_dict
+# What few runs or requests need, each in a module that is loaded by its name.
+_OTHER_TOOLS = {Tool.HTA: "diag.cli.other_tools"}
+_SNAPSHOTS = "diag.cli.snapshots"
 
-        return to_dict(self._checked(result), [request(result) for request in self.requests])
 
-    def print(self, result: Result) -> None:
-        if not self.cross_check and not self.requests:
-            return
-        from diag.show.crosscheck import print_cross_check, print_offered
-
-        checked = self._checked(result)
-        if checked is not None:
-            print_cross_check(checked)
-        for request in self.requests:
-            print_offered(request(result))
-
-    def _checked(self, result: Result) -> CrossCheck | None:
-        from diag.crosscheck.analyses import cross_check
-
-        return cross_check(result) if self.cross_check else None
+def _asked_of_others(tool: Tool | None, analyses: Sequence[str]) -> Asked | None:
+    if tool is None and not analyses:
+        return None
+    asked: Asked = import_module(_OTHER_TOOLS[tool or Tool.HTA]).Asked.of(tool is not None, analyses)
+    return asked
 
 
 def analyze(
@@ -172,7 +152,7 @@ def analyze(
         raise DiagError("--summary reads one run directory", exit_code=ExitCode.USAGE)
     if steps_asked(steps, since) is not None and summary:
         raise DiagError("--summary reads the newest steps", hint="leave it out", exit_code=ExitCode.USAGE)
-    asked = _Asked.of(cross_check, hta or [])
+    asked = _asked_of_others(cross_check, hta or [])
     with reading_progress() as progress:
         reading = Reading(
             jobs=jobs,
@@ -196,7 +176,8 @@ def analyze(
     fields = None
     if as_json:
         fields = fields_of(result)
-        put(to_json(result, tables=True, added=asked.to_dict(result), fields=fields) + "\n")
+        added = asked.to_dict(result) if asked is not None else {}
+        put(to_json(result, tables=True, added=added, fields=fields) + "\n")
     else:
         asked_for = {Part.EVIDENCE: evidence, Part.CHECKED: checked, Part.TABLES: tables}
         parts = [part for part in Part if verbose or asked_for[part]]
@@ -206,7 +187,8 @@ def analyze(
 
             for name in table:
                 print_breakdown(result, name.value)
-        asked.print(result)
+        if asked is not None:
+            asked.print(result)
     if result.tables.only is None:  # verdict.json is about the whole run
         save(result, fields)
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK)
@@ -218,18 +200,7 @@ def _print_snapshots(paths: list[str], as_json: bool) -> bool:
 
     if not snapshots_alone(paths):
         return False
-    import json
-
-    from diag.api import open_memory_snapshots
-    from diag.show.memory import print_snapshots, snapshots_to_dict
-
-    table = open_memory_snapshots(*paths)
-    if as_json:
-        put(json.dumps(snapshots_to_dict(table), indent=1) + "\n")
-    else:
-        print_snapshots(table)
-    if table.gaps:
-        raise typer.Exit(ExitCode.DATA_INCOMPLETE)
+    import_module(_SNAPSHOTS).print_snapshots(paths, as_json)
     return True
 
 

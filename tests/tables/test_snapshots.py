@@ -12,7 +12,7 @@ import pytest
 
 from diag.api import open_memory_snapshots
 from diag.errors import DiagError
-from diag.show.memory import comparison_sentence, failed_sentence, oom_sentence, peak_sentence, state_sentence
+from diag.show.snapshots import comparison_sentence, failed_sentence, oom_sentence, peak_sentence, state_sentence
 from diag.tables.memory_curves import Share
 from diag.tables.snapshots import WITHOUT_STACK, SnapshotAccount
 from diag.traces.memory_snapshots import read_snapshot
