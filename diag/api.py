@@ -751,7 +751,7 @@ def _notes_on_ends(tables: Tables) -> list[str]:
     }
     cut = [rank for rank, beat in beats.items() if not (beat.done or beat.failed_in)]
     late_s = interval_s(RunLayout(tables.root))
-    last = f"{late_s:,.0f} seconds, the interval of their packers," if late_s else "seconds"
+    last = f"{late_s:,g} seconds, the interval of their packers," if late_s else "seconds"
     return [f"{rank_ranges(cut)} recorded no end so far: steps of the last {last} may be missing"] if cut else []
 
 

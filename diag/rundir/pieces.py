@@ -102,8 +102,10 @@ def apart(left: Piece, right: Piece) -> str:
     same_job = bool(left.jobs & right.jobs)
     if twice and (not same_job or len(twice) == min(len(left.ranks), len(right.ranks))):
         return f"both hold {rank_ranges(sorted(twice))}, recorded by different processes: a restart or {_ANOTHER_JOB}"
-    if not left.ranks or not right.ranks:
-        return "holds no rank"
+    if not left.ranks or not right.ranks:  # a node that was lost before anything of its ranks was stored
+        lacks_ranks = len(left.ranks) + len(right.ranks) < max([0, *left.worlds, *right.worlds])
+        same_size = bool(left.worlds & right.worlds)
+        return "" if lacks_ranks and (same_job or same_size) else "holds no rank"
     if not same_job and not (left.worlds and right.worlds):
         return "nothing says that they are of one job: no rank.json can be read"
     return ""

@@ -25,6 +25,7 @@ from diag.collectors.packing import MODULE, PACK_VARIABLE, Packing
 from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError
+from diag.rundir.lines import interval_s
 from diag.rundir.local import copies_folder, local_path
 from diag.store.packer import ENDS
 from diag.watch.packing import held_back
@@ -190,7 +191,10 @@ def check(tmp_path: Path, run: Path) -> None:
         if rank in result.attribution.ranks:
             assert (shown(str(RunLayout(run).rank(rank).steps)) in incomplete) == (known > len(steps)), rank
         if beat is not None and len(steps) < len(steps_in(tmp_path, rank)) - 1:
-            assert incomplete or any("steps of the last seconds may be missing" in n for n in result.coverage.notes)
+            last = (
+                f"{INTERVAL_S:g} seconds, the interval of their packers," if interval_s(RunLayout(run)) else "seconds"
+            )
+            assert incomplete or any(f"steps of the last {last} may be missing" in n for n in result.coverage.notes)
 
 
 def test_different_numbers_of_steps_are_printed_and_end_with_4(tmp_path: Path) -> None:

@@ -55,6 +55,22 @@ def test_ranks_of_no_piece_are_said(tmp_path: Path) -> None:
     assert "no data from ranks 1-2: in no piece of the run" in reasons(result)
 
 
+@pytest.mark.parametrize("job", ["", "one"])
+def test_a_node_that_was_lost_before_its_ranks_wrote_anything_is_a_gap(job: str, tmp_path: Path) -> None:
+    whole = recorded(tmp_path / "whole", job=job)
+    pieces = split(whole, tmp_path / "pieces", [(0, 1), ()])
+    shutil.copy(whole.manifest, pieces[1].manifest)
+    result = open_run(*roots(pieces))
+    assert result.attribution.ranks == (0, 1)
+    assert "no data from ranks 2-3: in no piece of the run" in reasons(result)
+
+
+def test_a_folder_without_ranks_is_no_piece_of_a_run_that_has_all_of_its_ranks(tmp_path: Path) -> None:
+    whole = recorded(tmp_path / "whole")
+    empty = split(whole, tmp_path / "pieces", [()])[0]
+    assert (str(whole.root),) in [job.paths for job in find_jobs([whole.root, empty.root]).jobs]
+
+
 def test_what_is_wrong_with_a_piece_is_said_of_its_own_file(tmp_path: Path) -> None:
     pieces = split(recorded(tmp_path / "whole"), tmp_path / "pieces", [(0, 1), (2, 3)])
     damaged = pieces[1].rank(3).steps
