@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -35,9 +36,10 @@ from diag.rundir.asked import steps_asked
 from diag.rundir.beside import Beside
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.kept import with_kept
-from diag.rundir.lines import read_manifest
+from diag.rundir.lines import read_heartbeat, read_manifest
 from diag.rundir.local import local_path, local_paths
-from diag.rundir.policy import RUN_READING
+from diag.rundir.numbers import numbers_of_many
+from diag.rundir.policy import RUN_READING, SILENCE
 from diag.rundir.run import must_exist, open_paths
 from diag.rundir.summaries import Summaries, has_summaries, read_span, read_summaries, read_sums
 from diag.rundir.tables import Only, RankTables, Tables, axes_of, of_steps, restricted
@@ -128,8 +130,18 @@ def open_steps(path: Path | str, only: Only) -> SummaryResult:
 def of_summaries(summaries: Summaries, only: Only | None = None) -> SummaryResult:
     """The verdict over the ranks of these summaries. DiagError if fewer than two have the same steps. ``only``: why
     they are not the newest."""
+    files = {rank: RunLayout(summaries.root).rank(rank) for rank in summaries.ranks}
+    numbers, gaps = numbers_of_many(files)
+    beats = {rank: read_heartbeat(of)[0] for rank, of in islice(files.items(), SILENCE.ranks_looked_at)}
+    summaries = replace(summaries, gaps=(*summaries.gaps, *gaps))
     ranks = {
-        rank: RankTables(rank, identity, memory=summaries.memory.get(rank, ()))
+        rank: RankTables(
+            rank,
+            identity,
+            memory=summaries.memory.get(rank, ()),
+            heartbeat=beats.get(rank),
+            numbers=tuple(one for one in numbers.get(rank, ()) if only is None or only.first <= one.step <= only.last),
+        )
         for rank, identity in zip(summaries.ranks, summaries.identities, strict=True)
     }
     tables = Tables(summaries.root, summaries.manifest, summaries.world_size, ranks, summaries.gaps, only=only)

@@ -207,7 +207,7 @@ def ask(
 # -- runs recorded as summaries ----------------------------------------------------------------------------------------
 
 _NOT_IN_SUMMARIES = "the ranks' summaries do not contain it; a profiler window does (`diag trace`)"
-_IN_SUMMARIES = (Column.PHASES, Column.DEVICE, Column.MEMORY)
+_IN_SUMMARIES = (Column.PHASES, Column.DEVICE, Column.MEMORY, Column.NUMBERS)
 # What a source of less than the records lacks.
 LACKS_IN_SUMMARIES: Mapping[Column, str] = {
     column: _NOT_IN_SUMMARIES for column in Column if column not in _IN_SUMMARIES

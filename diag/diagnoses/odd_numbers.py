@@ -25,14 +25,17 @@ def find(subject: Subject) -> list[Finding]:
     odd, jump = first_odd(numbers, finite=False), first_odd(numbers, finite=True)
     findings = []
     if odd is not None:
-        findings.append(_finding(NOT_FINITE, odd, Severity.CRITICAL, ODD_NUMBERS.not_finite, _AFTER_NAN))
+        findings.append(_finding(subject, NOT_FINITE, odd, Severity.CRITICAL, ODD_NUMBERS.not_finite, _AFTER_NAN))
     if jump is not None and (odd is None or jump.step < odd.step):
-        findings.append(_finding(JUMP, jump, Severity.WARN, ODD_NUMBERS.jump, _AFTER_JUMP))
+        findings.append(_finding(subject, JUMP, jump, Severity.WARN, ODD_NUMBERS.jump, _AFTER_JUMP))
     return findings
 
 
-def _finding(name: str, odd: OddNumber, severity: Severity, confidence: float, action: str) -> Finding:
-    rows = Query("steps", {"step": [odd.step]} | ({"rank": list(odd.ranks)} if odd.ranks else {}))
+def _finding(
+    subject: Subject, name: str, odd: OddNumber, severity: Severity, confidence: float, action: str
+) -> Finding:
+    where = {"step": [odd.step]} | ({"rank": list(odd.ranks)} if odd.ranks else {})
+    rows = None if subject.lacks.get(Column.STEPS) else Query("steps", where)
     return Finding(
         id=name,
         title=odd.words,
@@ -44,21 +47,11 @@ def _finding(name: str, odd: OddNumber, severity: Severity, confidence: float, a
     )
 
 
-def cannot_look(subject: Subject) -> str:
-    beats = [tables.heartbeat for tables in subject.tables.ranks.values()]
-    if any(beat is not None and beat.numbers for beat in beats):
-        return ""
-    if any(tables.numbers for tables in subject.tables.ranks.values()):
-        return ""
-    return "no loss and no gradient norm was on the host: reading one would wait for the device"
-
-
 DIAGNOSIS = Diagnosis(
     NOT_FINITE,
     "loss or gradient norm that is not finite, or jumps",
     find,
-    cannot_look,
-    reads=(Column.STEPS,),
+    reads=(Column.NUMBERS,),
     needs="losses or gradient norms on the host: a training on CPUs, Hugging Face's Trainer, which reports them, or a "
     "training that prints them, or ends with an exception that says so.",
     means={

@@ -40,6 +40,7 @@ class Column(StrEnum):
     SCHEDULING = "scheduling"  # CPU time of the ranks' threads
     SAMPLES = "samples"  # readings of devices
     MEMORY = "memory"  # peaks of the ranks' allocators
+    NUMBERS = "numbers"  # losses and gradient norms that were on the host
     DEVICE = "device"  # a device whose work was recorded
 
 
@@ -382,6 +383,10 @@ def ranks_not_comparable(subject: Subject) -> str:
 
 def _lacking(subject: Subject, column: Column) -> str:
     """Why this run lacks a column that its source could have; "" where it has it, or diagnoses ask for more of it."""
+    if column == Column.NUMBERS:
+        ranks = subject.tables.ranks.values()
+        seen = any(of.numbers or (of.heartbeat is not None and of.heartbeat.numbers) for of in ranks)
+        return "" if seen else "no loss and no gradient norm was on the host: reading one would wait for the device"
     if column != Column.DEVICE or subject.shares.on_device:
         return ""
     return "the device's work was not recorded" if subject.tables.device_unread else "the run is on a CPU"

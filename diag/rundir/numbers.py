@@ -8,7 +8,7 @@ from itertools import islice
 
 from msgspec import Struct
 
-from diag.collectors.layout import RankLayout
+from diag.collectors.layout import RankLayout, is_regular
 from diag.collectors.numbers import GRADIENT, LOSS, REPORTED_LOSS, REPORTED_NORM
 from diag.collectors.records import NumberRecord
 from diag.model import Gap
@@ -96,3 +96,16 @@ def numbers_of(ranks: Mapping[int, RankLayout]) -> dict[int, Sequence[NumberReco
         rank: first[rank] if rank in first else read_lines(files.numbers, NumberRecord, files.run)[0]
         for rank, files in some
     }
+
+
+def numbers_of_many(ranks: Mapping[int, RankLayout]) -> tuple[dict[int, tuple[NumberRecord, ...]], list[Gap]]:
+    """What the ranks of a large job recorded, of those that did; of the first few ranks also what their output says, as
+    a reduction gives it to all."""
+    first = dict(islice(ranks.items(), SILENCE.ranks_looked_at))
+    read = {rank: read_numbers(files, RUN_READING.tail_bytes) for rank, files in first.items()}
+    for rank, files in ranks.items():
+        if rank not in first and is_regular(files.numbers):
+            read[rank] = read_lines(files.numbers, NumberRecord, files.run)
+    return {rank: tuple(records) for rank, (records, _) in read.items()}, [
+        gap for _, gaps in read.values() for gap in gaps
+    ]

@@ -12,13 +12,16 @@ from msgspec.structs import replace
 from diag.api import open_run
 from diag.collectors.files import encode
 from diag.collectors.layout import RunLayout
+from diag.collectors.numbers import LOSS
 from diag.collectors.records import (
     BACKWARD,
     DATA,
     FORWARD,
     DeviceRecord,
+    Heartbeat,
     MachineRecord,
     MemoryRecord,
+    NumberRecord,
     StepRecord,
 )
 from diag.diagnoses import worth_reading
@@ -145,6 +148,37 @@ def test_memory_of_every_rank_is_known_from_summaries(
         assert [(each.id, each.ranks) for each in found] == ([(cause, (2,))] if cause else [])
     columns = ("rank", "reserved", "capacity", "retries")
     assert short.memory.select(columns).rows() == full.memory.select(columns).rows()
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_loss_that_is_not_finite_is_found_among_many_ranks(tmp_path: Path) -> None:
+    layout = write_summaries(Job(MANY), tmp_path)
+    odd = {333: (NumberRecord(40, LOSS, "nan", 0.3),), 5: (NumberRecord(41, LOSS, "nan", 0.3),)}
+    for rank, records in odd.items():
+        layout.rank(rank).numbers.write_bytes(b"".join(encode(record) for record in records))
+    result = open_summaries(layout.root)
+    found = finding(result, "not-finite")
+    assert (found.ranks, found.evidence[0].value) == ((333,), 40)
+    assert "not-finite" not in {item.diagnosis for item in result.examination.not_looked}
+
+
+@pytest.mark.parametrize("looked_at", [0, 100])
+def test_losses_of_many_ranks_are_healthy_only_if_they_were_looked_at(looked_at: int, tmp_path: Path) -> None:
+    layout = write_summaries(Job(MANY), tmp_path)
+    for rank in range(MANY):
+        layout.rank(rank).heartbeat.write_bytes(encode(Heartbeat(0, 1, 99, "forward", numbers=looked_at)))
+    result = open_summaries(layout.root)
+    assert ("not-finite" in {item.diagnosis for item in result.examination.not_looked}) == (looked_at == 0)
+    assert not [found for found in result.examination.findings if found.id == "not-finite"]
+
+
+def test_a_damaged_file_of_losses_is_a_gap(tmp_path: Path) -> None:
+    layout = write_summaries(Job(MANY), tmp_path)
+    layout.rank(600).numbers.write_text("{\n")
+    result = open_summaries(layout.root)
+    assert any("numbers.jsonl" in gap.path for gap in result.coverage.skipped)
 
 
 # -- hosts -------------------------------------------------------------------------------------------------------------

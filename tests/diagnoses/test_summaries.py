@@ -92,8 +92,9 @@ def test_every_diagnosis_is_asked_unless_it_reads_what_summaries_lack(tmp_path: 
     not_looked = {item.diagnosis: item.reason for item in result.examination.not_looked}
     lacks = {*LACKS_IN_SUMMARIES, Column.DEVICE}  # this run is on a CPU
     lacking = {d.id for d in DIAGNOSES if lacks & set(d.reads)}
-    assert not_looked.keys() == {*lacking, "memory-pressure"}
+    assert not_looked.keys() == {*lacking, "memory-pressure", "not-finite"}
     assert not_looked["memory-pressure"] == "no device memory was recorded"
+    assert not_looked["not-finite"].startswith("no loss and no gradient norm was on the host")
     assert {"slow-data", "exposed-communication", "checkpoint-stall", "straggler"}.isdisjoint(lacking)
 
 
