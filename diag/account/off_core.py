@@ -61,8 +61,8 @@ def by_cpu_time(steps: Sequence[RankStep], blocked: Mapping[int, Mapping[str, in
         np.insert(every.detail, at + 1, every.detail[at]),
     )
     relabelled = Pieces(cut, pieces.edges + np.concatenate(([0], np.cumsum(added))))
-    marked = np.add.reduce(known.reshape(len(steps), -1), axis=1, dtype=np.int64) > 0
-    rows = zip(steps, relabelled, marked.tolist(), strict=True)
+    of_step_known: list[bool] = np.any(known.reshape(len(steps), -1), axis=1).tolist()
+    rows = zip(steps, relabelled, of_step_known, strict=True)
     return [
         replace(step, segments=segments, outside_operators_ns=outside) if is_known else replace(step, segments=segments)
         for (step, segments, is_known), outside in zip(rows, _by_detail(outside_ns), strict=True)
