@@ -248,9 +248,9 @@ def _all_gone(run: Rundir, ranks: list[int]) -> Clue:
 
 def _left_early(run: Rundir) -> list[Clue]:
     """A clue for ranks that ended their training without an error while all others failed because they lost a peer."""
-    done = [rank for rank, record in sorted(run.ranks.items()) if _without_error(run, record)]
-    others = [rank for rank in sorted(run.ranks) if rank not in done]
-    if not done or not others or not all(_is_failed_victim(run, run.ranks[rank]) for rank in others):
+    left = who_left((Ended(rank, of_others=_lost_others(run, run.ranks[rank])) for rank in sorted(run.ranks)), 0)
+    done, others = left.first, left.victims
+    if not done or not others or not all(_without_error(run, run.ranks[rank]) for rank in done):
         return []
     # If the launcher ended all others, or a rank without a record may have been first, nothing shows why.
     if not any(lost_a_peer(run.ranks[rank]) for rank in others) or len(run.ranks) < (run.world_size or 0):
@@ -267,9 +267,13 @@ def _left_early(run: Rundir) -> list[Clue]:
             tuple(_evidence_of_beat(run.ranks[rank]) for rank in (*done[: ENDED.most_ends_shown], others[0])),
             ENDED.left_early,
             note,
-            tuple(others),
+            others,
         )
     ]
+
+
+def _lost_others(run: Rundir, record: Rank) -> bool:
+    return not _without_error(run, record) and _is_failed_victim(run, record)
 
 
 def _without_error(run: Rundir, record: Rank) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from diag.ended.model import Clue
 from diag.events.behind import Waits, uneven_counters, waits_of
 from diag.events.differs import who_differs
+from diag.events.left import Ended, who_left
 from diag.events.rows import Call, Did, Event, GroupRank, JobRank, M
 from diag.events.said import Report, who_said_so
 from diag.hang.classes.base import Hit
@@ -333,12 +334,12 @@ def _raised_by_all_others(job: JobLogs) -> list[Clue]:
     silent = absent_of(world, raised)
     if not silent or len(silent) > len(raised) or not all(_read(job, rank) for rank in silent):
         return []
-    lines = list(raised.values())
-    name = spaced(listing(silent))
+    left = who_left((Ended(rank, of_others=rank in raised) for rank in (*silent, *sorted(raised))), 0)
+    name = spaced(listing(left.first))
     note = f"{len(raised)} of {world} ranks lost a peer or timed out waiting for one; {name} reported nothing."
-    culprits = distinct([job.of_rank(rank) for rank in silent])
-    evidence = tuple(line.evidence for line in lines[:4])
-    return [Clue("missing_rank", culprits, evidence, HANG_RULES.absent_logs_missing, note, tuple(sorted(raised)))]
+    culprits = distinct([job.of_rank(rank) for rank in left.first])
+    evidence = tuple(line.evidence for line in list(raised.values())[:4])
+    return [Clue("missing_rank", culprits, evidence, HANG_RULES.absent_logs_missing, note, left.victims)]
 
 
 def _read(job: JobLogs, rank: int) -> bool:
