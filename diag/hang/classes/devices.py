@@ -334,6 +334,8 @@ _DEVICES = (
                     "CUDA driver initialization failed",
                     "GPUs are available",
                     "nvidia-container-cli: ",
+                    "communicate with the NVIDIA driver",
+                    "CUDA unknown error - ",
                     "could not select device driver",
                     "Failed to CUDA host alloc",
                     "invalid device ordinal",
@@ -350,6 +352,8 @@ _DEVICES = (
                 r"Found no NVIDIA driver on your system|CUDA driver version is insufficient for CUDA runtime version|"
                 r"no CUDA-capable device is detected|No (?:CUDA|HIP) GPUs are available|"
                 r"nvidia-container-cli: (?:initialization error|device error|mount error|ldcache error)[^\n]{0,120}|"
+                r"couldn't communicate with the NVIDIA driver|CUDA unknown error - this may be due to an "
+                r"incorrectly set up environment|"
                 r"could not select device driver \S* ?with capabilities: \[\[[^\n]{0,20}?gpu|"
                 r"CUDA driver initialization failed|Failed to CUDA host alloc|"
                 r"system not yet initialized|cudaErrorSystemNotReady|CUDA_ERROR_SYSTEM_NOT_READY|"
@@ -491,6 +495,14 @@ _DEVICES = (
                 r"mlx5_core (?P<bus>[0-9a-fA-F:]{7,}\.[0-7]) (?P<hca>[\w.-]+): Link down",
                 "kernel log of mlx5, Linux 4+; drivers/net/ethernet/mellanox/mlx5/core/en_main.c",
                 "The kernel saw {hca} lose its link.",
+            ),
+            "ethernet-link-down": LogPattern(
+                ("Link is Down", "Link is down"),
+                r"\b(?:bnxt_en|i40e|ice|ixgbe|igb|e1000e|mlx4_en|be2net|qede|ena|tg3)\b[^\n]{0,60}? "
+                r"(?P<hca>[\w.-]+): (?:NIC )?Link is [Dd]own",
+                "kernel logs, Linux 3+; drivers/net/ethernet/broadcom/bnxt/bnxt.c, intel/i40e/i40e_main.c and others",
+                "The kernel saw {hca} lose its link.",
+                support=NAMES_AN_EFFECT,
             ),
             "non-fatal-port-error": LogPattern(
                 ("Got non-fatal async event", "Got async error event"),

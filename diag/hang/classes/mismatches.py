@@ -108,6 +108,15 @@ _CALLS = (
                 "HCCL compared the calls of two devices, and they differ[ in {parameter}].",
                 support=NAMES_AN_EFFECT,
             ),
+            "horovod-shape": LogPattern(
+                ("One rank sent a tensor of ", "One rank had type ", "One rank specified "),
+                r"Mismatched (?P<what>[\w ]{1,60}?)(?: \(?\w+\)?)?: One rank (?:sent a tensor of|had type|specified) "
+                r"(?P<one>[^,\n]{1,80}?), but another rank (?:sent a tensor of|had type|specified) "
+                r"(?P<other>[^\n]{1,80}?)\.",
+                "Horovod 0.12+; horovod/common/controller.cc",
+                "Horovod compared the calls of a tensor: {one} against {other}.",
+                support=NAMES_AN_EFFECT,
+            ),
             "gloo-length": LogPattern(
                 ("op.preamble.length <= op.nbytes",),
                 r"op\.preamble\.length <= op\.nbytes\. (?P<remote>\d+) vs (?P<local>\d+)",
@@ -127,6 +136,14 @@ _CALLS = (
         ),
         rule="Same position in the same group, different operation: the ranks in the minority are the culprits.",
         patterns={
+            "horovod-operation": LogPattern(
+                ("Mismatched MPI operations", "Mismatched collective operations"),
+                r"Mismatched (?:MPI|collective) operations: One rank did an? (?P<one>\w+), but another rank did an? "
+                r"(?P<other>\w+)",
+                "Horovod 0.12+; horovod/common/controller.cc",
+                "Horovod compared the calls of a tensor: {one} against {other}.",
+                support=NAMES_AN_EFFECT,
+            ),
             "detail-mismatch": LogPattern(
                 ("Detected mismatch between collectives on ranks",),
                 r"Detected mismatch between collectives on ranks(?:\. Rank (?P<rank>\d+) is running (?:inconsistent )?"
@@ -137,7 +154,7 @@ _CALLS = (
                 + r")?)?",
                 "torch 1.9+, TORCH_DISTRIBUTED_DEBUG=DETAIL; ProcessGroupWrapper.cpp",
                 "Rank {rank} runs {op}, rank {other_rank} runs {other_op}.",
-            )
+            ),
         },
     ),
     FaultClass(

@@ -398,15 +398,22 @@ CLASSES = (
                     "bind failed",
                     "Call to bind failed",
                     "no matching local address",
+                    "error while attempting to bind on address",
+                    " is already in use",
+                    "Tried to launch distributed communication on port",
                 ),
                 r"server socket has failed to (?:bind|listen)(?: on any local network address)?(?:[^\n]*?"
                 r"(?P<address>(?:\[[0-9a-fA-F:.]*\]|(?<![\w.:])[\w.-]{1,255}):\d+)(?= \(errno))?"
                 r"(?:[^\n]*?\bport: (?P<port>\d+))?(?:[^\n]*?errno: \d+ - (?P<reason>[\w ]+))?|"
                 r"(?P<error>Address already in use|Cannot assign requested address|EADDRINUSE)|[Bb]ind failed|Call to "
-                r"bind failed|no matching local address",
-                "all; socket.cpp, misc/socket.cc, gloo/transport/tcp/device.cc",
-                "An address[ {address}][, port {port},] could not be bound[: {error}][: {reason}].",
-                unless=("ras/", "RAS"),
+                r"bind failed|no matching local address|while attempting to bind on address \('(?P<at>[^']{1,80})', "
+                r"(?P<bound>\d+)\)|\b[Pp]ort (?P<taken>\d+) is already in use|"
+                r"Tried to launch distributed communication on port `(?P<asked>\d+)`, but another process",
+                "all; socket.cpp, misc/socket.cc, gloo/transport/tcp/device.cc; asyncio/base_events.py; SGLang, "
+                "srt/utils.py; Accelerate, utils/launch.py",
+                "An address[ {address}][, port {port},][, port {bound},][, port {taken},][, port {asked},] could not "
+                "be bound[: {error}][: {reason}].",
+                unless=("ras/", "RAS", "trying another", "rying port", "instead"),
             )
         },
     ),

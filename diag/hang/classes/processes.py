@@ -64,6 +64,7 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
                 f"terminated with signal {name.upper()}",
                 f"interrupted by signal {number}",
                 f"KILLED BY SIGNAL: {number}",
+                f"Command terminated by signal {number}",
                 f"(signal {number})",
                 f"terminated with code -{number}",
                 f"killed by signal: {words}",
@@ -74,7 +75,8 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
             rf"Signals\.{name.upper()}\b|(?:(?:\[rank: |\b[Rr]ank )(?P<rank>\d+)\b[\]\w ]{{0,60}} with )?"
             rf"(?:return ?code ?=? ?|(?:exit )?code )-{number}\b|[eE]xit ?[cC]ode:? +{128 + number}\b|(?:process "
             rf"(?P<local_rank>\d+) )?terminated with signal {name.upper()}|interrupted by signal {number}\b|KILLED BY "
-            rf"SIGNAL: {number} |EXIT STRING: [\w ]+ \(signal {number}\)|exited with signal {number}\b|(?:Process "
+            rf"SIGNAL: {number} |Command terminated by signal {number}\b|"
+            rf"EXIT STRING: [\w ]+ \(signal {number}\)|exited with signal {number}\b|(?:Process "
             rf"(?P<pid>\d+) )?exits with return code = -{number}\b|\bExitCode (?:-{number}|{128 + number})\b",
             "any; Lib/subprocess.py, deepspeed/launcher/launch.py, torch/multiprocessing/spawn.py, MPICH, Kubernetes",
             says,

@@ -38,6 +38,7 @@ def clues(job: JobLogs) -> list[Clue]:
         *_analyser(job),
         *_same_model(job),
         *_parameters(job),
+        *_horovod(job),
     ]
 
 
@@ -121,6 +122,12 @@ def _parameters(job: JobLogs) -> list[Clue]:
     culprits = [member_culprit(job, number, ranks[number]) for number in odd]
     sure = HANG_EVIDENCE.names_an_effect if clear else HANG_EVIDENCE.suggests
     return [clue_of("mismatch_shape", hits, culprits, hits[0].sentence, confidence=sure)]
+
+
+def _horovod(job: JobLogs) -> list[Clue]:
+    """Horovod's coordinator compares the calls of a tensor, and tells all ranks what differs, and not whose."""
+    found = (("mismatch_op", job.named("horovod-operation")), ("mismatch_shape", job.named("horovod-shape")))
+    return [clue_of(name, hits, [], hits[0].sentence) for name, hits in found if hits]
 
 
 def _detail(job: JobLogs) -> list[Clue]:

@@ -64,6 +64,19 @@ MORE = (
     ("net_connect_timeout", "Additional GRPC error information from remote target leader while calling "
                             "/tensorflow.CoordinationService/RegisterTask:\n"),
     ("gpu_hardware", "Jan  5 10:00:00 n7 kernel: nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 31\n"),
+    ("mismatch_shape", "HorovodInternalError: Mismatched allreduce tensor shapes: One rank sent a tensor of shape [1], "
+                       "but another rank sent a tensor of shape [12].\n"),
+    ("mismatch_shape", "ValueError: Mismatched data types: One rank had type half, but another rank had type int8.\n"),
+    ("mismatch_op", "HorovodInternalError: Mismatched MPI operations: One rank did an allreduce, but another rank did "
+                    "an allgather.\n"),
+    ("net_bind_failed", "ERROR: [Errno 98] error while attempting to bind on address ('::', 80): address in use\n"),
+    ("net_bind_failed", "RuntimeError: Port 29500 is already in use\n"),
+    ("net_bind_failed", "ConnectionError: Tried to launch distributed communication on port `29500`, but another "
+                        "process is utilizing it.\n"),
+    ("ib_link_down", "Jan  5 10:00:00 n7 kernel: bnxt_en 0000:3b:00.0 ens1f0np0: NIC Link is Down\n"),
+    ("ib_link_down", "Jan  5 10:00:00 n7 kernel: i40e 0000:3b:00.0 eth2: NIC Link is Down\n"),
+    ("rank_killed_sigkill", "Command terminated by signal 9\n"),
+    ("cuda_failure", "nvidia-smi has failed because it couldn't communicate with the NVIDIA driver.\n"),
     ("gpu_hardware", "rtDeviceSynchronize execute failed, reason=[hbm Multi-bit ECC error]\n"),
     ("cuda_oom", "EL0004: Failed to allocate memory.\nPossible Cause: Available memory is insufficient.\n"),
     ("cuda_failure", "RuntimeError: No HIP GPUs are available\n"),
@@ -166,6 +179,19 @@ def test_an_exception_says_on_which_rank(tmp_path: Path, message: str, rank: int
 def test_a_pod_that_failed_is_named(tmp_path: Path) -> None:
     answer = of(tmp_path, "pod-0   1/1     Running   0          5m\npod-1   0/1     Error     0          5m\n")
     assert [culprit.host for culprit in answer.culprits] == ["pod-1"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "The port 8888 is already in use, trying another port.",
+        "WARNING: Port 8265 is already in use, using port 8266 instead.",
+        "eth0: NIC Link is Up 25000 Mbps full duplex",
+    ],
+)
+def test_another_port_or_a_link_that_comes_up_stops_nothing(tmp_path: Path, line: str) -> None:
+    answer = of(tmp_path, f"{line}\nstep 1 loss 2.0\nstep 2 loss 1.9\n")
+    assert answer.fault_class in ("healthy", "undetermined")
 
 
 def test_a_command_that_is_not_there_need_not_end_a_job(tmp_path: Path) -> None:
