@@ -28,17 +28,21 @@ SAMPLES = {
 }
 
 
+def compressed(trace: bytes) -> bytes:
+    """A trace without the names of its machine and its file, at gzip's highest level."""
+    content = json.loads(trace)
+    content.pop("traceName", None)
+    content["host_name"] = "sample"
+    return gzip.compress(json.dumps(content, separators=(",", ":")).encode(), 9, mtime=0)
+
+
 def record(name: str, options: list[str]) -> None:
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
     command = [sys.executable, "-m", "diag", "run", *COMMON, *options, "--out", str(folder)]
     subprocess.run(command, check=True)
     for trace in folder.glob("ranks/*/trace-*.json.gz"):
-        content = json.loads(gzip.decompress(trace.read_bytes()))
-        content.pop("traceName", None)
-        content["host_name"] = "sample"
-        text = json.dumps(content, separators=(",", ":"))
-        trace.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+        trace.write_bytes(compressed(gzip.decompress(trace.read_bytes())))
     for identity in folder.glob("ranks/*/rank.json"):
         content = json.loads(identity.read_text())
         identity.write_text(json.dumps({**content, "host": "sample", "boot_id": "sample"}) + "\n")

@@ -12,6 +12,7 @@ from diag.model.query import By, Query
 from diag.model.steps import Evidence, Finding, Severity
 from diag.rundir.tables import Tables
 from diag.tables.memory import rank_peaks
+from diag.words import sentences
 
 from .subject import Column, Diagnosis, Subject, ranks_text
 from .workload import allocator_setting, less_memory, workload
@@ -72,7 +73,7 @@ def find(subject: Subject) -> list[Finding]:
         findings.append(
             _finding(
                 "allocator-retries",
-                f"Allocations were retried on {ranks_text(retried)}: each retry frees the whole cache",
+                sentences.ALLOCATIONS_WERE_RETRIED(ranks=ranks_text(retried)),
                 Severity.CRITICAL,
                 retried,
                 tuple(
@@ -91,7 +92,7 @@ def find(subject: Subject) -> list[Finding]:
         findings.append(
             _finding(
                 "near-out-of-memory",
-                f"Device memory is nearly full on {ranks_text(full)}{_together(held)}",
+                sentences.MEMORY_IS_NEARLY_FULL(ranks=ranks_text(full), together=_together(held)),
                 Severity.WARN,
                 full,
                 tuple(

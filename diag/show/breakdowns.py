@@ -268,10 +268,17 @@ def kernel_notes(table: KernelTable, per: str) -> tuple[str, ...]:
         f"{peak.ridge:.0f} FLOPs per byte."
         if peak is not None and peak.ridge is not None
         else "",
-        "(memory): inferred from the class of kernel, not measured; traces with record_shapes=True contain the shapes."
-        if any(row.bound != Bound.UNKNOWN and row.bound_from != "shapes" for row in table.rows)
-        else "",
+        _inferred(table),
     )
+
+
+def _inferred(table: KernelTable) -> str:
+    """What "(memory)" means. Shapes say nothing of a kernel that is not a matmul, a convolution or attention."""
+    known = {row.bound_from for row in table.rows if row.bound != Bound.UNKNOWN}
+    if not known - {"shapes"}:
+        return ""
+    inferred = "(memory): inferred from the class of kernel, not measured"
+    return f"{inferred}." if "shapes" in known else f"{inferred}; traces with record_shapes=True contain the shapes."
 
 
 def _launched_by(row: KernelStat) -> str | None:

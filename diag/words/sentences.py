@@ -131,6 +131,8 @@ ANOTHER_RANK_IS_LAST = Sentence("another rank is then the last to arrive")
 A_PART_IS_REMOVED = Sentence("the change removes a part of it")
 EVERY_CAUSE_IS_REMOVED = Sentence("every other cause that makes {ranks} late is removed as well")
 OTHER_COSTS_FALL = Sentence("other costs fall as well")
+MEMORY_IS_NEARLY_FULL = Sentence("Device memory is nearly full on {ranks}{together}")
+ALLOCATIONS_WERE_RETRIED = Sentence("Allocations were retried on {ranks}: each retry frees the whole cache")
 MORE_MEMORY = Sentence("{size} more memory for parameters and gradients")
 # ``options``: of the bundled trainer, joined by "or"; ``diag tune`` reads them.
 WITH_OPTIONS = Sentence("{action} Bundled trainer: {options}.")

@@ -83,7 +83,7 @@ def test_wheel_holds_every_module_once_under_diag(built: dict[str, Path]) -> Non
     folder = ROOT / "sample_traces"
     recorded = [folder / "README.md", *folder.glob("*/manifest.json"), *folder.glob("*/ranks/*/*")]
     samples = [f"diag/{path.relative_to(ROOT).as_posix()}" for path in recorded]
-    assert len(samples) > 9 * 6
+    assert len(samples) > 11 * 6
     assert sorted(name for name in names if name.startswith("diag/sample_traces/")) == sorted(samples)
     # What `diag help` shows.
     folders = (ROOT / "docs/guides", ROOT / "docs/concepts")
