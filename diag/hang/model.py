@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,10 +17,13 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+_OF_RECORDER = re.compile(r"diag/collectors/(?!trainer/(?!inject\.py|faults\.py))|\(<diag:")
+
+
 def is_of_recorder(frame: str) -> bool:
     """Whether a frame, ``name (file:line)``, is of the recorder in a training: a user who reads a stack looks for the
-    training's code."""
-    return "diag/collectors/" in frame or "(<diag:" in frame
+    training's code, which the bundled trainer is as well. The faults that it injects are not."""
+    return _OF_RECORDER.search(frame) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,6 +193,11 @@ def _is_inspector(path: str, run: Path | None = None) -> bool:
                 )  # also of a file that ends early
     except (OSError, zlib.error):
         return False
+    return begins_inspector(head)
+
+
+def begins_inspector(head: bytes) -> bool:
+    """Whether this is the beginning of a file of NCCL Inspector or RCCL Inspector."""
     is_json = head.lstrip()[:1] == b"{" and any(mark in head for mark in _MARKS)
     return is_json or _METRIC.search(head) is not None
 

@@ -5,6 +5,8 @@ Host names and paths are replaced by neutral ones. ``--list`` shows the names.
 
 Gloo writes no Flight Recorder dump when it times out, as NCCL's watchdog does. So a thread in each rank writes one when
 the recorder has not changed for two seconds: ranks that are stuck leave a dump, ranks that died leave none.
+
+Those whose name begins with ``h200`` are whole run directories from a GPU, which ``tests.recorded`` copied.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from rich.console import Console
 from diag.hang.api import triage
 from diag.show.triage import print_triage, to_dict
 
+HUNG = Path(__file__).parent / "captured" / "h200-hang-before-collective-2-ranks"
+
 WAITS = """Thread 0x00007f0000000001 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 331 in wait
   File "/opt/diag/collectors/background.py", line 150 in _run
@@ -30,6 +32,13 @@ def written(folder: Path, texts: dict[int, str]) -> str:
         files.mkdir(parents=True)
         (files / "stacks.txt").write_text(text)
     return str(folder)
+
+
+def test_the_bundled_trainer_is_code_of_the_training() -> None:
+    """Rank 0 of this run waits in the trainer: without its frames, it would seem to be in PyTorch's launcher."""
+    merged = to_dict(triage([HUNG]))["merged_stacks"]
+    innermost = {rank: group["frames"][0].partition(" (")[0] for group in merged for rank in group["ranks"]}
+    assert innermost == {0: "clip_spread_gradients", 1: "_engine_run_backward"}
 
 
 def test_ranks_in_the_same_calls_are_one_group_and_outliers_come_first(tmp_path: Path) -> None:

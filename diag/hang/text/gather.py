@@ -15,6 +15,7 @@ from diag.hang.text.keep import OPENERS, KeptLines, Open, OpenBlocks, Part, RawL
 from diag.hang.text.messages import Facts, Hint, ProcessKey
 from diag.hang.text.prefixes import NamedRank, ParsedLine, hosts_in_front, named, read_line
 from diag.hang.text.streams import Gaps, Search, TextBlock, blocks_of
+from diag.rundir.inspector import begins_inspector
 
 from ..wording import EMPTY
 from .messages import WORLD_ANCHORS, event_of
@@ -96,13 +97,16 @@ _NOT_TEXT = bytes(set(range(32)) - set(_TEXT_CONTROLS))
 _TRACE = re.compile(rb'\A\s*[{\[].{0,4000}"(?:traceEvents|schemaVersion|schema_version|pg_config|entries)"', re.DOTALL)
 
 
+MEASURED = "a trace or records of NCCL Inspector"  # what it is read for elsewhere: no gap
+
+
 def no_log(data: bytes) -> str:
     """Why a file is not read, or "". NULs alone are no reason: a crash leaves them in logs."""
     head = data[: HANG_READING.head_bytes]
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "is UTF-16, which is not read: convert it to UTF-8"
-    if _TRACE.match(head):
-        return "a trace"
+    if _TRACE.match(head) or begins_inspector(head):
+        return MEASURED
     text = head.replace(b"\0", b"")
     strange = len(text) - len(text.translate(None, _NOT_TEXT))
     if head.startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"\x7fELF")) or strange > len(text) // 50:
@@ -194,7 +198,7 @@ class Gatherer:
         for block in blocks_of(unwrapped(pieces_of(path, self._gaps, explicit))):
             if not known:
                 if reason := no_log(block.data):
-                    if reason != "a trace":
+                    if reason != MEASURED:
                         self._gaps.say(path, reason)
                     return
                 known = True

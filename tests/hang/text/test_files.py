@@ -17,6 +17,7 @@ from diag.hang.text import read_logs, streams
 
 from .logs import init, nccl, read, write
 
+HUNG = Path(__file__).parents[1] / "captured" / "h200-hang-before-collective-2-ranks"
 LINES = [nccl(rank, init(rank, 4)) for rank in range(4)]
 TEXT = "".join(f"{line}\n" for line in LINES).encode()
 
@@ -100,6 +101,12 @@ def test_traces_and_records_of_a_run_are_no_logs(tmp_path: Path) -> None:
     write(tmp_path, ['{"traceEvents": [{"name": "NCCL WARN"}]}'], "trace.json")
     write(tmp_path, ['{"step": 1, "NCCL WARN": 2}'], "steps.jsonl")
     logs = read_logs([tmp_path])
+    assert (logs.lines, logs.paths, logs.gaps) == ((), (), ())
+
+
+def test_records_of_nccl_inspector_are_no_log() -> None:
+    """Each of hundreds of lines has the words of a line of NCCL's log ("hostname", "nnodes"). From a real GPU."""
+    logs = read_logs([HUNG / "ranks" / "00000" / "inspector"])
     assert (logs.lines, logs.paths, logs.gaps) == ((), (), ())
 
 
