@@ -145,7 +145,10 @@ def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit
             return
         READY.wait()
         if _triaged(state.path):
-            st.caption(plain(f"There is nothing else to show: {error.message}."))
+            from diag.app.views.allocations import show_left
+
+            if not show_left(state.path, state.changed_ns):
+                st.caption(plain(f"There is nothing else to show: {error.message}."))
         else:
             show_error(error, _REFUSED)
         live.until_changed(state.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from diag.app.policy import DASHBOARD
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import component, draw, in_view, nothing, show_metrics, show_table
+from diag.collectors.layout import RunLayout
 from diag.collectors.records import Manifest
+from diag.ended.out_of_memory import Reported, out_of_memory_lines
+from diag.errors import DiagError
 from diag.show.breakdowns import allocation_table, larger_there, lower_peak_table, made_room_table
 from diag.show.memory import curve_sentence
 from diag.show.page import Metric
@@ -212,6 +216,24 @@ def show_alone(root: Path, changed_ns: int) -> None:
         "`diag run --memory-snapshots` records steps and writes snapshots.",
     )
     show_snapshots(table, theme_of(st.context.theme.type), str(root))
+
+
+def show_left(run: Path, changed_ns: int) -> bool:
+    """The snapshots of a run that recorded no whole step, as one that runs out of memory in its first step; whether
+    there are any."""
+    try:
+        table = _opened(str(run), changed_ns)
+    except DiagError:
+        return False
+    # No step says what the device holds; the error of a failed allocation does.
+    layout = RunLayout(run)
+    said: Mapping[int, Reported] = {}
+    with suppress(OSError):
+        said = out_of_memory_lines(layout, layout.ranks()) if layout.is_run() else said
+    capacity = min((own.capacity for own in said.values() if own.capacity), default=None)
+    st.subheader("Memory snapshots", anchor="snapshots")
+    show_snapshots(table, theme_of(st.context.theme.type), str(run), capacity)
+    return True
 
 
 @st.cache_resource(show_spinner="Reading the snapshots…", max_entries=4)

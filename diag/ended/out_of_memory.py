@@ -163,12 +163,14 @@ _ANCHORS = tuple(dict.fromkeys(anchor for message in MESSAGES.values() for ancho
 
 class Reported(NamedTuple):
     """An out-of-memory error of a log: the file, the size that did not fit as the log has it, "" if it has none; and in
-    bytes, None if the message has none, what was free on the device and reserved by PyTorch but unallocated."""
+    bytes, None if the message has none, what was free on the device, what was reserved by PyTorch but unallocated, and
+    the capacity of the device."""
 
     path: Path
     size: str
     free: int | None = None
     unallocated: int | None = None
+    capacity: int | None = None
 
 
 # torch's message, c10/cuda/CUDACachingAllocator.cpp: since 2.1, and before.
@@ -177,6 +179,7 @@ _FREE = (
     re.compile(rf"capacity of {_AMOUNT} of which {_AMOUNT} is free"),
     re.compile(rf"total capacity; .{{0,80}}?; {_AMOUNT} free"),
 )
+_CAPACITY = (re.compile(rf"total capacity of {_AMOUNT}"), re.compile(rf"{_AMOUNT} total capacity"))
 _UNALLOCATED = re.compile(rf"{_AMOUNT} is reserved by PyTorch but unallocated")
 _ALLOCATED, _RESERVED = (
     re.compile(rf"{_AMOUNT} already allocated"),
@@ -199,10 +202,14 @@ def _last_amount(pattern: re.Pattern[str], text: str) -> int | None:
     return bytes_of(" ".join(found[-1])) if found else None
 
 
+def _first_amount(patterns: Iterable[re.Pattern[str]], text: str) -> int | None:
+    found = (_last_amount(pattern, text) for pattern in patterns)
+    return next((amount for amount in found if amount is not None), None)
+
+
 def _free_of(text: str) -> tuple[int | None, int | None]:
     """What was free on the device, and what PyTorch had reserved without giving it out."""
-    found = [_last_amount(pattern, text) for pattern in _FREE]
-    free = next((amount for amount in found if amount is not None), None)
+    free = _first_amount(_FREE, text)
     unallocated = _last_amount(_UNALLOCATED, text)
     allocated, reserved = _last_amount(_ALLOCATED, text), _last_amount(_RESERVED, text)
     if unallocated is None and allocated is not None and reserved is not None:
@@ -233,7 +240,9 @@ def _reported(path: Path, files: RankLayout) -> Reported | None:
     if not any(anchor in text for anchor in _ANCHORS):
         return None
     sizes = [size for line in text.splitlines() for message in MESSAGES.values() for size in message.sizes(line)]
-    return Reported(path, next(filter(None, sizes), ""), *_free_of(text)) if sizes else None
+    if not sizes:
+        return None
+    return Reported(path, next(filter(None, sizes), ""), *_free_of(text), _first_amount(_CAPACITY, text))
 
 
 def look_at_snapshot(layouts: Iterable[RunLayout], ranks: Collection[int | None]) -> str:

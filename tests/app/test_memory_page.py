@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from tests.tables.test_breakdowns import rank_trace, two_ranks
 from tests.tables.test_memory_curve import trained
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
+OUT_OF_MEMORY = Path(__file__).parents[1] / "hang" / "captured" / "h200-out-of-memory"
 MS, GB = 1_000_000, 10**9
 FULL = MemoryRecord(rss=1, allocated=60 * GB, reserved=75 * GB, alloc_retries=2, ooms=0, capacity=80 * GB)
 
@@ -169,6 +171,21 @@ def test_a_folder_of_snapshots_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert test.title[0].value == "Memory"
     assert "hold no steps" in text(test)
     assert metrics(test)["Peak allocated"] == "17.8 MB"
+
+
+def test_a_run_that_ran_out_of_memory_in_its_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step was recorded, so there is nothing to analyse; the snapshot shows what was allocated. From an H200."""
+    run = tmp_path / "run"
+    shutil.copytree(OUT_OF_MEMORY, run, ignore=shutil.ignore_patterns("truth.json"))
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(run)])
+    test = AppTest.from_file(str(SCRIPT), default_timeout=PATIENCE_S).run()
+    assert not test.exception
+    assert "GPU memory is used up: rank 0" in written(test)
+    assert "An allocation of 33.0 GB failed at base.py:289 loss_of" in written(test)
+    assert metrics(test)["Peak allocated"] == "123 GB"
+    assert shares(test)[0]["MB"][0] == pytest.approx(38_365.3, abs=0.1)  # activations of one line of the model
+    assert "Memory outside of PyTorch is not known" not in written(test)  # the error has the capacity
+    assert "nothing else to show" not in written(test)
 
 
 def test_names_in_a_snapshot_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,6 +194,7 @@ def test_a_log_says_what_was_free(tmp_path: Path, message: str) -> None:
     layout.rank(1).log.write_text(f"[rank1]: {message}\n")
     said = out_of_memory_lines(layout, [1])[1]
     assert (said.size, said.free, said.unallocated) == ("2.00 GiB", 3 << 29, 5 << 30)
+    assert said.capacity == pytest.approx(79.15 * (1 << 30), abs=1)
     (failure,) = open_run(layout.root).failed_allocations
     assert failure.fits[0].enough
     assert failure.fits[0].change == "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
