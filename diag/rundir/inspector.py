@@ -40,11 +40,8 @@ from diag.traces.text_stream import exists, is_remote, may_be_trace
 from diag.words.formatting import counted
 
 from .durations import DurationColumns, DurationRecords, Process, with_ranks
+from .inspector_head import begins_inspector
 
-_MARKS: Final = (b'"coll_perf"', b'"p2p_perf"', b'"dump_stats"', b'"inspector_output_format_version"')
-_METRIC: Final = re.compile(
-    rb"^(?:# (?:HELP|TYPE) )?nccl_(?:p2p_)?(?:bus_bandwidth_gbs|\w+_exec_time_microseconds)\b", re.MULTILINE
-)
 _SAMPLE: Final = re.compile(
     r"nccl_(?:collective|p2p)_exec_time_microseconds\{(?P<labels>[^}]*)\}\s+(?P<value>[0-9.eE+-]+)\s*$"
 )
@@ -194,12 +191,6 @@ def _is_inspector(path: str, run: Path | None = None) -> bool:
     except (OSError, zlib.error):
         return False
     return begins_inspector(head)
-
-
-def begins_inspector(head: bytes) -> bool:
-    """Whether this is the beginning of a file of NCCL Inspector or RCCL Inspector."""
-    is_json = head.lstrip()[:1] == b"{" and any(mark in head for mark in _MARKS)
-    return is_json or _METRIC.search(head) is not None
 
 
 def read_inspector(files: Sequence[Path], run: Path | None = None) -> DurationRecords:

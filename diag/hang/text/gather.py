@@ -15,7 +15,7 @@ from diag.hang.text.keep import OPENERS, KeptLines, Open, OpenBlocks, Part, RawL
 from diag.hang.text.messages import Facts, Hint, ProcessKey
 from diag.hang.text.prefixes import NamedRank, ParsedLine, hosts_in_front, named, read_line
 from diag.hang.text.streams import Gaps, Search, TextBlock, blocks_of
-from diag.rundir.inspector import begins_inspector
+from diag.rundir.inspector_head import begins_inspector
 
 from ..wording import EMPTY
 from .messages import WORLD_ANCHORS, event_of
