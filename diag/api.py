@@ -19,6 +19,8 @@ from diag.collectors.layout import OOM, RunLayout
 from diag.diagnoses import Examination, examine, examine_collectives
 from diag.diagnoses.costs import CHARGED, Cost
 from diag.diagnoses.durations import collectives_account, notes_on
+from diag.diagnoses.phases import HostWait, host_wait
+from diag.diagnoses.policy import FINDINGS
 from diag.diagnoses.verdict import agreeing, bottlenecks_of, classes_of, faults_first, judge
 from diag.errors import DiagError, ExitCode
 from diag.model import Gap
@@ -705,7 +707,16 @@ def _notes_on_profiler(attribution: Attribution, tables: Tables) -> list[str]:
     return [
         f"the profiler makes a step longer: {duration(longer.traced_ns)} with it, {duration(longer.untraced_ns)} in "
         f"{counted(longer.others, 'step')} without it; shares, costs and tokens per second are of profiled steps"
+        + _without_profiler(host_wait(attribution, tables))
     ]
+
+
+def _without_profiler(waits: HostWait | None) -> str:
+    """How long the device waits for its host in steps that the profiler does not slow down, as the end of a
+    sentence; "" where it hardly waits, and where a doubt about the profiled steps says it."""
+    if waits is None or waits.inside < FINDINGS.warning_share or waits.of_profiler:
+        return ""
+    return f"; without it, the device waits for its host in about {waits.outside:.0%} of a step"
 
 
 def _outside_of_steps(attribution: Attribution) -> str:

@@ -7,6 +7,7 @@ connected by collectives, the verdict rests on it; elsewhere it is the second op
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -108,20 +109,38 @@ def unlike_the_rest(attribution: Attribution, tables: Tables) -> str:
     return _idle_with_profiler(attribution, tables)
 
 
-def _idle_with_profiler(attribution: Attribution, tables: Tables) -> str:
-    """Whether a device is idle for its host in profiled steps alone: the profiler makes the host slower, and leaves the
-    device's work as it is. "" where it is idle without the profiler as well."""
+class HostWait(NamedTuple):
+    """In what share of a step the devices wait for their hosts: of the profiled steps, and of others at the most."""
+
+    inside: float
+    outside: float
+
+    @property
+    def of_profiler(self) -> bool:
+        """Whether hardly any of it is left without the profiler, so that the profiled steps are doubted."""
+        return self.outside < COMMUNICATION.contradicting_account_share * self.inside
+
+
+def host_wait(attribution: Attribution, tables: Tables) -> HostWait | None:
+    """None without a device, and where the profiler makes a step hardly longer. The profiler makes the host slower, and
+    leaves the device's work as it is: without it, a device is idle for as much less as the step is shorter."""
     longer = profiled(attribution, tables)
-    parts = attribution.counted.parts
     if longer is None or not tables.on_device:
-        return ""
+        return None
+    parts = attribution.counted.parts
     idle_ns = float(parts.column("idle_parts.by_host_ns").sum()) / len(parts.rank)
-    inside = idle_ns / longer.traced_ns
     outside = max(0.0, idle_ns - (longer.traced_ns - longer.untraced_ns)) / longer.untraced_ns
-    if inside < FINDINGS.warning_share or outside >= COMMUNICATION.contradicting_account_share * inside:
+    return HostWait(idle_ns / longer.traced_ns, outside)
+
+
+def _idle_with_profiler(attribution: Attribution, tables: Tables) -> str:
+    """Whether a device is idle for its host in profiled steps alone. "" where it is idle without the profiler as
+    well."""
+    waits, longer = host_wait(attribution, tables), profiled(attribution, tables)
+    if waits is None or longer is None or waits.inside < FINDINGS.warning_share or not waits.of_profiler:
         return ""
     return (
-        f"the device waits for its host in {inside:.0%} of the profiled steps, and in {outside:.0%} of the "
+        f"the device waits for its host in {waits.inside:.0%} of the profiled steps, and in {waits.outside:.0%} of the "
         f"{longer.others:,} others, which the profiler did not make longer"
     )
 
