@@ -451,8 +451,8 @@ CLASSES = (
                 "Name the network that all hosts share: `--mca btl_tcp_if_include` and `--mca oob_tcp_if_include` "
                 "(PRRTE: `--prtemca oob_tcp_if_include`) with its interface or address range (`ip -br a`); a firewall "
                 "has to let all ports through.",
-                "The launcher starts its daemons by ssh: the same MPI has to be in the path there (`ssh HOST which "
-                "prted orted`).",
+                "The launcher starts its daemons by ssh: the same MPI has to be in the path of a shell without a login "
+                "on every host.",
             ),
             _UNRESOLVED: (
                 "`getent hosts` with that name on every host: MASTER_ADDR, --rdzv-endpoint and the hostfile need a "
