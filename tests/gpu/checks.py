@@ -531,7 +531,8 @@ def nccl_hang(checked: Checked) -> Found:
 
 def overlap(checked: Checked) -> Found:
     """Exposed communication of the steps in the profiler window: where the training's stream waited, by CUDA events,
-    against the time in which only NCCL's kernels ran."""
+    against the time in which only NCCL's kernels ran. On a shared GPU the two differ: the kernels of a rank pause for
+    the turns of the other one, while its NCCL kernel runs on."""
     checked.on_gpu()
     if checked.machine.ranks < 2:
         raise NotApplicable("a group of one rank exchanges nothing: it takes two GPUs")
@@ -549,6 +550,8 @@ def overlap(checked: Checked) -> Found:
             said.append(f"{name}, rank {rank}: {events:.2f} ms a step by events, {kernels:.2f} by kernels")
     if not said:
         raise NotApplicable("neither ddp nor fsdp2 was run")
+    if checked.machine.shared:
+        return True, f"{'; '.join(said)}; not asserted: the ranks take turns on one GPU"
     return right, "; ".join(said)
 
 

@@ -131,6 +131,8 @@ def plan(machine: Machine) -> tuple[Planned, ...]:
     cpu = "" if gpu else "what it costs is the device's waiting, and there is none"
     # Ranks that share a device, cores or a slow link wait for each other without any fault.
     quiet = Answer(("healthy", "communication", "host", "mixed") if gpu else ("healthy", "communication", "mixed"), ())
+    if machine.shared:  # what they do on the GPU is then nothing that a rank can be judged by
+        quiet = Answer((*quiet.classes, "undetermined"), ())
     slow = 600 if gpu else 300
     host = ("host-straggler", "stalled-rank")
 

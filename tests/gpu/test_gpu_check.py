@@ -574,6 +574,16 @@ def test_exposed_communication_by_events_and_by_kernels(tmp_path: Path, waited: 
     assert found.state == state, found
     assert f"rank 1: {waited}.00 ms a step by events, 10.00 by kernels" in found.found
     assert result_of("overlap", checked(tmp_path, "ddp", machine=H100)).state == NOT_APPLICABLE
+    sharing = result_of("overlap", checked(tmp_path, "ddp", machine=MACHINES["one GPU for two ranks"]))
+    assert sharing.state == PASSED  # the other rank's turns are pauses between a rank's own kernels
+    assert sharing.found.startswith(found.found)
+    assert "not asserted" in sharing.found
+
+
+def test_ranks_on_one_gpu_may_leave_a_healthy_run_undetermined() -> None:
+    answers = {name: {one.name: one.answer for one in plan(machine)} for name, machine in MACHINES.items()}
+    allowed = {name: (of["ddp"] or Answer((), ())).classes for name, of in answers.items()}
+    assert {name for name, classes in allowed.items() if "undetermined" in classes} == {"one GPU for two ranks"}
 
 
 def test_overhead_is_printed_and_never_fails(tmp_path: Path) -> None:
