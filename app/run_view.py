@@ -40,7 +40,8 @@ def _drawn_as(part: StepPart) -> Part:
         return _OF_KIND[part]
     if part.value.bottleneck == Bottleneck.HOST:
         return Part.HOST
-    return next(_OF_KIND[label.kind] for label in part.value.path if label.kind is not None)
+    # Turns on a shared GPU take no pieces of their own: most of them is in collectives.
+    return next((_OF_KIND[label.kind] for label in part.value.path if label.kind is not None), Part.COMMUNICATION)
 
 
 # The parts of the critical path; its communication is transfer, and what the host lost is the host's.

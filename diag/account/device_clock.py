@@ -11,12 +11,13 @@ by ``drift``; a lag of the device therefore shrinks that slowly.
 
 **Idle time.** The driver counts the time in which any kernel ran (``utilization_percent``): communication counts,
 waiting for data does not. The remaining time, beyond the phases in which nothing is launched, is placed where the host
-had not yet launched all of a phase; if that is too short, the reason is unknown.
+had not yet launched all of a phase; if that is too short, the reason is unknown. On a device that other processes use
+as well, the driver counts their kernels, too: then a rank is idle at least that long, and how long is not known.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -29,6 +30,7 @@ from diag.account.policy import DEVICE_CLOCK, STEPS
 from diag.collectors import device_times
 from diag.collectors.records import (
     DATA,
+    P2P_PREFIX,
     REST,
     WINDOW_NONE,
     CollectiveRow,
@@ -38,6 +40,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.model.steps import Detail
+from diag.rundir.sharing import sharing_of
 from diag.rundir.tables import RankTables, Tables
 
 from . import intervals as iv
@@ -48,9 +51,10 @@ Times = npt.NDArray[np.int64]
 
 class DeviceClocked(Struct, frozen=True):
     """A rank. ``tables``: its steps and rows as those of a CPU rank, on the host's monotonic clock. ``idle``: its idle
-    time by cause: its host had launched nothing, or another; ``idle_known``: whether that was measured. ``beneath``:
-    time in which a collective ran and its host may have launched nothing: the driver's samples do not count it as idle.
-    ``waits_known``: whether nearly all waits for collectives were observed; the others count as computation."""
+    time by cause: its host had launched nothing, or another; ``idle_known``: whether it was measured, and is not only
+    the least that it can be. ``beneath``: time in which a collective ran and its host may have launched nothing: the
+    driver's samples do not count it as idle. ``waits_known``: whether nearly all waits for collectives were observed;
+    the others count as computation."""
 
     tables: RankTables
     idle: Mapping[Detail, iv.Intervals]
@@ -67,13 +71,15 @@ def on_device_clocks(tables: Tables) -> dict[int, DeviceClocked]:
         return {}
     if all(rank_tables.traces for rank_tables in ranks.values()):
         return {}
-    world = tables.world_size or len(ranks)
+    world, not_alone = tables.world_size or len(ranks), sharing_of(tables).not_alone
     timed = {rank: _timed(rank_tables) for rank, rank_tables in ranks.items()}
     seen = {rank: _seen(rank_tables, timed[rank], alone=world == 1) for rank, rank_tables in ranks.items()}
     if min(seen.values()) < DEVICE_CLOCK.observed_waits_share:
         return {}
     return {
-        rank: _clocked(rank_tables, timed[rank], seen[rank] >= DEVICE_CLOCK.nearly_all_waits_share)
+        rank: _clocked(
+            rank_tables, timed[rank], seen[rank] >= DEVICE_CLOCK.nearly_all_waits_share, alone=rank not in not_alone
+        )
         for rank, rank_tables in ranks.items()
     }
 
@@ -126,19 +132,32 @@ class _Timed(Struct, frozen=True):
 
 
 def _seen(tables: RankTables, timed: Sequence[_Timed], alone: bool) -> float:
-    """The fraction of a rank's calls whose wait was observed on its device (``WaitsSeen``); 0 if nothing is known of
-    the device."""
+    """The fraction of a rank's calls whose wait was observed on its device, for the kind with the smallest fraction; 0
+    if nothing is known of the device. Other calls are waited for in C++, in compiled code, in a graph, or in a later
+    step. For two consecutive calls in one phase, a wait for the second is enough: HSDP all-reduces the result of its
+    reduce-scatter, and waits for that."""
     if not timed or len(timed) < DEVICE_CLOCK.least_known_steps_share * len(tables.steps):
         return 0.0
     if alone:
         return 1.0
-    rows_of: dict[int, list[CollectiveRow]] = defaultdict(list)
-    for row, number in zip(tables.rows, tables.rows.step.tolist(), strict=True):
-        rows_of[number].append(row)
-    seen = device_times.WaitsSeen()
-    for step in timed:
-        seen.add(step.host, step.record, rows_of[step.host.step])
-    return seen.part
+    waited = {
+        (call.group, call.seq)
+        for step in timed
+        for call in step.record.collectives
+        if not call.own_stream or call.wait_start_ns is not None
+    }
+    called, seen = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    numbers = {step.host.step for step in timed}
+    rows = list(tables.rows.take(np.isin(tables.rows.step, list(numbers))))
+    edges = np.sort([ns for step in tables.steps for row in step.phases for ns in (row.start_ns, row.end_ns)])
+    place = np.searchsorted(edges, [row.start_ns for row in rows]).tolist()
+    for at, row in enumerate(rows):
+        called[row.group, row.op] += 1
+        following = rows[at + 1] if at + 1 < len(rows) and place[at + 1] == place[at] else row
+        seen[row.group, row.op] += (row.group, row.seq) in waited or (following.group, following.seq) in waited
+    if not called or any(group.startswith(P2P_PREFIX) for group, _ in called):
+        return 0.0
+    return min(seen[kind] / count for kind, count in called.items())
 
 
 def _timed(tables: RankTables) -> list[_Timed]:
@@ -154,7 +173,8 @@ def _timed(tables: RankTables) -> list[_Timed]:
     ]
 
 
-def _clocked(tables: RankTables, timed: Sequence[_Timed], waits_known: bool) -> DeviceClocked:
+def _clocked(tables: RankTables, timed: Sequence[_Timed], waits_known: bool, alone: bool = True) -> DeviceClocked:
+    """``alone``: whether the device runs no work but this rank's."""
     begins = _begins(timed)
     ends = [
         min(begin + step.record.dur_ns, after)
@@ -171,7 +191,8 @@ def _clocked(tables: RankTables, timed: Sequence[_Timed], waits_known: bool) -> 
                 free[call.group] = begin + call.end_ns
     clocked = replace(tables, steps=tuple(steps), rows=tuple(calls))
     not_launched = _not_launched(timed, begins)
-    return DeviceClocked(clocked, *_idle(clocked, not_launched), _beneath(clocked, not_launched), waits_known)
+    idle, known = _idle(clocked, not_launched)
+    return DeviceClocked(clocked, idle, known and alone, _beneath(clocked, not_launched), waits_known)
 
 
 _NEVER = np.iinfo(np.int64).max

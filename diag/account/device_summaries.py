@@ -18,6 +18,7 @@ from diag.collectors.device_times import NOTHING_LAUNCHED
 from diag.collectors.records import DEVICE, LAG, STEP, UNLAUNCHED
 from diag.model import Gap
 from diag.rundir.policy import RUN_READING
+from diag.rundir.sharing import sharing_by
 from diag.rundir.summaries import NS_PER_US, Summaries
 from diag.words.formatting import rank_ranges
 
@@ -69,9 +70,10 @@ def on_devices(summaries: Summaries) -> Summaries | None:
 
 
 def idle_of(summaries: Summaries, places: list[int]) -> Idle | None:
-    """In the steps at these places; None where the devices' utilization was not sampled, or the times are the
-    hosts'."""
-    if summaries.clock != DEVICE or summaries.utilization is None:
+    """In the steps at these places; None where the devices' utilization was not sampled or includes work of other
+    processes, or the times are the hosts'."""
+    identities = dict(zip(summaries.ranks, summaries.identities, strict=True))
+    if summaries.clock != DEVICE or summaries.utilization is None or sharing_by(identities).not_alone:
         return None
     whole = summaries.column(STEP)[:, places].sum(axis=1, dtype=np.float64)
     known = sum(summaries.column(phase)[:, places].sum(axis=1, dtype=np.float64) for phase in NOTHING_LAUNCHED)

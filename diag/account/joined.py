@@ -186,6 +186,7 @@ def _joined_rank(
         blocked_ns=np.concatenate([part.blocked_ns for part in parts]),
         paused_ns=np.concatenate([part.paused_ns for part in parts]),
         frozen_ns=np.concatenate([part.frozen_ns for part in parts]),
+        outside_backward_ns=np.concatenate([part.outside_backward_ns for part in parts]),
         blocked_in={
             phase: float(np.average([each.blocked_in.get(phase, 0.0) for each in values], weights=steps))
             for phase in phases

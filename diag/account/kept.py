@@ -83,7 +83,8 @@ _KEYS = ("group", "seq", "label")
 _PARTS = tuple(column.name for column in fields(PartColumns) if column.name not in ("stalls", "sources"))
 _FRONTIER = ("dur_ns", "increment_ns", "leader", "late_ns", "communication_ns")
 _SERIES = (
-    "queued_ns", "loading_ns", "communicating_ns", "between_ns", "blocked_ns", "paused_ns", "frozen_ns", "meets",
+    "queued_ns", "loading_ns", "communicating_ns", "between_ns", "blocked_ns", "paused_ns", "frozen_ns",
+    "outside_backward_ns", "meets",
 )  # fmt: skip
 
 

@@ -55,8 +55,9 @@ class RankScheduling(Struct, frozen=True):
     ``blocked_ns``: outside of all known waits; ``blocked_in``: its mean by phase. ``paused_ns``: the part of
     data wait in which the whole process was stopped, as observed, or inferred because it was blocked in forward and
     backward alike. ``frozen_ns``: the part of waiting for collectives in which the process was observed to be
-    stopped. ``after_ns``: for fields that make a rank late, the part that lies after its last collective of the step;
-    ``meets``: whether there is a collective in the step."""
+    stopped. ``outside_backward_ns``: the part of ``blocked_ns`` outside of the backward, in which the training's thread
+    sleeps while autograd's waits for a device. ``after_ns``: for fields that make a rank late, the part that lies after
+    its last collective of the step; ``meets``: whether there is a collective in the step."""
 
     queued_ns: Series
     loading_ns: Series
@@ -65,6 +66,7 @@ class RankScheduling(Struct, frozen=True):
     blocked_ns: Series
     paused_ns: Series
     frozen_ns: Series
+    outside_backward_ns: Series
     blocked_in: Mapping[str, float]
     after_ns: Mapping[str, Series]
     meets: npt.NDArray[np.bool_]
@@ -281,6 +283,7 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
         blocked_ns=series(blocked),
         paused_ns=series(paused),
         frozen_ns=series(frozen),
+        outside_backward_ns=series(blocked * _outside_backward(stalled)),
         blocked_in={
             name: float(ns) for name, ns in zip(_COLUMNS, stalled[known].sum(axis=0) / len(steps), strict=True) if ns
         }
@@ -297,6 +300,13 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
         loader_active=_loader_active(tables.scheduling, dur[known], on_cpu[known], queued[known]),
         knows_blocked=bool(known.any()),
     )
+
+
+def _outside_backward(stalled: Times) -> Series:
+    """The part of each step's blocked time that lies outside of the backward."""
+    whole = stalled.sum(axis=1)
+    outside: Series = np.divide(whole - stalled[:, _BACKWARD], whole, out=np.zeros(len(whole)), where=whole > 0)
+    return outside
 
 
 def _after_collectives(steps: Steps, rows: Rows, dur: Times) -> tuple[Series, npt.NDArray[np.bool_]]:

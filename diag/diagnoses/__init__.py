@@ -24,6 +24,7 @@ from diag.model.query import By, Query
 from diag.model.steps import Finding, Knob, NotLooked
 from diag.rundir.beside import Beside
 from diag.rundir.durations import with_ranks
+from diag.rundir.sharing import Sharing, sharing_of
 from diag.rundir.summaries import Summaries
 from diag.rundir.tables import Tables
 from diag.words.formatting import counted
@@ -49,6 +50,7 @@ from . import (
     pipeline_bubble,
     ranks_train_alone,
     recompute_with_memory_free,
+    shared_gpu,
     slow_data,
     stalled_rank,
     straggler,
@@ -77,6 +79,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     straggler.DIAGNOSIS,
     pipeline_bubble.DIAGNOSIS,
     unbalanced_stages.DIAGNOSIS,
+    shared_gpu.DIAGNOSIS,
     throttled_device.DIAGNOSIS,
     unhealthy_memory.DIAGNOSIS,
     degraded_links.DIAGNOSIS,
@@ -139,10 +142,10 @@ def examine(
     else:
         phases = phases_from(blocks.frontier, attribution, tables, clocked, noise)
         scheduling = blocks.scheduling
-    alone = ranks_train_alone.train_alone(attribution, tables)
-    shares = relabelled(shares, scheduling, attribution, alone)
+    alone, sharing = ranks_train_alone.train_alone(attribution, tables), sharing_of(tables)
+    shares = relabelled(shares, scheduling, attribution, alone, sharing)
     if phases is not None:
-        phases = replace(phases, shares=relabelled(phases.shares, scheduling, attribution, alone))
+        phases = replace(phases, shares=relabelled(phases.shares, scheduling, attribution, alone, sharing))
     compared, by_phases = Comparison(shares), None
     if phases is not None and phases.alone:
         compared = Comparison(phases.shares)
@@ -154,7 +157,7 @@ def examine(
     findings, not_found, not_looked = ask(subject, DIAGNOSES)
     not_looked += unseen_communication.inside_fused(attribution)
     doubts = tuple(doubt for doubt in (compared.doubt, unlike_the_rest(attribution, tables)) if doubt)
-    collectives = _collectives_of(attribution, tables)
+    collectives = _collectives_of(attribution, tables, sharing)
     if collectives is not None:  # they show who is late, where the timelines may not
         looked, late = straggler.DIAGNOSIS, durations.find(collectives)
         findings = tuple(sorted((*findings, *late), key=lambda finding: (-finding.share, finding.id)))
@@ -177,9 +180,10 @@ def examine_collectives(collectives: CollectivesAccount) -> Examination:
     return Examination(findings, not_found, not_looked, steps, collectives=collectives)
 
 
-def _collectives_of(attribution: Attribution, tables: Tables) -> CollectivesAccount | None:
-    """For a run on GPUs without any profiler window, whose communication is known from these durations only."""
-    if tables.durations is None or attribution.comm_known:
+def _collectives_of(attribution: Attribution, tables: Tables, sharing: Sharing) -> CollectivesAccount | None:
+    """For a run on GPUs without any profiler window, whose communication is known from these durations only. Where
+    ranks take turns on a GPU, durations do not show who arrives last."""
+    if tables.durations is None or attribution.comm_known or sharing.ranks:
         return None
     read, ranks = tables.durations
     account = of_steps(durations_of(with_ranks(read, ranks), read.sizes), attribution, read.seen)
@@ -207,7 +211,7 @@ def ask(
 # -- runs recorded as summaries ----------------------------------------------------------------------------------------
 
 _NOT_IN_SUMMARIES = "the ranks' summaries do not contain it; a profiler window does (`diag trace`)"
-_IN_SUMMARIES = (Column.PHASES, Column.DEVICE, Column.MEMORY, Column.NUMBERS)
+_IN_SUMMARIES = (Column.PHASES, Column.DEVICE, Column.OWN_DEVICE, Column.MEMORY, Column.NUMBERS)
 # What a source of less than the records lacks.
 LACKS_IN_SUMMARIES: Mapping[Column, str] = {
     column: _NOT_IN_SUMMARIES for column in Column if column not in _IN_SUMMARIES
@@ -228,14 +232,18 @@ def examine_summary(
     these. ``idle``: of the devices, of the frontier's ranks and steps; None: not known."""
     phases = phases_alone(frontier, summaries.on_device, noise_of(tables), idle)
     means = RankMeans(Query("summaries", by=By.MEAN), summary_means(summaries, frontier.numbers, idle))
+    sharing = sharing_of(tables)
     few = beside.of_ranks(worth_reading(phases.shares)) if beside is not None else {}
     lacks, scheduling = dict(LACKS_IN_SUMMARIES), Scheduling()
     if few:
         tables = replace(tables, ranks={**tables.ranks, **few})
         lacks = {column: reason for column, reason in lacks.items() if column not in _OF_FEW_RANKS}
         scheduling = scheduling_of(replace(tables, ranks=few), phases.shares.numbers)
-        if scheduling.explains(FINDINGS.mention_share * mean_ns(phases.shares.dur_ns)):
-            phases = replace(phases, shares=relabelled(phases.shares, scheduling, attribution, alone=False))
+    explained = scheduling.explains(FINDINGS.mention_share * mean_ns(phases.shares.dur_ns))
+    if explained or sharing.ranks:
+        known = scheduling if explained else Scheduling()
+        labelled = relabelled(phases.shares, known, attribution, alone=False, sharing=sharing)
+        phases = replace(phases, shares=labelled)
     machines = beside.machines if beside is not None else None
     subject = Subject(
         attribution, tables, phases.shares, True, scheduling=scheduling, lacks=lacks, means=means, machines=machines

@@ -180,7 +180,8 @@ def cause_of(subject: Subject) -> Cause:
         return Cause(
             SLOW_LINK,
             sentences.RESULTS_ARRIVE_LATER(len(slow_link.ranks), ranks=slow_ranks),
-            f"Check the network interface, cable and NUMA placement of {slow_ranks}; the other links are faster.",
+            f"Check the network interface, cable and NUMA placement of {slow_ranks}; "
+            f"{_faster(subject, slow_link.ranks)}.",
         )
     slow = _slow_network(subject, collectives)
     if slow is not None:
@@ -286,6 +287,11 @@ def cause_of(subject: Subject) -> Cause:
         _between_collectives(subject),
         _hidden_evidence(subject),
     )
+
+
+def _faster(subject: Subject, slow: tuple[int, ...]) -> str:
+    others = tuple(rank for rank in subject.shares.ranks if rank not in slow)
+    return f"the link of {ranks_text(others)} is faster" if len(others) == 1 else "the other links are faster"
 
 
 def _of_one_axis(subject: Subject) -> Cause | None:

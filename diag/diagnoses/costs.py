@@ -144,6 +144,9 @@ class Cost(Enum):
         Bottleneck.UNDETERMINED,
         path=(Label(Kind.IDLE, QUEUED_DETAILS, on_device=True),),
     )
+    SHARING = Declared(  # communication, waiting for each other and pauses of ranks that use one GPU
+        "turns on a shared GPU", Bottleneck.UNDETERMINED, part=True
+    )
     ONCE = Declared(  # of the host, in a window without step marks
         "one long stall", Bottleneck.UNDETERMINED, path=(Label(Kind.IDLE, (Detail.ONCE,), on_device=True),)
     )
@@ -157,7 +160,8 @@ class Cost(Enum):
         return self.value.words
 
 
-# Costs that CPU scheduling explains: they are no pieces of the path, but are subtracted from what they looked like.
+# Costs that something else than the path explains, such as CPU scheduling: they are no pieces of the path, but are
+# subtracted from what they looked like.
 CHARGED = frozenset(cost for cost in Cost if cost.value.on_path and not cost.value.path and not cost.value.waiting)
 # The classes that a change can make smaller.
 REMOVABLE = (Bottleneck.DATA, Bottleneck.COMMUNICATION, Bottleneck.HOST, Bottleneck.COMPUTE)

@@ -169,7 +169,7 @@ DIAGNOSIS = Diagnosis(
     "exposed communication",
     find,
     cannot_look,
-    (Column.PHASES,),
+    (Column.PHASES, Column.OWN_DEVICE),
     costs=(Cost.COMM,),
     knobs={
         "root-only-unit": {Knob.WRAP: ""},
@@ -217,7 +217,7 @@ PARTS = tuple(
         part.QUESTION,
         finder(part.ID),
         part.cannot_look,
-        (Column.CALLS, *getattr(part, "READS", ())),
+        (Column.CALLS, Column.OWN_DEVICE, *getattr(part, "READS", ())),
         knobs={part.ID: getattr(part, "KNOBS", {})},
         needs=part.NEEDS,
         means={part.ID: part.MEANS},

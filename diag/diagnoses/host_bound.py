@@ -14,7 +14,7 @@ from diag.model.steps import Detail, Evidence, Finding, Kind
 from diag.words import sentences
 
 from .costs import Cost
-from .subject import Column, Diagnosis, Subject, in_ms, mean_ns
+from .subject import Column, Diagnosis, Subject, gpus_of, in_ms, mean_ns
 from .workload import allocator_action, launch_action, stall_action, sync_action, workload
 
 _WORDS = {
@@ -214,8 +214,11 @@ def cannot_look(subject: Subject) -> str:
         return ""
     if not subject.attribution.comm_known:
         return "no profiler window was recorded"
-    known = subject.attribution.idle_known
-    return "" if known else "no profiler window was recorded, and no samples of the device's utilization"
+    if subject.attribution.idle_known or any(subject.shares.cost(cost).any() for cost in DIAGNOSIS.costs):
+        return ""
+    if subject.once(gpus_of).not_alone:
+        return "no profiler window was recorded, and the utilization of a GPU is that of all its processes"
+    return "no profiler window was recorded, and no samples of the device's utilization"
 
 
 DIAGNOSIS = Diagnosis(

@@ -78,7 +78,7 @@ DIAGNOSIS = Diagnosis(
     "low MFU",
     find,
     cannot_look,
-    reads=(Column.STEPS, Column.DEVICE),
+    reads=(Column.STEPS, Column.DEVICE, Column.OWN_DEVICE),
     needs="a known model and GPU, and no larger cost.",
     means={
         ID: "Nothing can be removed, and yet the MFU is below 30 %.",

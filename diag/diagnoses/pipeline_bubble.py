@@ -98,7 +98,7 @@ DIAGNOSIS = Diagnosis(
     "pipeline bubbles",
     find,
     cannot_look,
-    reads=(Column.PIECES,),
+    reads=(Column.PIECES, Column.OWN_DEVICE),
     costs=(Cost.BUBBLE,),
     needs="on a GPU a profiler window, because messages between stages run on the device.",
     means={

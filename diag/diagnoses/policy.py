@@ -390,6 +390,22 @@ class DeviceHealth(Topic, name="device-health"):
 DEVICE_HEALTH = DeviceHealth()
 
 
+class SharedGpus(Topic, name="shared-gpus"):
+    """How sure it is that processes use a GPU together."""
+
+    confidence_by_id = threshold(0.99, "confidence", "chosen", "the ranks reported one GPU")
+    confidence_by_count = threshold(0.9, "confidence", "chosen", "the driver counts no more GPUs and processes")
+    confidence_of_others = threshold(
+        0.8, "confidence", "chosen", "loaders and servers of the job may have contexts, too"
+    )
+    confidence_of_contexts = threshold(
+        0.5, "confidence", "chosen", "mostly contexts that other ranks opened by mistake"
+    )
+
+
+SHARED_GPU = SharedGpus()
+
+
 class Machines(Topic, name="machines"):
     """What the machines' counters say about a finding."""
 

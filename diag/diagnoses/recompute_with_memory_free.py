@@ -94,7 +94,7 @@ DIAGNOSIS = Diagnosis(
     "recomputation with free memory",
     find,
     cannot_look,
-    reads=(Column.MEMORY, Column.DEVICE),
+    reads=(Column.MEMORY, Column.DEVICE, Column.OWN_DEVICE),
     needs="a run on a GPU with a profiler window, and device memory.",
     means={
         ID: "Activations are recomputed although there is memory to keep them.",

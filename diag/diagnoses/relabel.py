@@ -1,4 +1,5 @@
-"""Costs by evidence that an account lacks: CPU scheduling, the pipeline, and whether ranks communicate at all.
+"""Costs by evidence that an account lacks: CPU scheduling, the pipeline, whether ranks communicate at all, and whether
+they share a GPU.
 
 Each correction gives some time another cost, or takes its cost away. The order is that of ``BY_SCHEDULING``, then of
 ``BY_PARALLELISM``: what an earlier one has labelled, a later one leaves, unless it names that cost.
@@ -18,6 +19,7 @@ from diag.diagnoses.policy import COSTS
 from diag.model.accounts import Attribution
 from diag.model.axes import PIPELINE, TENSOR
 from diag.model.steps import Detail, Kind
+from diag.rundir.sharing import Sharing
 
 from .cost_rows import CostTable, Side, Source
 from .costs import Cost
@@ -26,12 +28,13 @@ from .shares import Noise, Shares
 
 
 class Known(Struct, frozen=True):
-    """``shares``: the account before; ``alone``: whether the ranks train without each other."""
+    """``shares``: the account before; ``alone``: whether the ranks train without each other; ``sharing``: the GPUs."""
 
     shares: Shares
     scheduling: Scheduling
     attribution: Attribution
     alone: bool
+    sharing: Sharing
 
     @property
     def parallel(self) -> bool:
@@ -42,8 +45,10 @@ class Known(Struct, frozen=True):
         return many or axes.several or bool(axes.stages())
 
 
-def relabelled(shares: Shares, scheduling: Scheduling, attribution: Attribution, alone: bool) -> Shares:
-    known = Known(shares, scheduling, attribution, alone)
+def relabelled(
+    shares: Shares, scheduling: Scheduling, attribution: Attribution, alone: bool, sharing: Sharing
+) -> Shares:
+    known = Known(shares, scheduling, attribution, alone, sharing)
     table = CostTable.of(shares.rows, len(shares.numbers))
     scheduled = bool(scheduling.ranks) and scheduling.numbers == shares.numbers
     for correction in (*(BY_SCHEDULING if scheduled else ()), *BY_PARALLELISM):
@@ -69,7 +74,8 @@ def _late_for_scheduling(table: CostTable, known: Known) -> None:
         for rank in table.ranks(Side.WAITING, cost):
             if rank not in scheduling.ranks or len(scheduling.ranks) < 2:
                 continue
-            names = (of_queue,) if known.parallel else (of_queue, of_block)
+            by_queue_alone = known.parallel or rank in known.sharing.ranks
+            names = (of_queue,) if by_queue_alone else (of_queue, of_block)
             explained = _explained(table.total(Side.WAITING, cost, rank), scheduling, rank, names)
             for into, ns in zip((Cost.CONTENTION, Cost.STALL), explained, strict=False):
                 table.relabel(Side.WAITING, cost, into, ns, rank)
@@ -91,6 +97,26 @@ def _explained(late_ns: Series, scheduling: Scheduling, rank: int, names: Sequen
         late_ns = late_ns - part
         explained[at] = explained[at] + part
     return explained
+
+
+_LATE = (Cost.STRAGGLER, Cost.HOST_STRAGGLER)
+_OUTSIDE = "outside_backward_ns"
+
+
+def _blocked_on_shared_gpus(table: CostTable, known: Known) -> None:
+    """Late ranks whose hosts were blocked while their GPU ran work of another rank. A host that waits for its device
+    does so in the backward, in autograd's thread, or on a core."""
+    scheduling = known.scheduling
+    for rank in sorted(known.sharing.ranks & scheduling.ranks.keys()):
+        if not scheduling.apart((rank,), _OUTSIDE):
+            continue
+        for cost in _LATE:
+            whole, paid = table.total(Side.WAITING, cost), table.total(Side.PATH, cost)
+            part = np.minimum(1, np.divide(paid, whole, out=np.zeros_like(whole), where=whole > 0))
+            left = scheduling.excess(_OUTSIDE, rank) - table.total(Side.WAITING, Cost.STALL, rank)
+            ns = np.minimum(table.total(Side.WAITING, cost, rank), np.maximum(0.0, left))
+            table.relabel(Side.WAITING, cost, Cost.STALL, ns, rank)
+            table.relabel(Side.PATH, cost, Cost.STALL, part * ns)
 
 
 def _stopped_in_collectives(table: CostTable, known: Known) -> None:
@@ -147,6 +173,26 @@ def _noise(shares: Shares, scheduling: Scheduling) -> Noise:
     return replace(shares.noise, late_ns=max(quiet_ns, int(common.mean())), quiet_ns=quiet_ns)
 
 
+# -- shared GPUs -------------------------------------------------------------------------------------------------------
+
+
+def _taking_turns(table: CostTable, known: Known) -> None:
+    """On a shared GPU a rank also waits for its turn: in its collectives, which last until all ranks had theirs, and
+    between its kernels. How long is not recorded. Waiting for a rank that has its GPU for itself stays."""
+    if not known.sharing.ranks:
+        return
+    for cost in _LATE:
+        whole, paid = table.total(Side.WAITING, cost), table.total(Side.PATH, cost)
+        theirs = np.zeros_like(whole)
+        for rank in set(table.ranks(Side.WAITING, cost)) & known.sharing.ranks:
+            ns = table.total(Side.WAITING, cost, rank)
+            theirs += table.relabel(Side.WAITING, cost, Cost.SHARING, ns, rank)
+        part = np.minimum(1, np.divide(theirs, whole, out=np.zeros_like(whole), where=whole > 0))
+        table.relabel(Side.PATH, cost, Cost.SHARING, part * paid)
+    for cost in (Cost.COMM, Cost.QUEUED):
+        table.relabel(Side.PATH, cost, Cost.SHARING, table.total(Side.PATH, cost))
+
+
 # -- parallelism -------------------------------------------------------------------------------------------------------
 
 
@@ -161,7 +207,8 @@ def _without_others(table: CostTable, known: Known) -> None:
 
 def _with_pipeline(table: CostTable, known: Known) -> None:
     """The bubble and the imbalance of the pipeline's stages, if the run has one."""
-    account = pipeline_of(known.attribution, known.shares.numbers) if known.shares.source == Source.TIMELINES else None
+    comparable = known.shares.source == Source.TIMELINES and not known.sharing.ranks
+    account = pipeline_of(known.attribution, known.shares.numbers) if comparable else None
     if account is not None:
         unequal = np.minimum(np.full_like(account.dur_ns, account.imbalance_ns), account.dur_ns)
         table.add(Side.STAGES, Cost.BUBBLE, account.bubble_ns, Kind.IDLE, Detail.P2P)
@@ -170,5 +217,11 @@ def _with_pipeline(table: CostTable, known: Known) -> None:
 
 Correction = Callable[[CostTable, Known], None]
 
-BY_SCHEDULING: tuple[Correction, ...] = (_late_for_scheduling, _stopped_in_collectives, _common_to_all, _between_phases)
-BY_PARALLELISM: tuple[Correction, ...] = (_without_others, _with_pipeline)
+BY_SCHEDULING: tuple[Correction, ...] = (
+    _late_for_scheduling,
+    _blocked_on_shared_gpus,
+    _stopped_in_collectives,
+    _common_to_all,
+    _between_phases,
+)
+BY_PARALLELISM: tuple[Correction, ...] = (_without_others, _with_pipeline, _taking_turns)

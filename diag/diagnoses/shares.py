@@ -129,7 +129,8 @@ class Shares(Struct, frozen=True, dict=True):
     @cached_property
     def idle_ns(self) -> Series:
         """Idle time on the path, without offload; of phases, only that of devices is known."""
-        idle = (row for row in self.rows if row.side == Side.PATH and row.kind == Kind.IDLE)
+        of_path = (row for row in self.rows if row.side == Side.PATH and row.cost != Cost.SHARING)
+        idle = (row for row in of_path if row.kind == Kind.IDLE)
         not_idle = (Detail.OFFLOAD, Detail.UNKNOWN)
         sums = self._sums((None, row) for row in idle if row.detail not in not_idle)
         return sums.get(None, np.zeros_like(self.dur_ns))

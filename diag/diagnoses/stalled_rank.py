@@ -29,11 +29,7 @@ def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
     culprits = shares.culprits(Cost.STALL)
     unequal = shares.mostly_late(Cost.STALL)
-    ranks = (
-        culprits.ranks
-        if unequal and subject.scheduling.apart(culprits.ranks, "blocked_ns", "paused_ns", "frozen_ns")
-        else ()
-    )
+    ranks = culprits.ranks if unequal and _apart(subject, culprits.ranks) else ()
     cost = subject.each(subject.charged(Cost.STALL, ranks))
     asked = ranks or (culprits.suspects if unequal else ()) or tuple(subject.scheduling.ranks)
     place = _place(subject, asked)
@@ -62,6 +58,14 @@ def find(subject: Subject) -> list[Finding]:
             ranks=ranks,
         )
     ]
+
+
+def _apart(subject: Subject, ranks: tuple[int, ...]) -> bool:
+    """On a device the ranks that wait are blocked as well, in the backward."""
+    by = subject.scheduling
+    return by.apart(ranks, "blocked_ns", "paused_ns", "frozen_ns") or (
+        subject.shares.on_device and by.apart(ranks, "outside_backward_ns")
+    )
 
 
 def cannot_look(subject: Subject) -> str:

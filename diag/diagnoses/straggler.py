@@ -32,11 +32,13 @@ from .subject import (
     Column,
     Diagnosis,
     Subject,
+    gpus_of,
     in_ms,
     late_ranks_text,
     mean_ns,
     ranks_not_comparable,
     ranks_text,
+    shared_words,
     times_last,
     waited_for,
 )
@@ -620,6 +622,9 @@ def cannot_look(subject: Subject) -> str:
     # Beside summaries, the calls of a few ranks may have been read: they are not all of them.
     if Column.CALLS not in subject.lacks and train_alone(subject.attribution, subject.tables):
         return "the ranks do not communicate, so no rank waits for another"
+    sharing = subject.once(gpus_of)
+    if sharing.ranks and not any(subject.shares.share(cost) >= FINDINGS.mention_share for cost in DIAGNOSIS.costs):
+        return shared_words(sharing)
     return ranks_not_comparable(subject)
 
 

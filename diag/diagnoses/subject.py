@@ -19,6 +19,7 @@ from diag.model.programs import Settings, settings_of_command
 from diag.model.query import By, Query, Value
 from diag.model.steps import Evidence, Finding, Knob, Severity
 from diag.rundir.machines import Machines
+from diag.rundir.sharing import Sharing, sharing_of
 from diag.rundir.tables import Tables
 from diag.words import sentences
 from diag.words.wording import per_whole
@@ -42,6 +43,7 @@ class Column(StrEnum):
     MEMORY = "memory"  # peaks of the ranks' allocators
     NUMBERS = "numbers"  # losses and gradient norms that were on the host
     DEVICE = "device"  # a device whose work was recorded
+    OWN_DEVICE = "own device"  # of each rank: where ranks share one, how long their work takes is not theirs alone
 
 
 class RankMeans(Struct, frozen=True):
@@ -321,6 +323,19 @@ def ranks_text(ranks: tuple[int, ...]) -> str:
     return "ranks " + ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
 
 
+def gpus_of(subject: Subject) -> Sharing:
+    """Which rank uses which GPU, as far as it is known."""
+    return sharing_of(subject.tables)
+
+
+def shared_words(sharing: Sharing) -> str:
+    """Which ranks share a GPU: "ranks 0, 1 share one GPU"."""
+    first, *more = sharing.shared
+    if more:
+        return sentences.RANKS_SHARE_GPUS(ranks=ranks_text(first.ranks), gpus=len(more))
+    return sentences.RANKS_SHARE_A_GPU(ranks=ranks_text(first.ranks))
+
+
 def waited_for(culprits: Culprits, per: str, everybody: bool = False) -> str:
     """How long others waited for each of the latest ranks, in words: ``116 ms a step for rank 1, 25 ms for rank 0``."""
     shown = [(rank, ns) for rank, ns in culprits.late_ns if ns > 0 and (everybody or rank in culprits.suspects)]
@@ -348,7 +363,7 @@ class Diagnosis(Struct, frozen=True):
     """A kind of problem. ``id`` names it, ``question`` is its name in words. ``find`` looks for it. ``reads``: the
     columns without which it cannot look; ``cannot_look`` returns any other reason why the data of this run does not
     show it, "" where it does. ``costs``: what it looks for; with costs, ``find`` is called only where one of them is
-    worth a mention. ``knobs``: by the id of a finding, the knobs that answer it, each
+    worth a mention, or ``always``. ``knobs``: by the id of a finding, the knobs that answer it, each
     with what to change, or "" where the knob says that. For its documentation: ``needs``, what has to be recorded, and
     ``means``, what each of its findings means, by id."""
 
@@ -358,6 +373,7 @@ class Diagnosis(Struct, frozen=True):
     cannot_look: Callable[[Subject], str] = lambda _: ""
     reads: tuple[Column, ...] = ()
     costs: tuple[Cost, ...] = ()
+    always: bool = False
     knobs: Mapping[str, Mapping[Knob, str]] = {}
     needs: str = ""
     means: Mapping[str, str] = {}
@@ -368,7 +384,7 @@ class Diagnosis(Struct, frozen=True):
         return next(filter(None, missing), "") or self.cannot_look(subject)
 
     def worth_looking(self, shares: Shares) -> bool:
-        return not self.costs or any(shares.share(cost) >= FINDINGS.mention_share for cost in self.costs)
+        return not self.costs or self.always or any(shares.share(cost) >= FINDINGS.mention_share for cost in self.costs)
 
 
 def ranks_not_comparable(subject: Subject) -> str:
@@ -387,6 +403,9 @@ def _lacking(subject: Subject, column: Column) -> str:
         ranks = subject.tables.ranks.values()
         seen = any(of.numbers or (of.heartbeat is not None and of.heartbeat.numbers) for of in ranks)
         return "" if seen else "no loss and no gradient norm was on the host: reading one would wait for the device"
+    if column == Column.OWN_DEVICE:
+        sharing = subject.once(gpus_of)
+        return shared_words(sharing) if sharing.shared else ""
     if column != Column.DEVICE or subject.shares.on_device:
         return ""
     return "the device's work was not recorded" if subject.tables.device_unread else "the run is on a CPU"

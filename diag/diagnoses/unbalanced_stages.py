@@ -80,7 +80,7 @@ DIAGNOSIS = Diagnosis(
     "unbalanced pipeline stages",
     find,
     cannot_look,
-    reads=(Column.PIECES,),
+    reads=(Column.PIECES, Column.OWN_DEVICE),
     costs=(Cost.IMBALANCE,),
     needs="a run with pipeline parallelism.",
     means={

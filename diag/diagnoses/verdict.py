@@ -25,6 +25,7 @@ from . import (
     low_mfu,
     pipeline_bubble,
     ranks_train_alone,
+    shared_gpu,
     slow_data,
     straggler,
 )
@@ -135,6 +136,9 @@ def _answer(attribution: Attribution, examination: Examination, tables: Tables) 
     findings = _findings(examination, shares)
     by_class = _by_class(shares)
     removable = {name: float(series.sum() / shares.dur_ns.sum()) for name, series in by_class.items()}
+    shared = next((finding for finding in findings if finding.id == shared_gpu.ID), None)
+    if shared is not None and max(removable[name] for name in REMOVABLE) < FINDINGS.warning_share:
+        return _unexplained(shared, removable[Bottleneck.UNDETERMINED])
     drawn = {name: resampled(series, shares.dur_ns) for name, series in by_class.items()}
     unexplained = removable[Bottleneck.UNDETERMINED]
     bottleneck, share = classify(removable)
@@ -153,7 +157,7 @@ def _answer(attribution: Attribution, examination: Examination, tables: Tables) 
     if level == Severity.HEALTHY and (slow := _low_use(findings)) is not None:
         cause, share, level = slow, slow.share, slow.severity
     if bottleneck == Bottleneck.UNDETERMINED:
-        return _unexplained(cause, unexplained)
+        return _unexplained(shared or cause, unexplained)
     if level == Severity.HEALTHY and (idle := _too_idle(attribution, shares)) is not None:
         return idle
     quiet = 0.0 if shares.on_device else _idle(attribution, shares)
@@ -433,7 +437,9 @@ def _unrecorded(
     if bottleneck in (Bottleneck.HOST, Bottleneck.MIXED) and attribution.by_events:
         waited = shares.share(Cost.HOST) + shares.share(Cost.HOST_STRAGGLER)
         if waited:
-            most = max(CONFIDENCE.if_idle_may_be_copies, 1 - CONFIDENCE.uncounted_copies_share / waited)
+            # What the hosts' own records explain is no copy.
+            copies = min(waited, CONFIDENCE.uncounted_copies_share) / max(waited, answer.removable[Bottleneck.HOST])
+            most = max(CONFIDENCE.if_idle_may_be_copies, 1 - copies)
             yield "copies in the idle time", most
     if bottleneck == Bottleneck.COMPUTE and answer.quiet:
         yield "the time without operators", 1 - answer.quiet

@@ -19,6 +19,7 @@ from diag.model.accounts import Attribution, StepAccounts
 from diag.model.axes import axis_words, is_data
 from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, joined
 from diag.replay.policy import REPLAY
+from diag.rundir.sharing import sharing_of
 from diag.rundir.tables import Tables
 from diag.traces.kineto_names import P2P_OPS
 from diag.words.formatting import rank_ranges
@@ -548,6 +549,8 @@ class Baseline(Struct, frozen=True, eq=False):
 
 def baseline(attribution: Attribution, tables: Tables) -> Baseline | Refusal:
     """The run's program, costs and replay, from which every prediction starts; made once."""
+    if sharing_of(tables).ranks:
+        return Refusal("ranks share a GPU, and how long the work of each takes alone is not known")
     program = build(attribution, tables)
     if isinstance(program, Refusal):
         return program

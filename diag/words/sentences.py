@@ -312,6 +312,21 @@ IDLE_BY_SYNC = Sentence("The device is idle for {cost} because the host synchron
 IDLE_BY_ALLOCATOR = Sentence("The device is idle for {cost} because cudaMalloc and cudaFree run inside the step")
 IDLE_WHILE_HOST_RUNS = Sentence("The device is idle for {cost} while the host runs {name}")
 IDLE_WHILE_NOTHING_RUNS = Sentence("The device is idle for {cost} while the host launches nothing")
+RANKS_SHARE_A_GPU = Sentence("{ranks} share one GPU")
+RANKS_SHARE_GPUS = Sentence("{ranks} share one GPU, and so do ranks on {gpus} more")
+RANKS_TAKE_TURNS = Sentence(
+    "{sharing}: {cost} of communication, waiting for each other and pauses may be nothing but turns on it"
+)
+OTHERS_USE_THE_GPU = OneOrMany(
+    Sentence("The GPU of {ranks} is also used by {processes} besides the ranks of this run"),
+    Sentence("The GPUs of {ranks} are also used besides the ranks of this run, one of them by {processes}"),
+)
+CONTEXTS_ON_THE_GPU = OneOrMany(
+    Sentence("The GPU of {ranks} also holds contexts of {processes}: of other ranks, or of another job"),
+    Sentence(
+        "The GPUs of {ranks} also hold contexts of others, one of them of {processes}: of ranks, or of another job"
+    ),
+)
 IDLE_ALTHOUGH_LAUNCHED = Sentence(
     "The device is idle for {cost} although its next work had been launched: it waits for an event, another stream "
     "or work that is not in this trace"

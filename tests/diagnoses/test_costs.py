@@ -18,6 +18,7 @@ from diag.diagnoses.shares import Shares, noise_of, step_parts
 from diag.diagnoses.timelines import shares_of, shares_of_steps
 from diag.model.accounts import Attribution, StepAccount, StepAccounts
 from diag.model.steps import STARTUP_DETAILS, Blame, CriticalPath, Detail, Kind
+from diag.rundir.sharing import Sharing, UsedGpu
 from tests.simulate import MS, Plan, simulate
 
 pieces = st.tuples(st.integers(0, 10**12), st.sampled_from(Kind), st.sampled_from(Detail))
@@ -68,17 +69,21 @@ def scheduled(draw: st.DrawFn, steps: int) -> RankScheduling:
         return np.array(draw(st.lists(st.integers(0, 10**12), min_size=steps, max_size=steps)), dtype=np.float64)
 
     fields = ("queued_ns", "loading_ns", "communicating_ns", "between_ns", "blocked_ns", "paused_ns", "frozen_ns")
-    spent = {name: series() for name in fields}
+    spent = {name: series() for name in (*fields, "outside_backward_ns")}
     after = {name: spent[name] / 2 for name in ("queued_ns", "loading_ns", "blocked_ns", "paused_ns")}
     return RankScheduling(**spent, blocked_in={}, after_ns=after, meets=np.ones(steps, dtype=np.bool_))
 
 
-@given(st.data(), drawn_steps, st.booleans(), st.booleans())
+SHARED = Sharing((UsedGpu((1, 2), "H200"),))
+
+
+@given(st.data(), drawn_steps, st.booleans(), st.booleans(), st.sampled_from([Sharing(), SHARED]))
 def test_what_is_labelled_anew_is_still_the_path(
     data: st.DataObject,
     drawn: list[tuple[list, list]],
     on_device: bool,
     alone: bool,  # type: ignore[type-arg]
+    sharing: Sharing,
 ) -> None:
     """Whatever the scheduler did, time keeps its activity and its rank, and the waiting for a rank stays as long, but
     for what was taken for a slow transfer."""
@@ -86,9 +91,12 @@ def test_what_is_labelled_anew_is_still_the_path(
     before = shares_of_steps(StepAccounts.of(steps), (0, 1, 2, 3), on_device)
     ranks = {rank: data.draw(st.composite(scheduled)(len(steps))) for rank in range(4)}
     attribution = Attribution(tuple(steps), (0, 1, 2, 3), 0, True, True, ())
-    after = relabelled(before, Scheduling(before.numbers, ranks), attribution, alone)
+    after = relabelled(before, Scheduling(before.numbers, ranks), attribution, alone, sharing)
     add_up(after)
-    assert after.idle_ns == pytest.approx(before.idle_ns, rel=1e-12, abs=1e-3)
+    if not any(row.cost == Cost.SHARING and row.kind == Kind.IDLE for row in after.rows):
+        assert after.idle_ns == pytest.approx(before.idle_ns, rel=1e-12, abs=1e-3)
+    assert sharing.ranks or Cost.SHARING not in after.cost_ns
+    assert not sharing.ranks or not after.cost(Cost.COMM).any()
     if not alone:
         for key, ns in before.blame_detail_ns.items():
             assert after.blame_detail_ns[key] == pytest.approx(ns, rel=1e-12, abs=1e-3)
