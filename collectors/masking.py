@@ -247,7 +247,10 @@ def is_secret(name: str, value: str) -> bool:
 # characters follow at least.
 _PREFIXES = (
     # Models, trackers, clouds for training
-    r"(?:hf|api_org|r8|gsk|fw|rpa|tgp_v1|wandb_v1|nvapi|xai|pplx|pcsk|lsv2_(?:pt|sk))[_-](?=[\w-]{0,200}[\dA-Z])[\w-]{16,}",
+    r"(?:nvapi|xai|pplx)[_-](?=[\w-]{0,200}[\dA-Z])[\w-]{16,}",
+    # A hyphen and more hyphens are the name of a pod: hf-model-predictor-00001-deployment.
+    r"(?:hf|api_org|r8|gsk|fw|rpa|tgp_v1|wandb_v1|pcsk|lsv2_(?:pt|sk))"
+    r"(?:_(?=[\w-]{0,200}[\dA-Z])[\w-]{16,}|-(?=\w{0,200}[\dA-Z])\w{16,})",
     r"sk-(?=[\w-]{0,200}\d)[\w-]{16,}",
     r"dapi[a-f0-9]{32}",
     # Code and packages

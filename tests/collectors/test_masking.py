@@ -117,6 +117,7 @@ def test_what_is_nested_as_deeply_as_is_searched_stays() -> None:
         ["--key", "value"], ["--keys", "a,b"], ["--passes", "3"], ["--use-token", "--steps", "3"], ["https://host:80/x@y"],
         ["git@github.com:me/x.git"], ["ssh://git@host/x"], ["sk-learn"], ["task-1234567890abcdefghij"], ["--token="],
         ["--monkey", "x"], ["a description of the token that ends a text"],
+        ["hf-model-1-predictor-00001-deployment-6d77c45789-x7ghj:1:1"],
     ],
 )  # fmt: skip
 def test_what_is_no_secret_stays(arguments: list[str]) -> None:
