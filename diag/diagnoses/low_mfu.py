@@ -8,8 +8,9 @@ from diag.diagnoses.policy import COMPUTE, FINDINGS
 from diag.model.breakdown import Measure, peak_of
 from diag.model.query import Query
 from diag.model.steps import Evidence, Finding, Kind, Severity
+from diag.rundir.sharing import sharing_of
 from diag.rundir.tables import Tables
-from diag.tables.efficiency import device_of, efficiency, gpus_of
+from diag.tables.efficiency import device_of, efficiency
 
 from .costs import Cost
 from .shares import Shares
@@ -63,7 +64,7 @@ def mfu_of(tables: Tables, shares: Shares) -> Measure:
     device = device_of(tables)
     records = [rank.steps for rank in tables.ranks.values()]
     step_ns = float(np.mean(shares.dur_ns)) if len(shares.dur_ns) else 0.0
-    gpus = gpus_of((rank.identity for rank in tables.ranks.values()), tables.world_size)
+    gpus = sharing_of(tables).count(tables.world_size)
     return efficiency(
         (), tables.manifest, records, step_ns, tables.world_size, peak_of(device), device, shares.on_device, gpus
     ).mfu

@@ -13,7 +13,7 @@ from diag.diagnoses.policy import FINDINGS, MACHINES
 from diag.model.query import Query
 from diag.model.steps import Evidence, Finding
 from diag.rundir.machines import Machine, Machines, Rates, counter_of, machines_of
-from diag.tables.efficiency import gpus_of
+from diag.rundir.sharing import sharing_by
 
 from .comm_cause import SLOW_LINK
 from .memory_pressure import peaks as peaks_of_run
@@ -145,8 +145,9 @@ def _held_by_others(subject: Subject, machine: Machine, host: str) -> list[Evide
     used = {name: value for name, value in machine.last.items() if _MEMORY_USED.fullmatch(name)}
     of_host = [peak for peak in subject.once(peaks_of_run) if subject.host_of(peak.rank) == host]
     peaks = [peak.reserved for peak in of_host]
-    identities = (subject.tables.ranks[peak.rank].identity for peak in of_host)
-    devices = gpus_of(identities, len(of_host)) or len(of_host)
+    identities = {peak.rank: subject.tables.ranks[peak.rank].identity for peak in of_host}
+    sharing = sharing_by({rank: identity for rank, identity in identities.items() if identity is not None})
+    devices = sharing.count(len(of_host)) or len(of_host)
     if not used or len(used) != devices:
         return []
     outside = sum(used.values()) - sum(peaks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -10,6 +9,7 @@ from msgspec import Struct
 from diag.diagnoses.policy import FINDINGS, MEMORY_USE
 from diag.model.query import By, Query
 from diag.model.steps import Evidence, Finding, Severity
+from diag.rundir.sharing import sharing_of
 from diag.rundir.tables import Tables
 from diag.tables.memory import rank_peaks
 from diag.words import sentences
@@ -39,20 +39,21 @@ class Peak(Struct, frozen=True):
 
 
 def peaks_of(tables: Tables) -> list[Peak]:
-    """For the ranks whose device's memory capacity is known. Ranks that recorded one id use one device."""
+    """For the ranks whose device's memory capacity is known."""
     rows = [row for row in rank_peaks(tables).rows if row.capacity]
-    identities = {rank: of_rank.identity for rank, of_rank in tables.ranks.items()}
-    ids = {rank: one.device_uuid for rank, one in identities.items() if one is not None and one.device_uuid}
-    together: Counter[str] = Counter()
-    for row in rows:
-        together[ids.get(row.rank, "")] += row.peak
+    peak = {row.rank: row.peak for row in rows}
+    others = {
+        rank: sum(peak.get(other, 0) for other in gpu.ranks if other != rank)
+        for gpu in sharing_of(tables).shared
+        for rank in gpu.ranks
+    }
     return [
         Peak(
             row.rank,
             row.peak,
             row.capacity or 0,
             row.retries or 0,
-            together[ids[row.rank]] - row.peak if row.rank in ids else 0,
+            others.get(row.rank, 0),
         )
         for row in rows
     ]

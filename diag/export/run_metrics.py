@@ -42,9 +42,10 @@ from diag.rundir.lines import (
 from diag.rundir.numbers import first_odd, numbers_of
 from diag.rundir.policy import RUN_READING
 from diag.rundir.runs import RunState, state_of
+from diag.rundir.sharing import sharing_by
 from diag.rundir.state_words import behind_ranks
 from diag.rundir.states import State
-from diag.tables.efficiency import efficiency, gpus_of
+from diag.tables.efficiency import efficiency
 
 from .definitions import Kind, Metric, Sample
 
@@ -302,7 +303,8 @@ class RunMetrics:
         step_ns = sum(record.end_ns - record.begin_ns for record in first.recent) / len(first.recent)
         world_size = manifest.world_size or len(self._ranks)
         recent = [Steps.of(list(first.recent))]
-        gpus = gpus_of((follower.identity for follower in self._ranks.values()), world_size)
+        identities = {rank: of.identity for rank, of in self._ranks.items() if of.identity is not None}
+        gpus = sharing_by(identities).count(world_size)
         return efficiency(
             (), manifest, recent, step_ns, world_size, peak_of(device), device, device not in ("", "cpu"), gpus
         ).mfu.value

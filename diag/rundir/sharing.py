@@ -57,6 +57,10 @@ class Sharing(Struct, frozen=True):
         """The GPUs that several ranks use."""
         return tuple(gpu for gpu in self.gpus if gpu.shared)
 
+    def count(self, ranks: int | None) -> int | None:
+        """The number of GPUs that so many ranks use; None where that is not known of each of them."""
+        return len(self.gpus) if self.gpus and sum(len(gpu.ranks) for gpu in self.gpus) == ranks else None
+
     @property
     def ranks(self) -> frozenset[int]:
         """The ranks that share their GPU with another rank."""

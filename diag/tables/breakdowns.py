@@ -16,12 +16,13 @@ from diag.deferred import pl
 from diag.model.accounts import Attribution
 from diag.model.breakdown import Breakdowns, ExposedCall, MemoryPeak, peak_of
 from diag.model.steps import RankStep
+from diag.rundir.sharing import sharing_of
 from diag.rundir.tables import Tables
 from diag.traces.trace import Trace
 
 from . import kernels, module_time, path_table
 from .collectives import collective_table
-from .efficiency import Totals, device_of, efficiency, gpus_of, totals
+from .efficiency import Totals, device_of, efficiency, totals
 from .memory import rank_peaks
 from .module_charge import accounted, by_rank, charge, modules_at, on_paths
 from .module_ranges import module_ranges
@@ -78,7 +79,7 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
             peak,
             device,
             on_device,
-            gpus_of((rank.identity for rank in tables.ranks.values()), tables.world_size),
+            sharing_of(tables).count(tables.world_size),
         ),
         path=path_table.path_table(shown, paths, charged),
         memory_peaks=_memory(tables),

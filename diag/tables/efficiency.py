@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
 
 from diag.account.attribute import queued_steps
 from diag.account.policy import STEPS
-from diag.collectors.records import WINDOW_AFTER, WINDOW_NONE, Manifest, RankRecord
+from diag.collectors.records import WINDOW_AFTER, WINDOW_NONE, Manifest
 from diag.deferred import pl
 from diag.model.accounts import Attribution
 from diag.model.breakdown import DevicePeak, Efficiency, Measure
@@ -234,12 +234,6 @@ def tokens_of(tables: Tables, attribution: Attribution) -> tuple[int, ...] | str
         for step, tokens in zip(counted.step.tolist(), counted.tokens.tolist(), strict=True):
             by_step[step] += tokens
     return tuple(by_step.values()) if all(by_step.values()) else "some steps have no token count"
-
-
-def gpus_of(identities: Iterable[RankRecord | None], ranks: int | None) -> int | None:
-    """The number of GPUs that the ``ranks`` of a run use; None unless each recorded the id of its own."""
-    ids = [one.device_uuid for one in identities if one is not None and one.device_uuid]
-    return len(set(ids)) if ids and len(ids) == ranks else None
 
 
 def device_of(tables: Tables) -> str | None:

@@ -111,7 +111,9 @@ def test_memory_of_a_gpu_that_two_ranks_share_is_cited() -> None:
     apart = recorded(plan, {0: [{"gpu.GPU-a.memory_used": 71 * gb}]})
     assert not [found for found in apart.examination.findings if found.id == "near-out-of-memory"]
     ranks = {
-        rank: replace(own, identity=dataclasses.replace(own.identity, device_uuid="a"))
+        rank: replace(
+            own, identity=dataclasses.replace(own.identity, device_uuid="a", boot_id="boot", device="Test GPU")
+        )
         for rank, own in apart.tables.ranks.items()
         if own.identity is not None
     }
