@@ -98,7 +98,8 @@ MESSAGES: Mapping[str, Message] = {
             "Not enough memory. Please try to increase --mem-fraction-static",
             "Not enough memory. Please try increasing --mem-fraction-static",
         ),
-        r"No available memory for the cache blocks|is less than desired GPU memory utilization|"
+        r"No available memory for the cache blocks|"
+        r"(?:Free memory on device (?:cuda:(?P<gpu>\d+) )?[^\n]{0,80})?is less than desired GPU memory utilization|"
         r"Not enough memory\. Please try (?:to increase|increasing) --mem-fraction-static",
     ),
     "named-out-of-memory": Message(

@@ -111,8 +111,22 @@ def speaker_of(job: JobLogs, line: Line) -> Culprit:
     if rank is None and job.logs.world_size == 1 and line.source not in ("kernel", "launcher"):
         rank = 0
     if rank is None:
-        return culprit
+        return culprit if culprit.host else _of_ray(job, line) or culprit
     return job.of_rank(rank, culprit.host)
+
+
+def _of_ray(job: JobLogs, line: Line) -> Culprit | None:
+    """The host of a process whose end Ray reports, by the pid with which Ray marks its lines."""
+    if line.speaker.pid is None or line.source in ("nccl", "kernel", "launcher"):
+        return None
+    hosts = job.once(_died_of_ray).get((line.path, line.speaker.pid), set())
+    return job.of_host(next(iter(hosts))) if len(hosts) == 1 else None
+
+
+def _died_of_ray(job: JobLogs) -> dict[tuple[str, int], set[str]]:
+    """By file and pid the hosts of the processes whose end Ray reports."""
+    died = (hit for hit in job.named("ray-worker-died") if "pid" in hit.groups)
+    return grouped(((hit.line.path, int(hit.groups["pid"])), hit.groups["host"]) for hit in died)
 
 
 # "reached OUT_OF_MEMORY on MPI rank 11", "rank 3: found NaN in local grad norm", "Rank 3, node n7, device 3"

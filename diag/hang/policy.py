@@ -73,6 +73,7 @@ class HangRules(Topic, name="hang-rules"):
     stack_reach = threshold(60, "lines", "chosen", 'lines after "Caught signal" that are its stack')
     raised = threshold(0.85, "confidence", "chosen", "the program says what failed")
     raised_without_frames = threshold(0.7, "confidence")
+    raised_and_cut = threshold(0.45, "confidence", "chosen", "what it raised is cut off: it may be about another rank")
     raised_by_several = threshold(0.6, "confidence", "chosen", "and it is unknown which was first")
     ended_itself = threshold(0.7, "confidence")
     perhaps_a_victim = threshold(0.45, "confidence")
@@ -96,6 +97,10 @@ class HangRules(Topic, name="hang-rules"):
     never_finished_up_to = threshold(3, "collectives", "chosen", "up to this sequence number nothing was ever finished")
     no_first_collective = threshold(0.6, "confidence")
     guess_with_timeouts = threshold(0.4, "confidence", "chosen", "a guess")
+    frames_above_cut = threshold(
+        12, "lines", "chosen", "the innermost frames of a traceback that is cut off below them"
+    )
+    hosts_told = threshold(3, "hosts", "chosen", "so many are not told to end at once by accident")
     failure_reach = threshold(12, "lines", "chosen", "lines of one failure, without its traceback")
 
 

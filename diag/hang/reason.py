@@ -55,7 +55,7 @@ class NoCause:
 
 def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
     alarms = _alarms(job)
-    died = job.named("ray-worker-died")
+    died = job.named("ray-worker-died", "raylet-ended")
     if died and not reports:
         return _worker_died(job, died)
     store = [hit for hit in job.named(*_STORE) if not in_order(job, hit.line)]
@@ -99,8 +99,9 @@ def _worker_died(job: JobLogs, died: Sequence[Hit]) -> NoCause:
     named = [hit for hit in died if "host" in hit.groups] or list(died)
     hosts = ", ".join(dict.fromkeys(hit.groups["host"] for hit in named if "host" in hit.groups))
     where = f"On {hosts}" if hosts else "On the host of that worker"
+    own = "raylet.out and raylet.err" if named[0].name == "raylet-ended" else "the worker's own log"
     look = (
-        f"{where}: the worker's own log (`/tmp/ray/session_latest/logs`, by its pid) and "
+        f"{where}: {own} (`/tmp/ray/session_latest/logs`{', by its pid' * (named[0].name != 'raylet-ended')}) and "
         "`dmesg -T | grep -i 'killed process'`."
     )
     return NoCause(

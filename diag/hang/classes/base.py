@@ -89,6 +89,15 @@ def harmless(
     return LogPattern(anchors, regex, printed_by, says, Role.HARMLESS, support)
 
 
+def cut_off(words: str, least: int) -> str:
+    """A regex for words that the end of a paste has cut: their first ``least`` characters or more, at the end of the
+    line."""
+    rest = ""
+    for letter in reversed(words[least:-1]):
+        rest = f"(?:{re.escape(letter)}{rest})?"
+    return f"{re.escape(words[:least])}{rest}$"
+
+
 # How UCX's lines begin: "[host:pid:thread] ib_iface.c:1035  UCX  ERROR ", fatal ones with two numbers of the thread
 UCX = r"(?:\[(?P<host>[^:\]\s]+):(?P<pid>\d+)\s*:\d+(?::\d+)?\] .{0,80}?)?"
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diag.ended.out_of_memory import CALL_FAILED, MESSAGES, RUNTIME_CALLS, RUNTIME_ERRORS
-from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, UCX, FaultClass, LogPattern, cascade, confirms, of
+from diag.hang.classes.base import (
+    NAMES_AN_EFFECT,
+    SUGGESTS,
+    UCX,
+    FaultClass,
+    LogPattern,
+    cascade,
+    confirms,
+    cut_off,
+    of,
+)
 
 # -- Devices: GPUs and InfiniBand adapters that fail, failed CUDA calls, topologies that NCCL cannot use ---------------
 
@@ -132,6 +142,26 @@ _DEVICES = (
                 r"failed|PCI link is lost|[Dd]evice is lost)",
                 "kernel log of habanalabs, Linux 5.1+; drivers/accel/habanalabs/common/device.c",
                 "The driver no longer reaches the accelerator[ at {bus_id}].",
+            ),
+            "gaudi-unusable": LogPattern(
+                ("habanalabs ",),
+                r"\bhabanalabs (?:(?P<bus_id>[0-9a-fA-F:]{7,}\.[0-7])|(?:accel )?(?:hl|accel)\d+): (?:Failed to "
+                r"initialize (?:hl|accel)\d+\. Device (?:[0-9a-fA-F:.]+ )?is NOT usable|"
+                + cut_off("Failed to initialize hl", len("Failed t"))
+                + r"|Failed to reset! Device is NOT usable|Failed to communicate with Device CPU|failed to initialize "
+                r"the H/W)",
+                "kernel log of habanalabs, Linux 5.1+; drivers/accel/habanalabs/common/device.c, firmware_if.c, "
+                "gaudi/gaudi.c, gaudi2/gaudi2.c",
+                "The driver cannot use the accelerator[ at {bus_id}].",
+            ),
+            "amdgpu-init-failed": LogPattern(
+                ("amdgpu",),
+                # -517: the driver tries again later
+                r"\bamdgpu(?:: probe of)? (?P<bus_id>[0-9a-fA-F:]{7,}\.[0-7]):? (?:amdgpu: )?(?:Fatal error during GPU "
+                r"init|GPU posting error|(?:probe with driver amdgpu )?failed with error -(?!517\b)\d+)",
+                "kernel log of amdgpu, Linux 4.15+; drivers/gpu/drm/amd/amdgpu/amdgpu_kms.c, amdgpu_device.c; "
+                "drivers/base/dd.c",
+                "The driver cannot initialise the GPU at {bus_id}.",
             ),
             "driver-init-failed": LogPattern(
                 ("RmInitAdapter failed", "rm_init_adapter failed"),
@@ -450,8 +480,9 @@ _DEVICES = (
             "mlx5-health": LogPattern(
                 ("device's health compromised", "firmware internal error", "mlx5_core "),
                 r"mlx5_core (?P<hca>[0-9a-fA-F:]{7,}\.[0-7])[: ].*?(?:device's health compromised|firmware internal "
-                r"error|fatal firmware error|Health issue observed|handling bad device)",
-                "kernel log of mlx5, Linux 4+; drivers/net/ethernet/mellanox/mlx5/core/health.c",
+                r"error|fatal firmware error|Health issue observed|handling bad device|"
+                r"mlx5_\w+_one failed with error code|Firmware over \d+ MS in (?:pre-)?initializing state, aborting)",
+                "kernel log of mlx5, Linux 4+; drivers/net/ethernet/mellanox/mlx5/core/health.c, main.c",
                 "The driver reports that the adapter at {hca} failed.",
             ),
             "mlx5-syndrome": LogPattern(
@@ -801,7 +832,7 @@ _MEMORY = (
             "engine-out-of-memory": _out_of_memory(
                 "engine-out-of-memory",
                 "vLLM 0.2+, worker/worker.py, v1/worker/gpu_worker.py; SGLang 0.2+, model_executor/model_runner.py",
-                "The engine has no memory of the GPU left for its cache, or too little at its start.",
+                "The engine has no memory of the GPU[ {gpu}] left for its cache, or too little at its start.",
             ),
             "named-out-of-memory": _out_of_memory(
                 "named-out-of-memory",

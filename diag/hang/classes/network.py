@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, UCX, FaultClass, LogPattern, confirms
+from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, UCX, FaultClass, LogPattern, confirms, cut_off
 
 _UNRESOLVED = (
     "Name or service not known",
@@ -19,6 +19,14 @@ _ERRNO = (
     r"or resource busy|Numerical result out|[Tt]imed out|Success|[Uu]nknown error|with error|Value too large|Invalid "
     r"address|Inappropriate ioctl|Interrupted system|No data available)"
 )
+
+# strerror's texts where nothing answers, with the characters that tell each from the others where it is cut
+_NO_ANSWER = {
+    "Connection timed out": len("Connection t"),
+    "No route to host": len("No r"),
+    "Network is unreachable": len("Network is u"),
+    "Host is down": len("Host is d"),
+}
 
 
 def _of_mpi(why: str) -> str:
@@ -178,9 +186,9 @@ CLASSES = (
                 support=SUGGESTS,
             ),
             "connect-failed-timeout": LogPattern(
-                ("Connection timed out", "No route to host", "Network is unreachable", "Host is down"),
+                ("Connection timed out", "No route to host", "Network is unreachable", "Host is down", "Connect to "),
                 rf"(?:Connect to {_PEER} (?:failed|returned) ?:? ?(?:\d+\()?|Call to connect "
-                rf"failed ?: ?)(?:Connection timed out|No route to host|Network is unreachable|Host is down)",
+                rf"failed ?: ?)(?:{'|'.join(text + '|' + cut_off(text, least) for text, least in _NO_ANSWER.items())})",
                 "all; misc/socket.cc",
                 "Connecting[ to {peer}] timed out or found no route.",
             ),

@@ -209,6 +209,13 @@ CLASSES = (
                 "Ray saw a worker process die[ on {host} (pid {pid})] and does not know why.",
                 SUGGESTS,
             ),
+            "raylet-ended": confirms(
+                ("Raylet is terminated: ip=",),
+                r"Raylet is terminated: ip=(?P<host>[\w.:-]+?),? id=",
+                "Ray 1.13+; raylet, agent_manager.cc, python/ray/_private/worker.py",
+                "Ray's daemon on {host} ended, and the message does not decide why.",
+                SUGGESTS,
+            ),
             "ray-actor": confirms(
                 ("\tpid: ", "\tname: ", "\tip: ", "        pid: ", "        name: ", "        ip: "),
                 r"^\s+(?P<key>pid|name|ip): (?P<value>[\w.:-]{1,200})\s*$",
@@ -332,6 +339,19 @@ CLASSES = (
                 r"corrupted (?:size vs\. prev_size|double-linked list)|(?:stack smashing|buffer overflow) detected)",
                 "any; glibc, malloc/malloc.c, debug/fortify_fail.c",
                 "The C library aborted the process because its memory is corrupted: {error}.",
+                support=NAMES_AN_EFFECT,
+            ),
+            "allocator-abort": LogPattern(
+                (
+                    "cannot allocate memory for thread-local data: ABORT",
+                    "<jemalloc>: ",
+                    "Attempt to free invalid pointer",
+                ),
+                r"(?:^|: )(?P<error>cannot allocate memory for thread-local data): ABORT|^(?P<of_jemalloc><jemalloc>: "
+                r"(?:Error allocating TSD|Unsupported system page size))|"
+                r"tcmalloc\.cc:\d+\] (?P<of_tcmalloc>Attempt to free invalid pointer)",
+                "any; glibc, elf/dl-tls.c; jemalloc, tsd.h, pages.c; gperftools, src/tcmalloc.cc",
+                "The allocator aborted the process[: {error}][: {of_jemalloc}][: {of_tcmalloc}].",
                 support=NAMES_AN_EFFECT,
             ),
             "kernel-sigsegv": LogPattern(
@@ -662,6 +682,14 @@ CLASSES = (
                 "MPICH 3+, Intel MPI; src/pm/hydra/lib/utils/exec.c",
                 "A process was told to end (SIGTERM), and no line shows by whom.",
                 support=SUGGESTS,
+            ),
+            "terminated-on": confirms(
+                ("Terminated",),
+                r"^(?:(?P<host>[\w.-]{1,253}):? +(?:\[\d+\] +)?)?Terminated\s*$",
+                "bash, behind what launchers of several hosts put before each line: "
+                "torch_xla/distributed/xla_dist.py, pdsh, clush, mpirun",
+                "A process[ on {host}] was told to end (SIGTERM).",
+                SUGGESTS,
             ),
             "told-to-stop": LogPattern(
                 (

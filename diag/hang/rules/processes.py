@@ -31,6 +31,7 @@ from diag.hang.job import JobLogs, culprit_of, distinct
 from diag.hang.model import Line, Role, Speaker
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, first_by_time, ranks_in, time_of
+from diag.hang.text.gather import is_telling
 
 # -- Processes that a signal ended, as reported by the launcher or the kernel ------------------------------------------
 
@@ -44,7 +45,8 @@ _WITH_CODE = {*ENDS, "exitcode", "rank-exitcode"}
 _BOX = {"hydra-process": 10, "first-to-exit": 2}  # lines
 _MOST_OF_UNIX = 255
 _STOPS = tuple(CLASSES["job_cancelled"].patterns)  # what ends after one of these was asked to
-_CRASH_CODES = {"caught-sigbus": -7, "caught-sigsegv": -11, "glibc-abort": -6}  # exit codes that launchers report
+# The exit codes that launchers report of what prints these
+_CRASH_CODES = {"caught-sigbus": -7, "caught-sigsegv": -11, "glibc-abort": -6, "allocator-abort": -6}
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,29 @@ def _reported(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> list[Cu
 def by_signal(job: JobLogs) -> list[Clue]:
     blocks = job.once(failed_ranks)
     clues = [clue for name in _BY_SIGNAL if (clue := _of_signal(job, name, blocks)) is not None]
-    return [*clues, *_bus_error_in_nccl(job, blocks)]
+    return [*clues, *_bus_error_in_nccl(job, blocks), *_told_everywhere(job)]
+
+
+def _told_everywhere(job: JobLogs) -> list[Clue]:
+    """Processes of several hosts that were told to end in the same second, or one after the other where no line has a
+    time: somebody outside told all of them."""
+    told: dict[str, dict[str, Hit]] = defaultdict(dict)  # by file and host
+    for hit in job.named("terminated-on"):
+        if host := hit.groups.get("host") or hit.line.speaker.host:
+            told[hit.line.path].setdefault(host, hit)
+    for at in told.values():
+        lines = [hit.line for hit in at.values()]
+        if len(at) < HANG_RULES.hosts_told or 2 * len(at) <= len(job.hosts):
+            continue
+        times = [line.time_ns for line in lines if line.time_ns is not None]
+        if times:
+            together = len(times) == len(lines) and max(times) - min(times) <= HANG_EVIDENCE.clocks_of_hosts_ns
+        else:
+            together = lines[-1].number - lines[0].number < 2 * len(lines)
+        if together:
+            note = f"Processes on {len(at)} hosts were told to end (SIGTERM) at once: a person or a scheduler did it."
+            return [clue_of("job_cancelled", list(at.values()), (), note, confidence=HANG_EVIDENCE.suggests)]
+    return []
 
 
 def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit:
@@ -365,6 +389,9 @@ def by_exception(job: JobLogs) -> list[Clue]:
     lines = [line for exception in first for line in (exception.traceback, exception.line) if line is not None]
     said = shortened(first[0].message, 100)
     description = f"raised {first[0].name}{': ' * bool(said)}{said}" if first[0].name else f"ended with: {said}"
+    if not first[0].name and not said:
+        description = "raised an exception, which the end of the log cuts off"
+        sure = min(sure, HANG_RULES.raised_and_cut)
     if any(words in first[0].message for words in _OF_ALL_RANKS):
         first = [replace(exception, culprit=Culprit()) for exception in first]
     worker = lost_worker(first[0].message) if len(same) == len(first) else None
@@ -478,8 +505,11 @@ def _ends_with_codes(job: JobLogs, blocks: tuple[FailedRank, ...], aborts: bool)
         if number:
             culprit, waits = job.of_rank(int(number)), "number" in hit.groups
             ends.append(_WithCode(culprit, hit.line, _code_in_box(job, hit.line), observed=not waits, waits=waits))
+    # What torchrun ends aborts as well, and so does a watchdog: its line counts where it is all that there is.
+    alone = len(job.named("exitcode")) == 1 and not blocks and not _fails_otherwise(job)
     for end in job.once(reported_ends):
-        aborted = end.code == -ABORTED and (end.hit.name == "spawn-exited" or (aborts and end.hit.name != "exitcode"))
+        by_torchrun = end.hit.name == "exitcode" and not alone
+        aborted = end.code == -ABORTED and (end.hit.name == "spawn-exited" or (aborts and not by_torchrun))
         if end.fault_class == EXCEPTION and (end.code is None or 0 < end.code < BY_SHELLS or aborted):
             ends.append(_WithCode(end.culprit, end.hit.line, end.code))
     for hit in job.named("mpi-abort"):
@@ -493,6 +523,11 @@ def _ends_with_codes(job: JobLogs, blocks: tuple[FailedRank, ...], aborts: bool)
             culprit = job.of_rank(block.rank, block.host)
             ends.append(_WithCode(culprit, block.evidence, block.exitcode or 0, first=block.root))
     return ends
+
+
+def _fails_otherwise(job: JobLogs) -> bool:
+    """Whether any line but that of an abort tells of a failure."""
+    return any(hit.pattern.role in (Role.ROOT, Role.CASCADE) and hit.name != "exit-told" for hit in job.hits)
 
 
 def _names_anybody(culprit: Culprit) -> bool:
@@ -549,7 +584,41 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
         if _names_anybody(raised.culprit) or (raised.name, raised.message) not in named
     ]
     # A watchdog ends its process by such an exception too, and lines of several processes run into each other.
-    return found or ([] if job.once(timeouts_of) else _of_cpp(job))
+    return found or ([] if job.once(timeouts_of) else _of_cpp(job) or _cut_before_exception(job))
+
+
+# The interpreter begins a traceback with nothing but the tags of torch and of launchers before it.
+_UNCAUGHT = re.compile(r"[\s`]*(?:\[[^\]\n]{1,40}\](?:<\w{1,10}>)?:? ?|\d{1,6}: ){0,3}" + re.escape(TRACEBACK))
+_OF_TRACEBACKS = ("traceback", "frame", "chained")
+# Frames of a call that waits for others: its exception would be about them.
+_WAITS = ("torch/distributed/", "torch_npu/distributed/", "deepspeed/comm/", "horovod/", "mpi4py", "/ray/", "c10d")
+
+
+def _cut_before_exception(job: JobLogs) -> list[RankException]:
+    """Tracebacks of ranks that the end of the log cuts before the exception, where the frames wait for nobody and no
+    other line tells of a failure: the exception may be about that."""
+    if any(hit.pattern.role != Role.HARMLESS and hit.name not in _OF_TRACEBACKS for hit in job.hits):
+        return []
+    blocks: dict[tuple[str, int], list[Line]] = defaultdict(list)
+    for line in job.logs.lines:
+        if line.block and line.source == "python":
+            blocks[line.path, line.block].append(line)
+    of_blocks = {(line.path, line.number) for lines in blocks.values() for line in lines}
+    ends = {(line.path, line.number) for line in job.logs.last_lines}
+    if any(is_telling(line.raw) for line in job.logs.last_lines if (line.path, line.number) not in of_blocks):
+        return []
+    end_of = dict(sorted(ends))  # of each file its last line
+    inside = {path for (path, _), lines in blocks.items() if lines[-1].number == end_of.get(path)}
+    exceptions: dict[object, RankException] = {}
+    for (path, _), lines in blocks.items():
+        whole = not lines[-1].text.startswith((" ", "\t")) or not _UNCAUGHT.match(lines[0].raw)
+        if path not in inside or whole:
+            continue
+        waits = any(word in line.text for line in lines[-HANG_RULES.frames_above_cut :] for word in _WAITS)
+        culprit = speaker_of(job, lines[-1])
+        if culprit.rank is not None and not waits:
+            exceptions.setdefault(culprit.rank, RankException(culprit, "", "", lines[-1], lines[0]))
+    return list(exceptions.values())
 
 
 def _of_cpp(job: JobLogs) -> list[RankException]:

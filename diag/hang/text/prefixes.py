@@ -63,14 +63,15 @@ def at_ns(year: int, month: int, day: int, hour: int, minute: int, second: int, 
 
 # -- prefixes ----------------------------------------------------------------------------------------------------------
 
-_HOST = r"[^\s:'\"()=,/\[\]{}|]{1,255}+"  # NCCL itself writes - for / and %
+_HOST = r"[^\s:'`\"()=,/\[\]{}|]{1,255}+"  # NCCL itself writes - for / and %
 _CODE = r"(?:(?P<file>[\w./+-]+):(?P<line>\d+)(?: \(\w{1,80}\))? )?"
+# A back-tick before it: the log was pasted as code of Markdown.
 _NCCL = re.compile(
-    rf"\s*(?P<host>{_HOST}):(?P<pid>\d{{1,10}})(?P<tid>:\d{{1,10}})? (?(tid)(?:\[(?P<dev>-?\d+)\] )?|"
+    rf"[\s`]*(?P<host>{_HOST}):(?P<pid>\d{{1,10}})(?P<tid>:\d{{1,10}})? (?(tid)(?:\[(?P<dev>-?\d+)\] )?|"
     rf"\[(?P<only_dev>-?\d+)\] )(?:\d+\.\d+ )?{_CODE}R?NCCL (?P<level>INFO|WARN|TRACE|CALL|ABORT|ERROR)(?: |$)"
 )
 _NCCL_2_2 = re.compile(
-    rf"\s*(?P<host>{_HOST}):(?P<pid>\d{{1,10}}):(?P<tid>\d{{1,10}}) "
+    rf"[\s`]*(?P<host>{_HOST}):(?P<pid>\d{{1,10}}):(?P<tid>\d{{1,10}}) "
     rf"\[(?P<dev>-?\d+)\] {_CODE}(?P<level>INFO|WARN)(?: |$)"
 )
 # The pid, or host and pid, were removed when the log was pasted.

@@ -1,0 +1,201 @@
+"""Logs that the end of a paste cuts, devices that a driver cannot use, and ends that only a supervisor reports."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from diag.hang.api import triage
+from diag.hang.classes.base import cut_off
+from diag.hang.model import Triage
+
+FRAMES = (
+    "Traceback (most recent call last):",
+    '  File "/srv/fit.py", line 88, in <module>',
+    "    fit(options)",
+    '  File "/srv/fit.py", line 41, in fit',
+    "    net = net.to(where)",
+)
+BARRIER = (
+    '  File "/py/torch/distributed/distributed_c10d.py", line 4159, in barrier',
+    "    work = group.barrier(opts=o)",
+)
+RAY = (
+    "WARNING worker.py:1986 -- A worker died or was killed while executing a task by an unexpected system error. "
+    "Worker IP address: 10.3.0.8 Worker port: 10004 Worker PID: 771 Worker exit type: SYSTEM_ERROR Worker exit detail: "
+    "End of file. There are some potential root causes. (1) The process is killed by SIGKILL by OOM killer.\n"
+)
+NO_THREAD_DATA = "cannot allocate memory for thread-local data: ABORT"
+
+
+def of(folder: Path, text: str) -> Triage:
+    (folder / "job.log").write_text(text)
+    return triage([str(folder)])
+
+
+def printed_by(rank: int, lines: tuple[str, ...]) -> str:
+    return "".join(f"[rank{rank}]: {line}\n" for line in lines)
+
+
+def test_a_traceback_that_is_cut_above_its_exception(tmp_path: Path) -> None:
+    answer = of(tmp_path, printed_by(5, FRAMES))
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("rank_killed_exception", [5])
+    assert "cuts off" in answer.headline
+    assert answer.confidence <= 0.5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        printed_by(5, (*FRAMES, *BARRIER)),  # its exception would be about others
+        "".join(f"{line}\n" for line in FRAMES),  # of nobody
+        "[rank2]: The store on rank 0 failed to answer\n" + printed_by(5, FRAMES),
+        "[rank5]:[W301 09:00:02.0 socket.cpp:464] [c10d] waitForInput: poll for socket SocketImpl(fd=7, addr=[a]:4, "
+        "remote=[b]:29500) returned 0, likely a timeout\n" + printed_by(5, FRAMES),
+        printed_by(5, FRAMES) + "step 12 | loss 2.31\nstep 13 | loss 2.30\n",  # a handler printed it
+        printed_by(5, tuple(f"WARNING retrying: {line}" if not at else line for at, line in enumerate(FRAMES))),
+    ],
+)
+def test_a_cut_traceback_accuses_nobody_where_it_may_be_about_something_else(tmp_path: Path, text: str) -> None:
+    answer = of(tmp_path, text)
+    assert not answer.culprits
+    assert answer.fault_class != "rank_killed_exception"
+
+
+HABANA = "[   72.9] habanalabs {}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "bus_id"),
+    [
+        (HABANA.format("0000:1a:00.0: Failed to initialize hl2. Device is NOT usable !"), "0000:1a:00.0"),
+        (
+            HABANA.format("0000:1b:00.0: Failed to initialize accel3. Device 0000:1b:00.0 is NOT usable!"),
+            "0000:1b:00.0",
+        ),
+        (HABANA.format("0000:cd:00.0: Failed to ini"), "0000:cd:00.0"),
+        (HABANA.format("hl2: Failed to communicate with Device CPU (CPU-CP timeout)"), ""),
+        ("[ 9.1] amdgpu 0000:43:00.0: amdgpu: Fatal error during GPU init\n", "0000:43:00.0"),
+        ("[ 9.1] amdgpu: probe of 0000:43:00.0 failed with error -22\n", "0000:43:00.0"),
+        ("[ 9.1] amdgpu 0000:43:00.0: probe with driver amdgpu failed with error -110\n", "0000:43:00.0"),
+    ],
+)
+def test_a_device_that_its_driver_cannot_use(tmp_path: Path, line: str, bus_id: str) -> None:
+    answer = of(tmp_path, line)
+    assert answer.fault_class == "gpu_hardware"
+    assert {culprit.bus_id for culprit in answer.culprits} == {bus_id}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        HABANA.format("hl1: Successfully loaded firmware to device"),
+        HABANA.format("0000:1a:00.0: Failed to set the clock, will be tried again"),
+        "[ 9.1] amdgpu 0000:43:00.0: probe with driver amdgpu failed with error -517\n",  # tried again later
+        "[ 9.1] amdgpu 0000:43:00.0: amdgpu: SMU is initialized successfully!\n",
+        "[ 9.1] mlx5_core 0000:3b:00.0: Port module event: module 0, Cable plugged\n",
+    ],
+)
+def test_lines_of_drivers_that_are_harmless(tmp_path: Path, line: str) -> None:
+    assert of(tmp_path, line).fault_class == "undetermined"
+
+
+def test_several_devices_that_a_driver_cannot_use(tmp_path: Path) -> None:
+    text = "".join(
+        HABANA.format(f"hl{number}: failed to initialize the H/W")
+        + HABANA.format(f"0000:{bus}:00.0: Failed to initialize hl{number}. Device is NOT usable !")
+        for number, bus in enumerate(("1a", "33"))
+    )
+    assert [culprit.bus_id for culprit in of(tmp_path, text).culprits] == ["0000:1a:00.0", "0000:33:00.0"]
+
+
+def test_an_adapter_that_its_driver_cannot_start(tmp_path: Path) -> None:
+    line = "[ 9.1] mlx5_core 0000:3b:00.0: probe_one:1694:(pid 12): mlx5_init_one failed with error code -110\n"
+    assert of(tmp_path, line).fault_class == "ib_device_fatal"
+
+
+@pytest.mark.parametrize("line", ["2026-01-02 20:44:{:02} 10.7.0.{} [{}] Terminated\n", "n{1}: Terminated\n"])
+def test_processes_of_all_hosts_that_were_told_to_end_at_once(tmp_path: Path, line: str) -> None:
+    answer = of(tmp_path, "".join(line.format(18, host, host) for host in range(1, 6)))
+    assert (answer.fault_class, answer.culprits) == ("job_cancelled", ())
+
+
+def test_ends_at_other_times_are_no_cancellation(tmp_path: Path) -> None:
+    line = "2026-01-02 20:{:02}:18 10.7.0.{} [{}] Terminated\n"
+    assert of(tmp_path, "".join(line.format(5 * host, host, host) for host in range(1, 6))).fault_class != (
+        "job_cancelled"
+    )
+    assert of(tmp_path, "n1: Terminated\nn2: Connection closed\n").fault_class == "undetermined"
+
+
+def test_processes_that_were_told_to_end_after_another_failed(tmp_path: Path) -> None:
+    failed = "n4: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total\n"
+    assert of(tmp_path, failed + "".join(f"n{host}: Terminated\n" for host in range(1, 6))).fault_class == "cuda_oom"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [NO_THREAD_DATA, "free(): invalid pointer", "malloc(): corrupted top size", "double free or corruption (out)"],
+)
+def test_a_process_whose_end_ray_reports_aborted_itself(tmp_path: Path, error: str) -> None:
+    answer = of(tmp_path, f"{RAY}(Runner pid=771) {error}\n")
+    assert answer.fault_class == "rank_killed_sigsegv"
+    assert [culprit.host for culprit in answer.culprits] == ["10.3.0.8"]
+
+
+def test_another_process_than_the_one_whose_end_ray_reports(tmp_path: Path) -> None:
+    answer = of(tmp_path, f"{RAY}(Runner pid=772) {NO_THREAD_DATA}\n")
+    assert "10.3.0.8" not in {culprit.host for culprit in answer.culprits}
+
+
+def test_large_allocations_are_no_aborts(tmp_path: Path) -> None:
+    line = "tcmalloc: large alloc 8589934592 bytes == 0x7f00 @  0x7f01\n<jemalloc>: Invalid conf pair: a:b\n"
+    assert of(tmp_path, line).fault_class == "undetermined"
+
+
+def test_an_abort_that_only_torchruns_first_line_tells_of(tmp_path: Path) -> None:
+    first = (
+        "torch/distributed/elastic/multiprocessing/api.py:833] failed (exitcode: -6) local_rank: 2 (pid: 9) of binary"
+    )
+    answer = of(tmp_path, f"E0806 10:11:47.450000 139 {first}: /usr/bin/python\n")
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("rank_killed_exception", [2])
+    assert answer.confidence < 0.5
+
+
+def test_rays_daemon_that_ended_is_named_and_not_accused(tmp_path: Path) -> None:
+    answer = of(
+        tmp_path, "Raylet is terminated: ip=10.3.0.9, id=c28c. Termination is unexpected. Possible reasons: (1)\n"
+    )
+    assert (answer.fault_class, answer.culprits) == ("undetermined", ())
+    assert "10.3.0.9" in answer.headline
+    assert "raylet.out" in answer.next_steps[0]
+
+
+def test_the_device_on_which_an_engine_finds_too_little_memory(tmp_path: Path) -> None:
+    free = (
+        "ValueError: Free memory on device {}(12.0/139.8 GiB) on startup is less than desired GPU memory utilization "
+    )
+    assert [culprit.gpu for culprit in of(tmp_path, free.format("cuda:3 ")).culprits] == [3]
+    assert of(tmp_path, free.format("")).fault_class == "cuda_oom"
+
+
+@pytest.mark.parametrize("reason", ["No route to host", "No route to", "Connection tim", "Network is unr"])
+def test_the_reason_of_a_failed_connect_is_cut(tmp_path: Path, reason: str) -> None:
+    line = f"`n1:7:9 [0] include/socket.h:409 NCCL WARN Net : Connect to 10.6.1.9<54263> failed : {reason}\n"
+    answer = of(tmp_path, line)
+    assert answer.fault_class == "net_connect_timeout"
+    assert [culprit.peer for culprit in answer.culprits] == ["10.6.1.9<54263>"]
+
+
+def test_a_reason_that_may_be_another_one(tmp_path: Path) -> None:
+    line = "n1:7:9 [0] include/socket.h:409 NCCL WARN Net : Connect to 10.6.1.9<54263> failed : Connection\n"
+    assert of(tmp_path, line).fault_class != "net_connect_timeout"
+
+
+def test_words_that_are_cut() -> None:
+    cut = re.compile(cut_off("No route to host", len("No r")))
+    assert [bool(cut.search(text)) for text in ("No r", "No route to", "No route to host", "No", "No road")] == [
+        *(True, True, False, False, False)
+    ]
