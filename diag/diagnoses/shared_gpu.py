@@ -13,7 +13,7 @@ from diag.words.formatting import begun, counted
 
 from .costs import Cost
 from .device_samples import also_late
-from .subject import Diagnosis, Subject, gpus_of, ranks_text, shared_words
+from .subject import Column, Diagnosis, Subject, gpus_of, ranks_text, shared_words
 
 ID, OTHERS = "shared-gpu", "other-processes-on-gpu"
 _ONE_EACH = (
@@ -107,6 +107,7 @@ DIAGNOSIS = Diagnosis(
     find,
     cannot_look,
     costs=(Cost.SHARING,),
+    reads=(Column.DEVICE,),
     always=True,
     needs="the ids of the ranks' GPUs, or the driver's count of the processes on each.",
     means={

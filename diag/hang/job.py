@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar, cast
@@ -351,12 +351,22 @@ def culprit_of(process: Process, peer: str = "") -> Culprit:
 
 
 def distinct(culprits: list[Culprit]) -> tuple[Culprit, ...]:
-    """The culprits without repetitions, by rank, then host. The driver prints a GPU's address in several ways."""
+    """The culprits without repetitions, by rank, then host. The driver prints a GPU's address in several ways. A
+    rank of which another line says more is one culprit."""
     unique: dict[Culprit, Culprit] = {}
     for culprit in culprits:
         number = bus_number(culprit.bus_id)
         unique.setdefault(culprit if number is None else replace(culprit, bus_id=f"{number:x}"), culprit)
-    return tuple(sorted(unique.values(), key=lambda c: (c.rank is None, c.rank or 0, c.host, c.peer)))
+    found = [one for one in unique.values() if not any(_is_told_by(one, other) for other in unique.values())]
+    return tuple(sorted(found, key=lambda c: (c.rank is None, c.rank or 0, c.host, c.peer)))
+
+
+def _is_told_by(culprit: Culprit, other: Culprit) -> bool:
+    """Whether the other is of the same rank, and has all that is known of this one, and more."""
+    if culprit.rank is None or culprit.rank != other.rank or culprit == other:
+        return False
+    known = ((name, value) for name, value in asdict(culprit).items() if value not in (None, ""))
+    return all(getattr(other, name) == value for name, value in known)
 
 
 def bus_number(text: str) -> int | None:

@@ -373,7 +373,7 @@ class Search:
 
     def hits(self, block: TextBlock) -> tuple[NDArray[np.int64], Iterator[tuple[int, int, list[int]]]]:
         """The lines in which only the bulk substring was found; and for the others (line, where its first hit begins,
-        the indices of its substrings), by line."""
+        the indices of its substrings, each once), by line."""
         places = self._match_positions(block)
         if not len(places):
             return np.empty(0, np.int64), iter(())
@@ -408,6 +408,6 @@ class Search:
                     yield now, first, words
                 now, first, words = line, at, real
             else:
-                words += real
+                words += [index for index in real if index not in words]
         if words:
             yield now, first, words
