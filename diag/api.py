@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.account.attribute import attribute, profiled, with_comparable_steps
+from diag.account.attribute import Profiled, attribute, with_comparable_steps
 from diag.account.blocks import account_in_blocks
 from diag.account.device_clock import on_device_clocks
 from diag.account.durations import Durations, durations_of
@@ -498,7 +498,7 @@ def analyze(tables: Tables, asked: StepsAsked | None = None) -> Result:
             *_notes_on_only(tables),
             *_notes_on_age(tables),
             *_notes_on_steps(attribution),
-            *_notes_on_profiler(attribution, tables),
+            *_notes_on_profiler(attribution, tables, examination.longer),
             *_notes_on_device(tables),
             *_notes_on_ends(tables),
             *(f"two measurements of the run disagree: {d}" for d in (*examination.doubts, examination.followed) if d),
@@ -701,13 +701,13 @@ def _notes_on_steps(attribution: Attribution) -> list[str]:
     return []
 
 
-def _notes_on_profiler(attribution: Attribution, tables: Tables) -> list[str]:
-    if (longer := profiled(attribution, tables)) is None:
+def _notes_on_profiler(attribution: Attribution, tables: Tables, longer: Profiled | None) -> list[str]:
+    if longer is None:
         return []
     return [
         f"the profiler makes a step longer: {duration(longer.traced_ns)} with it, {duration(longer.untraced_ns)} in "
         f"{counted(longer.others, 'step')} without it; shares, costs and tokens per second are of profiled steps"
-        + _without_profiler(host_wait(attribution, tables))
+        + _without_profiler(host_wait(attribution, tables, longer))
     ]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
@@ -283,17 +286,7 @@ def lines_of_ranks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
             },
             hovertemplate=f"rank {rank}, step %{{x}}<br>%{{y:,.3f}} GB<extra></extra>",
         )
-    if memory.capacity is not None:
-        line, text = {"color": theme.ink, "dash": "dash"}, f"capacity {size(memory.capacity)}"
-        figure.add_hline(y=memory.capacity / GB, line=line, annotation_text=text, annotation_position="bottom right")
-    finish(
-        figure,
-        theme,
-        340,
-        xaxis=step_axis(blocks),
-        yaxis={"title": {"text": "reserved, GB" if memory.on_device else "resident, GB"}, "rangemode": "tozero"},
-    )
-    return shade_windows(figure, view.windows, blocks, theme)
+    return _over_steps(figure, view, memory, blocks, step_axis(blocks), theme)
 
 
 def range_of_ranks(view: RunView, memory: Memory, rank: int, theme: Theme) -> go.Figure:
@@ -320,6 +313,13 @@ def range_of_ranks(view: RunView, memory: Memory, rank: int, theme: Theme) -> go
             line={"color": colour, "width": 2, "dash": dash},
             hovertemplate=f"{name}, step %{{x}}<br>%{{y:,.3f}} GB<extra></extra>",
         )
+    return _over_steps(figure, view, memory, blocks, step_axis(blocks, ticks=12), theme)
+
+
+def _over_steps(
+    figure: go.Figure, view: RunView, memory: Memory, blocks: Sequence[slice], axis: dict[str, Any], theme: Theme
+) -> go.Figure:
+    """With the capacity as a line, the axes, and the profiler's windows. ``axis``: as of ``step_axis``."""
     if memory.capacity is not None:
         line, text = {"color": theme.ink, "dash": "dash"}, f"capacity {size(memory.capacity)}"
         figure.add_hline(y=memory.capacity / GB, line=line, annotation_text=text, annotation_position="bottom right")
@@ -327,7 +327,7 @@ def range_of_ranks(view: RunView, memory: Memory, rank: int, theme: Theme) -> go
         figure,
         theme,
         340,
-        xaxis=step_axis(blocks, ticks=12),
+        xaxis=axis,
         yaxis={"title": {"text": "reserved, GB" if memory.on_device else "resident, GB"}, "rangemode": "tozero"},
     )
     return shade_windows(figure, view.windows, blocks, theme)

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from diag.account.attribute import Profiled, profiled
 from diag.account.blocks import BlockAccount
 from diag.account.device_clock import DeviceClocked, on_device_clocks
 from diag.account.device_summaries import Idle
@@ -109,7 +110,7 @@ class Examination(Struct, frozen=True):
     ``phases``: the account from the durations of phases, None where there is none; ``doubts``: what contradicts the
     findings. ``followed``: where the phases explain what the timelines leave open, and the answer follows them.
     ``collectives``: the account from the durations of collectives, where these are known and their exposed part is not.
-    """
+    ``longer``: what the profiler adds to a step."""
 
     findings: tuple[Finding, ...]
     not_found: tuple[str, ...]
@@ -120,6 +121,7 @@ class Examination(Struct, frozen=True):
     scheduling: Scheduling = field(default_factory=Scheduling)
     followed: str = ""
     collectives: CollectivesAccount | None = None
+    longer: Profiled | None = None
 
     def unseen(self, cost: Cost) -> str:
         """Why this cost could not be looked for; "" if it was."""
@@ -156,7 +158,8 @@ def examine(
     subject = Subject(attribution, tables, compared.shares, rests_on_phases, by_phases, scheduling)
     findings, not_found, not_looked = ask(subject, DIAGNOSES)
     not_looked += unseen_communication.inside_fused(attribution)
-    doubts = tuple(doubt for doubt in (compared.doubt, unlike_the_rest(attribution, tables)) if doubt)
+    longer = profiled(attribution, tables)
+    doubts = tuple(doubt for doubt in (compared.doubt, unlike_the_rest(attribution, tables, longer)) if doubt)
     collectives = _collectives_of(attribution, tables, sharing)
     if collectives is not None:  # they show who is late, where the timelines may not
         looked, late = straggler.DIAGNOSIS, durations.find(collectives)
@@ -166,7 +169,16 @@ def examine(
         not_found = tuple(question for question in not_found if question != looked.question or not late)
         not_found += (looked.question,) if open_before and not late else ()
     return Examination(
-        findings, not_found, not_looked, compared.shares, phases, doubts, scheduling, compared.followed, collectives
+        findings,
+        not_found,
+        not_looked,
+        compared.shares,
+        phases,
+        doubts,
+        scheduling,
+        compared.followed,
+        collectives,
+        longer,
     )
 
 

@@ -47,16 +47,7 @@ def peaks_of(tables: Tables) -> list[Peak]:
         for gpu in sharing_of(tables).shared
         for rank in gpu.ranks
     }
-    return [
-        Peak(
-            row.rank,
-            row.peak,
-            row.capacity or 0,
-            row.retries or 0,
-            others.get(row.rank, 0),
-        )
-        for row in rows
-    ]
+    return [Peak(row.rank, row.peak, row.capacity or 0, row.retries or 0, others.get(row.rank, 0)) for row in rows]
 
 
 def peaks(subject: Subject) -> list[Peak]:

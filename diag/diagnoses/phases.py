@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from diag.account.attribute import profiled
+from diag.account.attribute import Profiled
 from diag.account.device_clock import DeviceClocked, outside_windows
 from diag.account.device_summaries import Idle
 from diag.account.frontier import Frontier, frontier
@@ -91,8 +91,9 @@ def phases_alone(phase_frontier: Frontier, on_device: bool, noise: Noise, idle: 
     return PhaseAccount(phase_frontier, shares, alone=True)
 
 
-def unlike_the_rest(attribution: Attribution, tables: Tables) -> str:
-    """How the steps in profiler windows differ from the others, by events on the devices; "" where they do not."""
+def unlike_the_rest(attribution: Attribution, tables: Tables, longer: Profiled | None) -> str:
+    """How the steps in profiler windows differ from the others, by events on the devices; "" where they do not.
+    ``longer``: what the profiler adds to a step."""
     steps, waiting, loading = outside_windows(tables)
     parts = attribution.usable.parts
     traced = parts.from_source("trace")
@@ -106,7 +107,7 @@ def unlike_the_rest(attribution: Attribution, tables: Tables) -> str:
         inside = inside_ns / spent_ns
         if abs(inside - outside) >= FINDINGS.warning_share:
             return f"{name} is {inside:.0%} of the steps in profiler windows, and {outside:.0%} of {steps:,} others"
-    return _idle_with_profiler(attribution, tables)
+    return _idle_with_profiler(attribution, tables, longer)
 
 
 class HostWait(NamedTuple):
@@ -121,10 +122,9 @@ class HostWait(NamedTuple):
         return self.outside < COMMUNICATION.contradicting_account_share * self.inside
 
 
-def host_wait(attribution: Attribution, tables: Tables) -> HostWait | None:
+def host_wait(attribution: Attribution, tables: Tables, longer: Profiled | None) -> HostWait | None:
     """None without a device, and where the profiler makes a step hardly longer. The profiler makes the host slower, and
     leaves the device's work as it is: without it, a device is idle for as much less as the step is shorter."""
-    longer = profiled(attribution, tables)
     if longer is None or not tables.on_device:
         return None
     parts = attribution.counted.parts
@@ -133,10 +133,10 @@ def host_wait(attribution: Attribution, tables: Tables) -> HostWait | None:
     return HostWait(idle_ns / longer.traced_ns, outside)
 
 
-def _idle_with_profiler(attribution: Attribution, tables: Tables) -> str:
+def _idle_with_profiler(attribution: Attribution, tables: Tables, longer: Profiled | None) -> str:
     """Whether a device is idle for its host in profiled steps alone. "" where it is idle without the profiler as
     well."""
-    waits, longer = host_wait(attribution, tables), profiled(attribution, tables)
+    waits = host_wait(attribution, tables, longer)
     if waits is None or longer is None or waits.inside < FINDINGS.warning_share or not waits.of_profiler:
         return ""
     return (

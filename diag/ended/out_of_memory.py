@@ -51,6 +51,14 @@ class Message:
         return [match.groupdict().get("size") or "" for match in self._compiled.finditer(line)]
 
 
+# Words of a line that tells of no failed allocation: advice, a program that goes on, NCCL's trial of multicast memory,
+# and the kernel's own killer, which is about the host.
+_ADVICE = ("avoid", "prevent", "If you", "if you", "may ", "might ", "could ", "in case", "When ", "when ")
+_WENT_ON = ("skipping", "retrying", "falling back")
+_OF_NVLS = ("Multicast memory", "transport/nvls.cc")
+_OF_THE_KERNEL = ("Killed process", "Kill process", "oom_kill")
+_NO_FAILURE = "this is not a failure"
+
 MESSAGES: Mapping[str, Message] = {
     "nccl-out-of-memory": Message(
         ("Cuda failure 'out of memory'", "Cuda failure 2 'out of memory'", "Cuda failure"),
@@ -74,7 +82,7 @@ MESSAGES: Mapping[str, Message] = {
         ("OOM when allocating tensor", "ran out of memory trying to allocate"),
         r"OOM when allocating tensor with shape|Allocator \([^()\n]{1,60}\) ran out of memory trying to allocate "
         r"(?P<size>[\d.]+ ?[KMGT]?i?B)",
-        ("this is not a failure",),
+        (_NO_FAILURE,),
     ),
     "other-out-of-memory": Message(
         (
@@ -112,7 +120,7 @@ MESSAGES: Mapping[str, Message] = {
         ),
         r"\bCUDA_ERROR_OUT_OF_MEMORY\b|\bcudaErrorMemoryAllocation\b|\bhipError(?:OutOfMemory|MemoryAllocation)\b|"
         r"\b(?:CU|HIP|ROC)(?:BLAS|DNN|SOLVER|SPARSE|RAND|FFT)_(?:STATUS_)?ALLOC_FAILED\b",
-        ("Multicast memory", "transport/nvls.cc", "this is not a failure"),
+        (*_OF_NVLS, _NO_FAILURE),
     ),
     "paddle-out-of-memory": Message(
         ("Out of memory error on GPU",),
@@ -122,7 +130,7 @@ MESSAGES: Mapping[str, Message] = {
         ("OutOfMemoryError", "CUDA out of memory", "CUDA error: out of memory", "HIP out of memory"),
         r"(?:OutOfMemoryError: )?(?:CUDA|HIP) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ "
         r"[KMGT]iB)(?:[. ]+\(?GPU (?P<gpu>\d+))?)?|CUDA error: out of memory|\bOutOfMemoryError",
-        ("out of memory errors", "avoid CUDA out of", "prevent CUDA out of", "skipping", "retrying", "falling back"),
+        ("out of memory errors", "avoid CUDA out of", "prevent CUDA out of", *_WENT_ON),
     ),
     # The words of any program: a word of the device before them. Advice about memory has words of its own.
     "device-out-of-memory": Message(
@@ -130,33 +138,7 @@ MESSAGES: Mapping[str, Message] = {
         r"(?:\b(?:cu|cuda|hip)[A-Z]\w{2,40}|(?<![A-Za-z])(?:CUDA|Cuda|cuda|HIP|GPU|Gpu|gpu|THCuda|OpenACC|OpenCL)(?!\d)|"
         r"\w\.cu[: ])[^\n]{0,160}?(?:[oO]ut of (?:device )?memory|OUT_OF_MEMORY)(?![^\n]{0,20}\bkill)|"
         r"^[^\n]{0,40}\b[oO]ut of (?:device memory|memory allocating (?P<size>[\d,]+ bytes)(?: of device memory)?)",
-        (
-            *(
-                "Multicast memory",
-                "transport/nvls.cc",
-                "avoid",
-                "prevent",
-                "If you",
-                "if you",
-                "may ",
-                "might ",
-                "could ",
-            ),
-            *(
-                "in case",
-                "ut of memory errors",
-                "skipping",
-                "retrying",
-                "falling back",
-                "not out of",
-                "this is not a failure",
-                "When ",
-                "when ",
-                "Killed process",
-                "Kill process",
-                "oom_kill",
-            ),
-        ),
+        (*_OF_NVLS, *_ADVICE, *_WENT_ON, *_OF_THE_KERNEL, "ut of memory errors", "not out of", _NO_FAILURE),
     ),
 }
 _ANCHORS = tuple(dict.fromkeys(anchor for message in MESSAGES.values() for anchor in message.anchors))
