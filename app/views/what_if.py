@@ -18,7 +18,7 @@ from diag.app.figures import (
     rows_height,
 )
 from diag.app.markup import label, plain
-from diag.app.picture import within_words
+from diag.app.picture import rows_of_hosts, within_words
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
@@ -29,7 +29,7 @@ from diag.model.breakdown import KnobChange, Prospect
 from diag.model.steps import Knob, Risk
 from diag.show.page import STEP_TIME, numbers_of
 from diag.tune.history import Round, is_tuned, load
-from diag.words.formatting import counted, duration, number, share, size
+from diag.words.formatting import counted, duration, listing, number, share, size
 from diag.words.wording import sentence
 
 if TYPE_CHECKING:
@@ -191,23 +191,26 @@ def _sliders(view: RunView, usual: Supposition) -> Supposition:
     if several:
         columns = iter(st.columns(3 + waits))
         with next(columns):
-            numbers = [str(each) for each in view.ranks]
-            first = usual.rank if usual.rank in view.ranks else view.page.rank
-            rank = int(choose("Rank", numbers, param="of", default=str(first), within=within))
-        beyond = "is taken away that the rank {what} than the median of the others."
+            groups = _groups(view, usual.of)
+            first = ",".join(map(str, usual.of or (view.page.rank,)))
+            of = choose(
+                "Ranks", list(groups), param="of", default=first, within=within,
+                format_func=lambda ranks: groups.get(ranks, ranks),
+            )  # fmt: skip
+        beyond = "is taken away that {what} than the median of the others."
         supposed = replace(
             supposed,
-            rank=rank,
+            of=tuple(map(int, of.split(","))),
             work=part_of(
-                "Works like the others", "work", usual.work, f"How much {beyond.format(what='works longer')}"
+                "Works like the others", "work", usual.work, f"How much {beyond.format(what='they work longer')}"
             ),
             link=part_of(
                 "Link like the others", "link", usual.link,
-                f"How much {beyond.format(what='gets the results of collectives later')}",
+                f"How much {beyond.format(what='they get the results of collectives later')}",
             ),
             loading=part_of(
                 "Loads like the others", "loading", usual.loading,
-                f"How much {beyond.format(what='waits longer for data')}",
+                f"How much {beyond.format(what='they wait longer for data')}",
             ) if waits else 0.0,
         )  # fmt: skip
     columns = iter(st.columns(waits + of_host + communicates + several))
@@ -231,11 +234,24 @@ def _sliders(view: RunView, usual: Supposition) -> Supposition:
         numbers = [str(number) for number in (round(now * times) for times in _TIMES_RANKS) if number > 1]
         with next(columns):
             chosen = choose(
-                "Ranks", numbers, param="ranks", default=str(now), within=within, slider=True,
+                "Number of ranks", numbers, param="ranks", default=str(now), within=within, slider=True,
                 help="How many there are, each with as much work as one rank has now.",
             )  # fmt: skip
         supposed = replace(supposed, ranks=int(chosen) if int(chosen) != now else 0)
     return supposed
+
+
+def _groups(view: RunView, at_fault: tuple[int, ...]) -> dict[str, str]:
+    """The ranks that can be made like the others, as the address has them ("6,7"), and their names: those at fault
+    where they are several, the ranks of each of several hosts, each rank."""
+    groups = {at_fault: f"{listing(at_fault)}, at fault"} if len(at_fault) > 1 else {}
+    host_of = {rank: view.result.tables.ranks[rank].host or "" for rank in view.ranks}
+    rows = rows_of_hosts(view.ranks, host_of) if len(set(host_of.values())) > 1 else {}
+    for host, ranks in rows.items():
+        if len(ranks) > 1:
+            groups.setdefault(tuple(ranks), f"{host}: {listing(ranks)}")
+    groups |= {(rank,): listing((rank,)) for rank in view.ranks}
+    return {",".join(map(str, ranks)): name for ranks, name in groups.items()}
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------

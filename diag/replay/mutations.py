@@ -71,9 +71,9 @@ def without_straggler(ranks: Collection[int], kinds: Collection[Kind] = _RANK_WO
     collectives, on average over the steps."""
 
     def mutate(program: Program, _costs: Costs, _level: Level) -> Mutated | Refusal:
+        if refusal := _not_comparable(program, ranks):
+            return refusal
         peers = [rank for rank in program.ranks if rank not in ranks]
-        if not peers or not set(ranks) <= set(program.ranks):
-            return Refusal("there is no other rank to compare with")
         slots = _Slots(program)
         others = _medians(np.stack([slots.spent(peer, kinds) for peer in peers]))
         left = {rank: 1 - part * (1 - _left(slots.spent(rank, kinds), others, slots.width)) for rank in ranks}
@@ -81,17 +81,28 @@ def without_straggler(ranks: Collection[int], kinds: Collection[Kind] = _RANK_WO
         def change(number: int, line: Line, rank: int) -> Line:
             return _scaled(line, kinds, left[rank][slots.of(number, rank)]) if rank in left else line
 
-        return Mutated(over_lines(program, change), (_like_others(kinds, part),), certain=True)
+        return Mutated(over_lines(program, change), (_like_others(ranks, kinds, part),), certain=True)
 
     return mutate
 
 
-def _like_others(kinds: Collection[Kind], part: float) -> str:
+def _not_comparable(program: Program, ranks: Collection[int]) -> Refusal | None:
+    if set(ranks) < set(program.ranks):
+        return None
+    return Refusal("there is no other rank to compare with")
+
+
+def _these(ranks: Collection[int]) -> str:
+    return "the rank" if len(ranks) == 1 else "the ranks"
+
+
+def _like_others(ranks: Collection[int], kinds: Collection[Kind], part: float) -> str:
+    these, one = _these(ranks), len(ranks) == 1
     if part < 1:
-        return f"{part:.0%} of what the rank takes longer than the others' median goes away"
+        return f"{part:.0%} of what {these} {'takes' if one else 'take'} longer than the others' median goes away"
     if Kind.DATA in kinds:
-        return "the rank's loader becomes as fast as the others' median"
-    return "the rank becomes as fast as the others' median"
+        return f"the loader{'' if one else 's'} of {these} become{'s' if one else ''} as fast as the others' median"
+    return f"{these} become{'s' if one else ''} as fast as the others' median"
 
 
 def without_data_wait(part: float = 1.0) -> Mutation:
@@ -270,22 +281,26 @@ def more_bandwidth(factor: float) -> Mutation:
     return mutate
 
 
-def faster_link(rank: int, part: float = 1.0) -> Mutation:
-    """Removes the time, or a part of it, by which this rank gets its results later than the median of the others."""
+def faster_links(ranks: Collection[int], part: float = 1.0) -> Mutation:
+    """Removes the time, or a part of it, by which these ranks get their results later than the median of the others."""
 
     def mutate(program: Program, _costs: Costs, _level: Level) -> Mutated | Refusal:
-        if rank not in program.ranks or len(program.ranks) < 2:
-            return Refusal("there is no other rank to compare with")
+        if refusal := _not_comparable(program, ranks):
+            return refusal
 
         def change(collective: Collective) -> Collective:
             tails = collective.tail_ns
-            if rank not in tails or len(tails) < 2:
+            others = [ns for rank, ns in tails.items() if rank not in ranks]
+            if not others:
                 return collective
-            beyond = tails[rank] - median(ns for other, ns in tails.items() if other != rank)
-            return replace(collective, tail_ns={**tails, rank: tails[rank] - round(part * max(0, beyond))})
+            usual = median(others)
+            sooner = {rank: ns - round(part * max(0, ns - usual)) for rank, ns in tails.items() if rank in ranks}
+            return replace(collective, tail_ns={**tails, **sooner}) if sooner else collective
 
         left = "as soon as the others' median" if part == 1 else f"{part:.0%} nearer to the others' median"
-        return Mutated(with_collectives(program, change), (f"the rank gets its results {left}",), certain=True)
+        verb = "gets its" if len(ranks) == 1 else "get their"
+        assumed = f"{_these(ranks)} {verb} results {left}"
+        return Mutated(with_collectives(program, change), (assumed,), certain=True)
 
     return mutate
 

@@ -105,7 +105,7 @@ def would_take(prospect: Prospect) -> str:
 def test_one_slow_loader_is_taken_away_at_first(slow_loader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test = shown("what-if", slow_loader, monkeypatch)
     supposed = without_fault(open_run(slow_loader).verdict)
-    assert supposed == Supposition(1, loading=1.0)
+    assert supposed == Supposition((1,), loading=1.0)
     prospect = open_run(slow_loader).what_if.suppose(supposed)
     assert prospect.new_step_ns[1] == pytest.approx(66 * MS, rel=0.02)
     assert would_take(prospect) in text(test)
@@ -133,7 +133,7 @@ def test_sliders_are_in_the_address(slow_loader: Path, monkeypatch: pytest.Monke
     assert {slider.key: slider.value for slider in test.select_slider} == {
         "work": "0", "link": "0", "loading": "0", "data": "0", "network": "2", "ranks": "2",
     }  # fmt: skip
-    faster = open_run(slow_loader).what_if.suppose(Supposition(1, network=2))
+    faster = open_run(slow_loader).what_if.suppose(Supposition((1,), network=2))
     assert would_take(faster) in text(test)
     test.select_slider(key="network").set_value("1").run()
     assert "Nothing is changed: the step is as it was measured." in text(test)
@@ -164,3 +164,23 @@ def test_what_does_not_fit_is_said_beside_what_it_would_gain() -> None:
     assert told["Gain"].value not in ("0%", "unknown")
     test.selectbox(key="reshard-after-forward").select(AS_IT_IS).run()
     assert "Does not fit" not in text(test)
+
+
+def test_two_slow_loaders_are_taken_away_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either alone changes nothing, since the others still wait for the other one."""
+    run = write_run(tmp_path / "slow", ranks=5, slow_data_ms={1: 40, 3: 40})
+    result = open_run(run)
+    assert result.without_fault == Supposition((1, 3), loading=1.0)
+    alone = result.what_if.suppose(Supposition((1,), loading=1.0))
+    both = result.what_if.suppose(result.without_fault)
+    assert alone.gain_share == pytest.approx(0, abs=0.01)
+    assert both.new_step_ns[1] == pytest.approx(66 * MS, rel=0.02)
+    test = shown("what-if", run, monkeypatch)
+    assert test.selectbox(key="of").value == "1,3"
+    assert "ranks 1, 3, at fault" in [
+        plain(option).replace("\u00a0", " ") for option in test.selectbox(key="of").options
+    ]
+    assert would_take(both) in text(test)
+    test.selectbox(key="of").select("1").run()
+    assert not test.exception
+    assert would_take(alone) in text(test)

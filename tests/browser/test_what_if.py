@@ -20,7 +20,7 @@ def test_a_slider_shows_the_step_without_the_fault(browser: Browser, tmp_path: P
     run = write_run(tmp_path / "later", slow_data_ms={1: 40})
     write_run(tmp_path / "mended")
     offered = open_run(run).what_if
-    removed, half = (offered.suppose(Supposition(1, loading=part)).new_step_ns[1] for part in (1.0, 0.5))
+    removed, half = (offered.suppose(Supposition((1,), loading=part)).new_step_ns[1] for part in (1.0, 0.5))
     with dashboard(tmp_path) as served, visit(browser) as found:
         found.open(served.at("what-if?run=later&baseline=mended"), until=f"The step would take {duration(removed)}")
         page = found.page

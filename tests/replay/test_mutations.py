@@ -10,7 +10,7 @@ from diag.model.steps import Detail, Kind
 from diag.replay.costs import Level
 from diag.replay.mutations import (
     Mutation,
-    faster_link,
+    faster_links,
     hybrid_shard,
     in_turn,
     more_bandwidth,
@@ -36,6 +36,10 @@ def slow_rank(step: int, rank: int) -> int:
     return 50 * MS * (rank == 1)
 
 
+def slow_host(step: int, rank: int) -> int:
+    return 50 * MS * (rank in {1, 2})
+
+
 def half(step: int, rank: int) -> int:
     return slow_rank(step, rank) // 2
 
@@ -52,6 +56,12 @@ CASES: dict[str, tuple[Fsdp, Mutation, Fsdp]] = {
         Fsdp(ranks=4, slow=slow_rank, jitter=0.1),
         without_straggler([1]),
         Fsdp(ranks=4, jitter=0.1, seed=1),
+    ),
+    "two stragglers removed": (Fsdp(ranks=4, slow=slow_host), without_straggler([1, 2]), Fsdp(ranks=4, seed=1)),
+    "one of two stragglers removed": (
+        Fsdp(ranks=4, slow=slow_host),
+        without_straggler([1]),
+        Fsdp(ranks=4, slow=slow_host, seed=1),
     ),
     "wire twice as fast": (SLOW_WIRE, more_bandwidth(2), replace(SLOW_WIRE, ns_per_byte=3.0)),
     "wire twice as fast under prefetch": (
@@ -150,15 +160,16 @@ def test_a_hybrid_shard_meets_fewer_and_adds_all_reduces() -> None:
     replay(changed.program)
 
 
-def test_a_link_like_the_others_is_the_run_without_late_results() -> None:
-    base = base_of(simulate(Fsdp(ranks=4)))
+@pytest.mark.parametrize("of", [(1,), (1, 2)])
+def test_links_like_the_others_are_the_run_without_late_results(of: tuple[int, ...]) -> None:
+    base = base_of(simulate(Fsdp(ranks=5)))
     late = with_collectives(
         base.program,
-        lambda one: replace(one, tail_ns={rank: ns + 5 * MS * (rank == 1) for rank, ns in one.tail_ns.items()}),
+        lambda one: replace(one, tail_ns={rank: ns + 5 * MS * (rank in of) for rank, ns in one.tail_ns.items()}),
     )
     means = {}
     for part in (0.0, 0.5, 1.0):
-        changed = faster_link(1, part)(late, base.costs, Level.LIKELY)
+        changed = faster_links(of, part)(late, base.costs, Level.LIKELY)
         assert isinstance(changed, Mutated)
         means[part] = replay(changed.program).mean_ns
     assert means[1.0] == pytest.approx(replay(base.program).mean_ns, rel=0.01)
