@@ -11,6 +11,7 @@ kernel's names are kept, below a prefix for each thing that was read:
     memory.oom_kills                     of the whole host
     cgroup.cpu.throttled_us              the control group of this process
     gpu.GPU-<uuid>.memory_used           an NVIDIA GPU, with all of its processes
+    dcgm.GPU-<uuid>.sm_active_ppm        the same, as DCGM knows it
 
 Counters run since the machine or the driver started: only their growth belongs to the run. What cannot be read is left
 out, and so not known.
@@ -22,10 +23,11 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from .dcgm import Exporter
 from .device_sampler import value_of
 from .fence import Fence
 from .files import LineFile
@@ -54,6 +56,7 @@ class MachineSampler:
         """``lock``: the node's, called when the run directory is there."""
         self._file, self._lock_of_node, self._interval_s = file, lock, interval_s
         self._gpus = Gpus() if nvml else None
+        self._exporter = Exporter()
         self._before: dict[str, int] = {}
         self._written = 0
         self._stop = threading.Event()
@@ -86,7 +89,7 @@ class MachineSampler:
             lock.release()
 
     def _record(self) -> MachineRecord:
-        now_ns, values = time.monotonic_ns(), readings(gpus=self._gpus)
+        now_ns, values = time.monotonic_ns(), readings(gpus=self._gpus, exporter=self._exporter)
         before, self._before = self._before, values
         whole = self._written % RECORDING.machine_lines_to_a_whole == 0
         self._written += 1
@@ -99,14 +102,17 @@ class MachineSampler:
 # -- what is read ------------------------------------------------------------------------------------------------------
 
 
-def readings(root: Path = Path("/"), gpus: Gpus | None = None) -> dict[str, int]:
-    """Everything that can be read now, by name. ``root``: the folder in which proc and sys are."""
+def readings(root: Path = Path("/"), gpus: Gpus | None = None, exporter: Exporter | None = None) -> dict[str, int]:
+    """Everything that can be read now, by name. ``root``: the folder in which proc and sys are. ``exporter``: asked for
+    the GPUs that NVML shows, and no others: where it answers for another node, all that it says is left out."""
     parts = (_rdma, _interfaces, _pcie, _pressure, _cpu, _host_memory, _cgroup)
     found: dict[str, int] = {}
     for part in parts:
         found.update(part(root))
     if gpus is not None:
         found.update(gpus.read())
+        if exporter is not None:
+            found.update(exporter.read(gpus.uuids))
     # No limit is 2**63 and the like, and a counter that a driver lost is all ones: readers refuse a line with them.
     return {name: value for name, value in found.items() if 0 <= value < MOST_NS}
 
@@ -258,16 +264,30 @@ _LINK_FIELDS = {
     "nvlink_recoveries": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS",
     "nvlink_failed_recoveries": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS",
 }
+# Why the clocks were lowered, and for how long in all.
+_VIOLATIONS = {
+    "power_violation_ns": "NVML_PERF_POLICY_POWER",
+    "thermal_violation_ns": "NVML_PERF_POLICY_THERMAL",
+    "sync_boost_violation_ns": "NVML_PERF_POLICY_SYNC_BOOST",
+    "board_limit_violation_ns": "NVML_PERF_POLICY_BOARD_LIMIT",
+    "reliability_violation_ns": "NVML_PERF_POLICY_RELIABILITY",
+}
 # By the type that NVML gives a value: the member of the union that holds it.
 _INTEGERS = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal"}
 
 
 class Gpus:
-    """All GPUs that NVML shows this process: memory in use, and by how many processes; errors of NVLink 5."""
+    """All GPUs that NVML shows this process: memory in use, and by how many processes; for how long the clocks were
+    lowered; errors of NVLink 5."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
         self._handles: dict[str, Any] | None = None  # by uuid; None: not yet looked for
+
+    @property
+    def uuids(self) -> Collection[str]:
+        """Of the GPUs that were read."""
+        return (self._handles or {}).keys()
 
     def read(self) -> Iterator[tuple[str, int]]:
         if self._handles is None:
@@ -284,6 +304,10 @@ class Gpus:
                 held = [process.usedGpuMemory for process in processes]
                 if held and None not in held:
                     yield f"{prefix}memory_of_processes", sum(held)
+            for name, policy in _VIOLATIONS.items():
+                value = self._violation(handle, policy)
+                if value is not None:
+                    yield f"{prefix}{name}", value
             for name, field in _LINK_FIELDS.items():
                 value = self._of_links(handle, field)
                 if value is not None:
@@ -304,6 +328,13 @@ class Gpus:
 
     def _call(self, name: str, handle: Any) -> Any:
         return value_of(lambda: getattr(self._nvml, f"nvmlDeviceGet{name}")(handle))
+
+    def _violation(self, handle: Any, policy: str) -> int | None:
+        number = getattr(self._nvml, policy, None)
+        if number is None:
+            return None
+        answer = value_of(lambda: self._nvml.nvmlDeviceGetViolationStatus(handle, number))
+        return int(answer.violationTime) if answer is not None else None
 
     def _of_links(self, handle: Any, field: str) -> int | None:
         """The sum over the links whose value is read; None where none is."""

@@ -139,6 +139,11 @@ class Recording(Topic, name="recording", fixed=True):
     most_machine_devices = threshold(
         256, "devices", "chosen: ports, interfaces and PCI devices of a node that are read, each"
     )
+    exporter_patience_s = threshold(2.0, "s", "chosen", "for the answer of dcgm-exporter, which is on the same node")
+    exporter_bytes = threshold(4 << 20, "bytes", "chosen", "of its answer; 8 GPUs with 40 fields each take 100 kB")
+    exporter_longest_pause = threshold(
+        63, "readings", "chosen", "about an hour, between two questions without an answer"
+    )
     device_drift = threshold(50e-6, "fraction", "chosen", "by which a device's clock may differ from its host's")
     device_steps_behind = threshold(
         66,

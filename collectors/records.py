@@ -542,12 +542,18 @@ def machine_values(before: Mapping[str, int | None], record: MachineRecord) -> d
     return record.values if record.whole else {**before, **record.values}
 
 
+# What a GPU does, as DCGM measures it: averages over the exporter's interval, by how their names end.
+GPU_ACTIVITY = (
+    "sm_active_ppm", "tensor_active_ppm", "dram_active_ppm", "power_mw", "nvlink_bytes_a_second",
+    "nvlink_tx_bytes_a_second", "nvlink_rx_bytes_a_second", "pcie_tx_bytes_a_second", "pcie_rx_bytes_a_second",
+)  # fmt: skip
 # Values of a machine that go up and down, by how their names end. All others are counters.
 MACHINE_GAUGES = frozenset({
     "active", "rate_mbit", "speed_mbit", "up", "link_width", "max_link_width", "link_speed_mt", "max_link_speed_mt",
     "available", "used", "limit", "memory_used", "memory_total", "memory_of_processes", "processes",
+    "clock_event_reasons", "xid", *GPU_ACTIVITY,
 })  # fmt: skip
-_OF_DEVICES = frozenset({"rdma", "net", "pcie", "gpu"})
+_OF_DEVICES = frozenset({"rdma", "net", "pcie", "gpu", "dcgm"})
 
 
 def split_machine_name(name: str) -> tuple[str, str]:

@@ -414,6 +414,9 @@ class Machines(Topic, name="machines"):
     least_time_share = threshold(
         0.01, "fraction", "chosen", "of the time: less pressure, steal or throttling explains nothing"
     )
+    activity_unlike_others = threshold(
+        1.25, "times", "chosen", "more or less than the median of the host's other GPUs: work, power and traffic differ"
+    )
     most_counters_cited = threshold(3, "counters", "chosen", "of each host")
     most_hosts_cited = threshold(3, "hosts", "chosen", "by a finding that names no rank")
 

@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
+from statistics import fmean
 from typing import Protocol
 
 import msgspec
 from msgspec import Struct, field
 
 from diag.collectors.layout import MOST_NS, RunLayout, numbered_parts
-from diag.collectors.records import MachineRecord, RankRecord, split_machine_name
+from diag.collectors.records import GPU_ACTIVITY, MachineRecord, RankRecord, split_machine_name
 from diag.model import DAMAGED
 from diag.rundir.policy import RUN_READING
 
@@ -25,12 +26,13 @@ Rates = Mapping[str, float]
 
 class Machine(Struct):
     """What one host recorded: by the name of a value, how much it grew, over how many seconds, and its last value.
-    ``ranks``: those that wrote it."""
+    ``ranks``: those that wrote it. ``activity``: the mean over the readings of what GPUs did (``GPU_ACTIVITY``)."""
 
     ranks: set[int] = field(default_factory=set)
     grew: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     last: dict[str, int] = field(default_factory=dict)
+    activity: dict[str, float] = field(default_factory=dict)
 
 
 class Machines(Protocol):
@@ -84,6 +86,7 @@ def machines_of(tables: Tables) -> Machines:
 def machine_of(lines: Iterable[tuple[int, MachineRecord]]) -> Machine:
     """Of lines of one host, each with the rank that wrote it."""
     machine, first_ns, last_ns = Machine(), None, 0
+    measured: dict[str, list[int]] = defaultdict(list)
     for rank, record in sorted(lines, key=lambda line: (line[1].monotonic_ns, line[0])):
         last_ns = record.monotonic_ns
         machine.ranks.add(rank)
@@ -91,6 +94,7 @@ def machine_of(lines: Iterable[tuple[int, MachineRecord]]) -> Machine:
             first_ns = last_ns
             machine.last = {name: value for name, value in record.values.items() if value is not None}
             machine.grew = dict.fromkeys(machine.last, 0)
+            _add_activity(measured, machine.last)
             continue
         for name, value in record.values.items():
             before = machine.last.pop(name, None)
@@ -100,8 +104,17 @@ def machine_of(lines: Iterable[tuple[int, MachineRecord]]) -> Machine:
             # A value that is lower was reset or misread.
             grew = max(0, value - before) if before is not None else 0
             machine.grew[name] = machine.grew.get(name, 0) + grew
+        _add_activity(measured, machine.last)
     machine.seconds = max(0, last_ns - (first_ns or 0)) / 1e9
+    machine.activity = {name: fmean(values) for name, values in measured.items()}
     return machine
+
+
+def _add_activity(measured: dict[str, list[int]], values: Mapping[str, int]) -> None:
+    """The readings are equally far apart, but for the last one."""
+    for name, value in values.items():
+        if name.startswith("dcgm.") and counter_of(name).endswith(GPU_ACTIVITY):
+            measured[name].append(value)
 
 
 @cache

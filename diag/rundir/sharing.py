@@ -20,6 +20,11 @@ _PROCESSES, _PREFIX = "gpu.processes", "GPU-"
 _PART = "MIG"  # in the name of a part of a GPU, which has units of its own
 
 
+def as_nvml(uuid: str) -> str:
+    """The id of a GPU as NVML writes it; torch leaves the beginning out."""
+    return _PREFIX + uuid.removeprefix(_PREFIX)
+
+
 class UsedGpu(Struct, frozen=True):
     """``ranks``: those of the run that use it. ``by_id``: whether they reported its id, else the counts say so.
     ``processes``: how many the driver usually counted on it, in ``counter`` of the machine's records; None and "" where

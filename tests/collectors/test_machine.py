@@ -130,6 +130,10 @@ def test_memory_of_all_processes_and_errors_of_links(monkeypatch: pytest.MonkeyP
         "nvmlDeviceGetComputeRunningProcesses": no_processes,
         "NVML_NVLINK_MAX_LINKS": 3,
         "NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS": 5,
+        "NVML_PERF_POLICY_POWER": 0,
+        "nvmlDeviceGetViolationStatus": lambda handle, policy: SimpleNamespace(
+            referenceTime=1, violationTime=5 + policy
+        ),
         "nvmlDeviceGetFieldValues": lambda handle, asked: [answer(link) for _, link in asked],
     }.items():
         setattr(module, name, value)
@@ -137,6 +141,7 @@ def test_memory_of_all_processes_and_errors_of_links(monkeypatch: pytest.MonkeyP
     assert dict(Gpus().read()) == {
         "gpu.GPU-1.memory_used": 30,
         "gpu.GPU-1.memory_total": 80,
+        "gpu.GPU-1.power_violation_ns": 5,
         "gpu.GPU-1.nvlink_rcv_errors": 21,
     }
     monkeypatch.setitem(sys.modules, "pynvml", None)
@@ -206,7 +211,7 @@ def test_lines_have_what_changed_and_the_last_reading(tmp_path: Path, monkeypatc
     path = RunLayout(tmp_path).rank(0).machine
     file = LineFile(path, Budget(1 << 20), Complaints(0))
     sampler = MachineSampler(file, lambda: NodeLock.of_run(tmp_path, "n"), 60.0, nvml=False, fence=Fence())
-    monkeypatch.setattr("diag.collectors.machine.readings", lambda gpus: next(values))
+    monkeypatch.setattr("diag.collectors.machine.readings", lambda gpus, exporter: next(values))
     written = [sampler._record() for _ in range(2)]
     sampler.start()
     sampler.stop()

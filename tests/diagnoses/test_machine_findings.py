@@ -9,7 +9,10 @@ from msgspec.structs import replace
 
 from diag.api import Result, analyze
 from diag.collectors.records import MachineRecord, MemoryRecord
-from diag.model.steps import Evidence, Finding
+from diag.diagnoses import machine_samples
+from diag.diagnoses.subject import Subject
+from diag.model.steps import Evidence, Finding, Severity
+from diag.words.formatting import spaced
 from tests.simulate import MS, Plan, simulate
 
 SECOND_NS = 10**9
@@ -41,7 +44,7 @@ def of_machine(item: Evidence) -> bool:
 
 
 def cited(found: Finding) -> list[tuple[str, float, str]]:
-    return [(item.filter, item.value, item.unit) for item in found.evidence if of_machine(item)]
+    return [(spaced(item.filter), item.value, item.unit) for item in found.evidence if of_machine(item)]
 
 
 LATE = Plan(hosts=lambda rank: f"node{rank}", extra=lambda step, rank: {"forward": 40 * MS} if rank == 1 else {})
@@ -119,3 +122,67 @@ def test_memory_of_a_gpu_that_two_ranks_share_is_cited() -> None:
     }
     found = finding(analyze(replace(apart.tables, ranks=ranks)), "near-out-of-memory")
     assert cited(found) == [("host host-a, memory in use on its GPUs that PyTorch does not hold", 3.0, "GB")]
+
+
+# -- GPUs --------------------------------------------------------------------------------------------------------------
+
+ONE_HOST = Plan(ranks=3, extra=lambda step, rank: {"forward": 40 * MS} if rank == 1 else {})
+
+
+def on_gpus(plan: Plan, readings: Sequence[Mapping[str, int | None]], uuids: Sequence[str]) -> Result:
+    """``uuids``: of the ranks' GPUs, as torch reports them."""
+    result = recorded(plan, {0: readings})
+    ranks = dict(result.tables.ranks)
+    for rank, own in ranks.items():
+        assert own.identity is not None
+        ranks[rank] = replace(own, identity=dataclasses.replace(own.identity, device_uuid=uuids[rank]))
+    return analyze(replace(result.tables, ranks=ranks))
+
+
+def test_a_straggler_cites_its_own_gpu_and_what_the_others_of_its_host_did() -> None:
+    def reading(seconds: int) -> dict[str, int | None]:
+        return {
+            "gpu.GPU-b.power_violation_ns": 4 * seconds * SECOND_NS // 10,
+            "gpu.GPU-c.power_violation_ns": seconds * SECOND_NS // 10,
+            "gpu.GPU-c.thermal_violation_ns": seconds * SECOND_NS,  # of another rank's
+            "dcgm.GPU-b.xid": 79 if seconds else 0,
+            "dcgm.GPU-c.xid": 13 if seconds else 0,
+            "dcgm.GPU-a.sm_active_ppm": 400_000,
+            "dcgm.GPU-b.sm_active_ppm": 800_000 if seconds else 1_000_000,
+            "dcgm.GPU-c.sm_active_ppm": 600_000,
+            "dcgm.GPU-a.power_mw": 500_000,
+            "dcgm.GPU-b.power_mw": 510_000,
+        }
+
+    host = "host host-a, "
+    expected = [
+        (f"{host}dcgm.GPU-b.xid: the last Xid in this run", 79.0, ""),
+        (f"{host}gpu.GPU-b.power_violation_ns share of the time (the other GPUs at most 10.0%)", 0.4, "share"),
+        (f"{host}dcgm.GPU-b.sm_active_ppm (median of its other GPUs 50.0%)", 0.9, "share"),
+    ]
+    readings = [reading(0), reading(10)]
+    late = of_late(on_gpus(ONE_HOST, readings, ["a", "b", "c"]))
+    assert cited(late) == expected
+    assert cited(of_late(on_gpus(ONE_HOST, readings, ["a", "c", "b"]))) != expected
+    of_all = cited(of_late(on_gpus(ONE_HOST, readings, ["", "", ""])))  # it is not known whose GPU is whose
+    assert [item for item in of_all if "median" in item[0]] == []
+    assert cited(of_late(on_gpus(ONE_HOST, [{}, {}], ["a", "b", "c"]))) == []
+
+
+def test_a_slow_link_cites_the_errors_of_its_nvlinks() -> None:
+    slow = Plan(tail=lambda step, rank: 15 * MS if rank == 1 else 0)
+    errors = [{"dcgm.GPU-b.nvlink_replay_errors": 3}, {"dcgm.GPU-b.nvlink_replay_errors": 903}]
+    found = finding(recorded(slow, {1: errors}, containers=True), "slow-link")
+    assert cited(found) == [("host node1, dcgm.GPU-b.nvlink_replay_errors in this run", 900.0, "")]
+
+
+def test_low_mfu_cites_for_how_long_the_units_of_the_gpus_worked() -> None:
+    counts = {f"dcgm.GPU-{gpu}.tensor_active_ppm": share for gpu, share in (("a", 100_000), ("b", 300_000))}
+    power = {"dcgm.GPU-a.power_mw": 500_000}
+    result = recorded(Plan(), {0: [counts | power | {"dcgm.GPU-a.sm_active_ppm": 900_000}, {}]})
+    subject = Subject(result.attribution, result.tables, result.examination.shares)
+    low = machine_samples.cited(subject, Finding("low-mfu", "MFU is low", Severity.WARN, 0.5, (), ""))
+    assert cited(low) == [
+        ("host host-a, dcgm.sm_active_ppm, mean of 1 GPU", 0.9, "share"),
+        ("host host-a, dcgm.tensor_active_ppm, mean of 2 GPUs", 0.2, "share"),
+    ]
