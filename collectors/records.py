@@ -218,7 +218,7 @@ class SummaryLine:
     base64 of little-endian unsigned 32-bit integers. A column of only zeros is left out. The phases of a step (the
     phases and REST, and the same with STILL) add up to it except for rounding, one microsecond each, and for waiting
     for a peer's message. Micro-batches are summed. Columns with the prefix DEVICE are the same on the device's clock. A
-    step without a record of the device has 0 in DEVICE + STEP.
+    step without a record of the device has 0 in DEVICE + STEP. EVALUATION is a part of the host's REST, with its waits.
     """
 
     identity: RankRecord

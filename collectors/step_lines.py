@@ -174,9 +174,11 @@ class StepSummary:
             line.put({TOKENS: record.tokens}, 1, self._length)
         if record.window:
             line.marked.setdefault(record.window, []).append(record.step)
-        evaluates = any(row.phase == EVALUATION for row in record.phases)
+        evaluated_ns = sum(row.end_ns - row.start_ns for row in record.phases if row.phase == EVALUATION)
+        evaluates = evaluated_ns > 0
         if evaluates:
             line.marked.setdefault(EVALUATION, []).append(record.step)
+            line.put({EVALUATION: evaluated_ns}, 1000, self._length)
         ended, self._ended_ns = self._ended_ns or begin, end
         self._condensed += 1
         usual = not evaluates and not record.window and self._condensed > RECORDING.starting_steps

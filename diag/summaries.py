@@ -41,7 +41,7 @@ from diag.rundir.local import local_path, local_paths
 from diag.rundir.numbers import numbers_of_many
 from diag.rundir.policy import RUN_READING, SILENCE
 from diag.rundir.run import must_exist, open_paths
-from diag.rundir.summaries import Summaries, has_summaries, read_span, read_summaries, read_sums
+from diag.rundir.summaries import Summaries, has_summaries, read_span, read_summaries, read_sums, step_sums
 from diag.rundir.tables import Only, RankTables, Tables, axes_of, of_steps, restricted
 from diag.tables import frames
 from diag.words.formatting import rank_ranges
@@ -144,7 +144,15 @@ def of_summaries(summaries: Summaries, only: Only | None = None) -> SummaryResul
         )
         for rank, identity in zip(summaries.ranks, summaries.identities, strict=True)
     }
-    tables = Tables(summaries.root, summaries.manifest, summaries.world_size, ranks, summaries.gaps, only=only)
+    tables = Tables(
+        summaries.root,
+        summaries.manifest,
+        summaries.world_size,
+        ranks,
+        summaries.gaps,
+        only=only,
+        sums=step_sums(summaries),
+    )
     axes, left_out = axes_of(tables), steps_left_out(summaries)
     counted = set(summaries.numbers) - set(left_out) or set(summaries.numbers)
     frontier = summary_frontier(summaries, counted, axes.stages())

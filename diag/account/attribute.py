@@ -501,12 +501,15 @@ def _incomplete(ranks: Mapping[int, RankTables]) -> dict[int, str]:
 def _evaluating(ranks: Mapping[int, RankTables], count: int) -> dict[int, str]:
     """Steps with an evaluation in them, on any rank: work between steps belongs to no step. None if most of the steps
     have one: then it is a part of the usual step."""
-    evaluating = {
-        step: "an evaluation ran in it"
-        for tables in ranks.values()
-        for step in tables.steps.step[tables.steps.with_phase(EVALUATION)].tolist()
-    }
-    return evaluating if 2 * len(evaluating) <= count else {}
+    return evaluations_left_out(
+        {step for tables in ranks.values() for step in tables.steps.step[tables.steps.with_phase(EVALUATION)].tolist()},
+        count,
+    )
+
+
+def evaluations_left_out(steps: Collection[int], count: int) -> dict[int, str]:
+    """These steps of so many, which have an evaluation; none if most have one."""
+    return dict.fromkeys(steps, "an evaluation ran in it") if 2 * len(steps) <= count else {}
 
 
 def _disturbed(tables: Tables) -> dict[int, str]:

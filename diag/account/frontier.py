@@ -33,6 +33,7 @@ from diag.collectors.records import (
     BACKWARD,
     CHECKPOINT,
     DATA,
+    EVALUATION,
     FORWARD,
     H2D,
     OPTIMIZER,
@@ -55,7 +56,7 @@ from diag.rundir.summaries import NS_PER_US, Summaries
 from diag.rundir.tables import RankTables
 
 from . import intervals as iv
-from .attribute import IN_WINDOW, in_windows, queued_steps
+from .attribute import IN_WINDOW, evaluations_left_out, in_windows, queued_steps
 from .blame import median_of_others
 from .device_summaries import Idle
 from .records import blocked
@@ -366,6 +367,8 @@ def steps_left_out(summaries: Summaries) -> dict[int, str]:
         left_out[after] = "the profiler was writing a trace before it"
     if summaries.from_start and len(summaries.numbers) > 2 * STEPS.warm_up_steps:
         left_out.update(dict.fromkeys(summaries.numbers[: STEPS.warm_up_steps], "warm-up"))
+    evaluating = summaries.marked.get(EVALUATION, frozenset()).intersection(summaries.numbers)
+    left_out = evaluations_left_out(evaluating, len(summaries.numbers)) | left_out
     left_out = in_windows(summaries.marked.get(WINDOW_ACTIVE, ()), summaries.numbers, left_out) | left_out
     return {step: left_out[step] for step in summaries.numbers if step in left_out}
 

@@ -14,10 +14,13 @@ from diag.rundir.columns import Steps
 from .subject import Column, Diagnosis, Subject, severity
 
 ID = "long-evaluation"
+_UNTIMED = "the summaries of this run's version do not say how long an evaluation took"
 
 
 def _evaluated(subject: Subject) -> tuple[int, int, set[int]]:
     """Nanoseconds in evaluations, nanoseconds recorded, and the steps with an evaluation, over all ranks."""
+    if (sums := subject.tables.sums) is not None:
+        return sums.evaluation_ns, sums.recorded_ns, set(sums.evaluated)
     spent_ns = whole_ns = 0
     steps: set[int] = set()
     for tables in subject.tables.ranks.values():
@@ -55,10 +58,12 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def cannot_look(subject: Subject) -> str:
+    spent_ns, whole_ns, steps = subject.once(_evaluated)
+    if subject.tables.sums is not None:
+        return _UNTIMED if steps and not spent_ns else ""
     recorded = [tables.steps for tables in subject.tables.ranks.values() if tables.steps]
     if not recorded:
         return "a trace does not mark evaluations"
-    spent_ns, whole_ns, _ = subject.once(_evaluated)
     if spent_ns >= FINDINGS.warning_share * whole_ns > 0:
         return ""
     unusual = max(_unusual(steps) for steps in recorded)
@@ -93,8 +98,8 @@ DIAGNOSIS = Diagnosis(
     "long evaluation",
     find,
     cannot_look,
-    reads=(Column.STEPS,),
-    needs="the phases of the steps in the collectors' records.",
+    reads=(Column.PHASES,),
+    needs="the phases of the steps in the collectors' records, or the ranks' summaries.",
     means={
         ID: (
             "Evaluation takes a tenth of the recorded time or more. Its steps are left out of the verdict, so it is no "

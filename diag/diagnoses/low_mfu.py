@@ -62,7 +62,7 @@ def cannot_look(subject: Subject) -> str:
 def mfu_of(tables: Tables, shares: Shares) -> Measure:
     """Model FLOPs utilisation of the steps that count, from the manifest and the step records alone."""
     device = device_of(tables)
-    records = [rank.steps for rank in tables.ranks.values()]
+    records = tables.sums if tables.sums is not None else [rank.steps for rank in tables.ranks.values()]
     step_ns = float(np.mean(shares.dur_ns)) if len(shares.dur_ns) else 0.0
     gpus = sharing_of(tables).count(tables.world_size)
     return efficiency(

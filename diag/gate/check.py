@@ -94,8 +94,6 @@ def _mfu(result: Result) -> Measured:
 
 
 def _tokens(result: Result, steps: StepAccounts) -> Measured:
-    if result.from_summaries:
-        return Unknown(_SUMMARIES)
     tokens = tokens_of(result.tables, result.attribution)
     if isinstance(tokens, str):
         return Unknown(tokens)

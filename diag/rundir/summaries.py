@@ -20,6 +20,7 @@ from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.records import (
     BEGIN,
     DEVICE,
+    EVALUATION,
     LAG,
     PHASES_AND_REST,
     STEP,
@@ -40,9 +41,10 @@ from diag.words.formatting import counted, rank_ranges
 from .identity import Life, at_other_times, clock_of, strangers
 from .lines import read_end, read_identity, read_lines, read_manifest, restart_gaps
 from .pieces import gaps_of_pieces
+from .tables import StepSums
 
 _OF_STEP = (STEP, *PHASES_AND_REST, *(phase + STILL for phase in PHASES_AND_REST))
-COLUMNS = (BEGIN, TOKENS, *_OF_STEP, LAG, UNLAUNCHED, *(DEVICE + name for name in _OF_STEP))
+COLUMNS = (BEGIN, TOKENS, EVALUATION, *_OF_STEP, LAG, UNLAUNCHED, *(DEVICE + name for name in _OF_STEP))
 _KNOWN = frozenset(COLUMNS)
 
 NS_PER_US = 1000  # cells are in microseconds
@@ -229,6 +231,26 @@ def _summaries(
         from_start=all(read.whole and read.lines[0].first == numbers[0] for read in reads),
         waits_seen=min(_waits_seen(read) for read in reads),
         utilization=_utilization(reads),
+    )
+
+
+def step_sums(summaries: Summaries) -> StepSums:
+    """Over all ranks."""
+    tokens = summaries.column(TOKENS)
+    known = (tokens > 0).all(axis=0)
+    without = np.flatnonzero(~tokens.any(axis=1))
+    on_hosts = replace(summaries, clock="").column(STEP)  # an evaluation is on the host's clock
+    evaluation = summaries.column(EVALUATION)
+    marked = summaries.marked.get(EVALUATION, frozenset()).intersection(summaries.numbers)
+    timed = np.array(summaries.numbers)[evaluation.any(axis=0)]
+    return StepSums(
+        ranks=len(summaries.ranks),
+        numbers=summaries.numbers,
+        tokens=np.where(known, tokens.sum(axis=0, dtype=np.int64), 0),
+        without_tokens=summaries.ranks[int(without[0])] if len(without) else None,
+        evaluation_ns=NS_PER_US * int(evaluation.sum(dtype=np.int64)),
+        recorded_ns=NS_PER_US * int(on_hosts.sum(dtype=np.int64)),
+        evaluated=marked.union(timed.tolist()),
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
@@ -142,6 +143,20 @@ class Only(Struct, frozen=True):
         return self.first <= step <= self.last
 
 
+class StepSums(Struct, frozen=True, eq=False):
+    """What the summaries of so many ranks say of steps whose records were not read. ``tokens[step]``: of all ranks, of
+    the steps ``numbers``, 0 where a rank has none; ``without_tokens``: a rank without any. ``evaluation_ns`` and
+    ``recorded_ns``: over all ranks and steps; ``evaluated``: the steps with an evaluation."""
+
+    ranks: int
+    numbers: tuple[int, ...]
+    tokens: npt.NDArray[np.int64]
+    without_tokens: int | None
+    evaluation_ns: int
+    recorded_ns: int
+    evaluated: frozenset[int]
+
+
 class Tables(Struct, frozen=True):
     """A run directory or traces, read once. ``world_size`` is None if unknown."""
 
@@ -155,6 +170,7 @@ class Tables(Struct, frozen=True):
     retained: Retained | None = None  # of a run whose oldest records were removed
     snapshots: tuple[str, ...] = ()  # files of PyTorch's allocator: see ``diag.traces.snapshot_files``
     only: Only | None = None  # the steps that are analysed; None: all
+    sums: StepSums | None = None  # of a run that was read from summaries
 
     @property
     def long(self) -> bool:

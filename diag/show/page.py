@@ -565,7 +565,7 @@ def _step_help(result: Result) -> str:
 
 
 def _tokens_per_second(result: Result) -> float | None:
-    tokens = tokens_of(result.tables, result.attribution) if not result.from_summaries else ""
+    tokens = tokens_of(result.tables, result.attribution)
     if isinstance(tokens, str):
         return None
     return token_rate(sum(tokens), int(result.attribution.counted.dur_ns.sum())) or None

@@ -15,7 +15,7 @@ from diag.deferred import pl
 from diag.model.accounts import Attribution
 from diag.model.breakdown import DevicePeak, Efficiency, Measure
 from diag.rundir.columns import Steps
-from diag.rundir.tables import Tables
+from diag.rundir.tables import StepSums, Tables
 from diag.tables.policy import EFFICIENCY
 from diag.words.formatting import counted
 
@@ -24,6 +24,7 @@ from .recompute import Recomputed
 from .work import WorkTable
 
 _ON_CPU = "the run is on a CPU"
+_SOME_WITHOUT = "some steps have no token count"
 
 
 class Totals(Struct, frozen=True):
@@ -83,7 +84,7 @@ def _contention(frame: pl.DataFrame) -> dict[str, int]:
 def efficiency(
     traced: Sequence[Totals],
     manifest: Manifest | None,
-    recorded: Sequence[Steps],
+    recorded: Sequence[Steps] | StepSums,
     step_ns: float,
     world_size: int | None,
     peak: DevicePeak | None,
@@ -91,7 +92,8 @@ def efficiency(
     on_device: bool,
     gpus: int | None = None,
 ) -> Efficiency:
-    """``traced``: one per trace. ``step_ns``: mean duration of a counted step, for runs where every step was traced.
+    """``traced``: one per trace. ``recorded``: each rank's steps, or sums over all ranks. ``step_ns``: mean duration of
+    a counted step, for runs where every step was traced, and for sums.
     ``gpus``: that all ranks of the run use; by default one each."""
     recompute = _recompute_share(traced)
     if not on_device:
@@ -122,7 +124,7 @@ def flops_per_token(manifest: Manifest) -> float | None:
 
 def _mfu(
     manifest: Manifest | None,
-    recorded: Sequence[Steps],
+    recorded: Sequence[Steps] | StepSums,
     step_ns: float,
     world_size: int | None,
     gpus: int | None,
@@ -133,6 +135,26 @@ def _mfu(
     per_token = flops_per_token(manifest)
     if per_token is None:
         return Measure(None, "the manifest does not give the model's parameters, layers, dim and seq_len")
+    if isinstance(recorded, StepSums):
+        known = recorded.tokens[recorded.tokens > 0]
+        per_rank, seconds = float(known.mean()) / recorded.ranks if len(known) else 0.0, step_ns / 1e9
+    else:
+        per_rank, seconds = _of_a_rank(manifest, recorded, step_ns)
+    of_all = per_rank * (world_size or 0)
+    if not of_all or not seconds or not world_size or not gpus:
+        return Measure(None, "no step recorded a token count")
+    ranks = counted(world_size, "rank")
+    if gpus != world_size:
+        ranks += f" on {counted(gpus, 'GPU')}"
+    basis = (
+        f"{per_token:.3g} FLOPs per token x {of_all:,.0f} tokens per step of {seconds * 1e3:,.0f} ms, "
+        f"{ranks}, {peak.tflop_s:g} TFLOP/s peak{' each' if gpus > 1 else ''}"
+    )
+    return Measure(per_token * of_all / seconds / (gpus * peak.tflop_s * 1e12), basis=basis)
+
+
+def _of_a_rank(manifest: Manifest, recorded: Sequence[Steps], step_ns: float) -> tuple[float, float]:
+    """Tokens of a rank and step, 0 if unknown, and the seconds of a step."""
     # The profiler slows the steps that it records, so steps without it are better. Their mean, as every step time: the
     # host runs ahead of the device in some and catches up in others.
     every = [steps for steps in recorded if steps]
@@ -147,17 +169,7 @@ def _mfu(
     tokens = tokens[tokens != 0]
     lasted = sum(int((steps.end_ns - steps.begin_ns).sum()) for steps in untraced)
     seconds = (float(lasted) / sum(map(len, untraced)) if any(untraced) else step_ns) / 1e9
-    if not len(tokens) or not seconds or not world_size or not gpus:
-        return Measure(None, "no step recorded a token count")
-    per_rank = int(tokens.sum()) / len(tokens)
-    ranks = counted(world_size, "rank")
-    if gpus != world_size:
-        ranks += f" on {counted(gpus, 'GPU')}"
-    basis = (
-        f"{per_token:.3g} FLOPs per token x {per_rank * world_size:,.0f} tokens per step of {seconds * 1e3:,.0f} ms, "
-        f"{ranks}, {peak.tflop_s:g} TFLOP/s peak{' each' if gpus > 1 else ''}"
-    )
-    return Measure(per_token * per_rank * world_size / seconds / (gpus * peak.tflop_s * 1e12), basis=basis)
+    return int(tokens.sum()) / len(tokens) if len(tokens) else 0.0, seconds
 
 
 def _after_windows(recorded: Sequence[Steps], manifest: Manifest) -> set[int]:
@@ -226,6 +238,8 @@ def tokens_of(tables: Tables, attribution: Attribution) -> tuple[int, ...] | str
     shared = [axis for axis in axes if not axis.startswith("dp")]
     if shared:
         return f"ranks along {', '.join(shared)} process the same tokens"
+    if tables.sums is not None:
+        return _of_sums(tables.sums, attribution)
     by_step = dict.fromkeys(attribution.counted.step.tolist(), 0)
     for rank in attribution.ranks:
         counted = tables.ranks[rank].steps.of_numbers(by_step)
@@ -233,7 +247,15 @@ def tokens_of(tables: Tables, attribution: Attribution) -> tuple[int, ...] | str
             return f"rank {rank} recorded no token count"
         for step, tokens in zip(counted.step.tolist(), counted.tokens.tolist(), strict=True):
             by_step[step] += tokens
-    return tuple(by_step.values()) if all(by_step.values()) else "some steps have no token count"
+    return tuple(by_step.values()) if all(by_step.values()) else _SOME_WITHOUT
+
+
+def _of_sums(sums: StepSums, attribution: Attribution) -> tuple[int, ...] | str:
+    if sums.without_tokens is not None:
+        return f"rank {sums.without_tokens} recorded no token count"
+    by_step = dict(zip(sums.numbers, sums.tokens.tolist(), strict=True))
+    tokens = tuple(by_step[step] for step in attribution.counted.step.tolist())
+    return tokens if all(tokens) else _SOME_WITHOUT
 
 
 def device_of(tables: Tables) -> str | None:

@@ -19,8 +19,11 @@ from diag.errors import DiagError
 from diag.model.steps import Bottleneck, Finding, NotLooked, Severity
 from diag.rundir.policy import RUN_READING
 from diag.show.json import to_dict
+from diag.show.page import numbers_of
 from diag.summaries import SummaryResult, open_summaries, summaries_suffice
+from diag.tables.efficiency import tokens_of
 from tests.command import diag
+from tests.copies import replace
 from tests.many_ranks import Job, write_summaries
 from tests.simulate import MS, Plan, simulate, write_run
 
@@ -73,6 +76,30 @@ def test_summaries_say_what_the_records_say(plan: Plan, tmp_path: Path) -> None:
     same = (short.verdict.bottleneck, short.verdict.severity, short.verdict.culprit_ranks)
     assert same == (full.verdict.bottleneck, full.verdict.severity, full.verdict.culprit_ranks)
     assert short.verdict.confidence < full.verdict.confidence
+
+
+def test_summaries_have_the_tokens_a_second_and_the_mfu_of_the_records(tmp_path: Path) -> None:
+    tables = simulate(Plan(ranks=3, steps=60, tokens=lambda step, rank: 500 + rank))
+    assert tables.manifest is not None
+    model = {"parameters": 10**11, "layers": 1, "dim": 1, "seq_len": 1}
+    tables = replace(tables, manifest=replace(tables.manifest, model=model, device="cuda"))
+    ranks = {
+        rank: replace(of, identity=replace(of.identity, device="NVIDIA H100 80GB HBM3"))
+        for rank, of in tables.ranks.items()
+        if of.identity is not None
+    }
+    layout = write_run(replace(tables, ranks=ranks), tmp_path)
+    short, full = open_summaries(layout.root), open_run(layout.root)
+    numbers = [numbers_of(result) for result in (short, full)]
+    assert numbers[0]["Tokens per second"] == pytest.approx(numbers[1]["Tokens per second"], rel=0.01)
+    assert short.mfu.value == pytest.approx(full.mfu.value, rel=0.01)
+    assert f"x {3 * 501:,} tokens per step" in short.mfu.basis
+
+
+def test_a_rank_without_tokens_leaves_them_unknown(tmp_path: Path) -> None:
+    layout = write_run(simulate(Plan(ranks=3, steps=60, tokens=lambda step, rank: 9 * (rank != 1))), tmp_path)
+    result = open_summaries(layout.root)
+    assert tokens_of(result.tables, result.attribution) == "rank 1 recorded no token count"
 
 
 def test_every_part_of_a_shown_step_is_told(tmp_path: Path) -> None:
