@@ -49,8 +49,9 @@ def who_left(
         else:
             first = [end for end in own if end is earliest or before(earliest, end) is not True]
     first = [end for end in first if end.first] or first
+    chosen = set(map(id, first))  # of thousands, each compared with each would take minutes
     return Left(
         tuple(end.who for end in first),
-        tuple(end.who for end in own if end not in first),
+        tuple(end.who for end in own if id(end) not in chosen),
         tuple(end.who for end in listed if end.of_others),
     )

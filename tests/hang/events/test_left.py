@@ -31,3 +31,23 @@ def test_who_ended_because_of_others_is_never_first() -> None:
 def test_a_source_may_know_more_about_its_clocks() -> None:
     ends = [Ended("a", 3 * S), Ended("b", 4 * S)]
     assert who_left(ends, 2 * S, before=lambda one, other: one.who < other.who).first == ("a",)
+
+
+class _Counted:
+    """Counts how often two of its kind are compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        _Counted.compared += 1
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def test_thousands_are_not_compared_with_each_other() -> None:
+    members = [_Counted() for _ in range(2_000)]
+    left = who_left([Ended(member, at * S) for at, member in enumerate(members)], 1_000 * S)
+    assert (left.first, left.later) == (tuple(members[:1_000]), tuple(members[1_000:]))
+    assert _Counted.compared < 10 * len(members)
