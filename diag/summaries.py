@@ -36,7 +36,7 @@ from diag.rundir.asked import steps_asked
 from diag.rundir.beside import Beside
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.kept import with_kept
-from diag.rundir.lines import read_heartbeat, read_manifest
+from diag.rundir.lines import read_heartbeat, read_manifest, without_collections
 from diag.rundir.local import local_path, local_paths
 from diag.rundir.numbers import numbers_of_many
 from diag.rundir.policy import RUN_READING, SILENCE
@@ -84,6 +84,7 @@ class SummaryResult(Result, frozen=True, dict=True):
         return WhatIf((), _NO_REPLAY)
 
 
+@without_collections()
 def open_summaries(
     path: Path | str,
     progress: Callable[[int, int, str], None] | None = None,

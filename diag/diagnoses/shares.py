@@ -85,6 +85,12 @@ def crowd_of(tables: Tables) -> Crowd | None:
 _LATE = tuple(cost for cost in Cost if cost.value.lateness)
 
 
+def _total(series: Iterable[Series]) -> float:
+    """Of all of them, which may be those of thousands of ranks."""
+    listed = list(series)
+    return float(np.stack(listed).sum(axis=1).sum()) if listed else 0.0
+
+
 class Shares(Struct, frozen=True, dict=True):
     """The rows of one account, and sums of them as arrays over the steps that count, nanoseconds. ``dur_ns``: the time
     that is judged. ``source``: the account; ``sees``: the costs that it would show, None for all."""
@@ -149,9 +155,8 @@ class Shares(Struct, frozen=True, dict=True):
     def unexplained(self) -> float:
         """The fraction of the waiting for slower ranks without a recorded cause."""
         late = (self.blame_ns.get(cost, {}) for cost in (Cost.STRAGGLER, Cost.HOST_STRAGGLER))
-        total = sum(float(series.sum()) for by_rank in late for series in by_rank.values())
-        blame_ns = self.blame_detail_ns.items()
-        unknown = sum(float(series.sum()) for (_, _, detail), series in blame_ns if detail == Detail.UNKNOWN)
+        total = sum(_total(by_rank.values()) for by_rank in late)
+        unknown = _total(of for (_, _, detail), of in self.blame_detail_ns.items() if detail == Detail.UNKNOWN)
         return unknown / total if total else 0.0
 
     def culprits(self, cost: Cost) -> Culprits:
@@ -188,9 +193,12 @@ class Shares(Struct, frozen=True, dict=True):
         """How long the others waited for these ranks because of a cost, beyond what they wait for a typical rank, in
         nanoseconds a step: about what the step would be shorter by if these ranks were like the others. Without ranks:
         for the one that they waited for most."""
-        means = {rank: float(series.mean()) for rank, series in self.blame_ns.get(cost, {}).items()}
-        if not means:
+        by_rank = self.blame_ns.get(cost, {})
+        if not by_rank:
             return 0.0
+        means: dict[int, float] = dict(
+            zip(by_rank, np.stack(list(by_rank.values())).mean(axis=1).tolist(), strict=True)
+        )
         usual = typical(np.array(list(means.values())), len(self.ranks))
         return sum(means.get(rank, 0.0) - usual for rank in ranks or (max(means, key=means.__getitem__),))
 

@@ -42,6 +42,7 @@ from diag.rundir.lines import (
     read_last_lines,
     read_manifest,
     read_record,
+    without_collections,
 )
 from diag.rundir.runs import RunState, state_of
 from diag.rundir.states import Judged, RankState, State
@@ -150,6 +151,7 @@ class Rundir:
         return frozenset(of.culprit.host for of in records if of.exit is not None and of.exit.first)
 
 
+@without_collections()
 def read_run(layout: RunLayout, state: RunState | None = None) -> Rundir:
     """``state``: of the run, if the caller has it already. Raises OSError where the ranks cannot be listed."""
     gaps: list[Gap | None] = []
