@@ -17,7 +17,7 @@ from diag.app.address import RUN, charge, choose, choose_baseline, is_open, name
 from diag.app.looks import state_of
 from diag.app.markup import plain
 from diag.app.pages import COMPARE, OVERVIEW, Page, Visit, contents_of, pages_for
-from diag.app.ready import READY
+from diag.app.ready import wait_until_ready
 from diag.app.run_view import RunView
 from diag.app.theme import favicon
 from diag.app.views import live, overview
@@ -117,7 +117,7 @@ def _compare(before: str, after: str, page: StreamlitPage) -> None:
 
 def _guarded(draw: Callable[[Visit], None], at: Visit) -> None:
     """Draws a page. A mistake that the user can correct is a message; everything else stays a traceback."""
-    READY.wait()
+    wait_until_ready()
     try:
         draw(at)
     except DiagError as error:
@@ -143,7 +143,7 @@ def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit
             st.info("The training has recorded no whole step yet; this page shows the first one when it is there.")
             live.show_standstill(state.path)
             return
-        READY.wait()
+        wait_until_ready()
         if _triaged(state.path):
             from diag.app.views.allocations import show_left
 
@@ -155,7 +155,7 @@ def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit
         return
     before.empty()
     if not answer_first:
-        READY.wait()
+        wait_until_ready()
     draw(view, at)
 
 

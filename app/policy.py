@@ -128,6 +128,9 @@ class Dashboard(Topic, name="dashboard", fixed=True):
     analysis_first_s = threshold(
         3.0, "s", "chosen", "the verdict of a run of a few ranks is there by then; pages that need none wait no longer"
     )
+    first_screen_s = threshold(
+        1.0, "s", "chosen", "so long the modules of figures and tables leave the processor to the first screen"
+    )
     lists_in_a_row = threshold(3, "lists", "chosen", "up to this many lists get one row each")
 
 

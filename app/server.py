@@ -32,7 +32,7 @@ import uvicorn
 from uvicorn.config import WS_PROTOCOLS
 
 from diag.app.policy import DASHBOARD
-from diag.app.ready import READY
+from diag.app.ready import READY, WANTED
 from diag.serve.guard import HEADERS, Answer, Guard, Request, with_headers
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from streamlit import App
 
 _STDIN = 0
-_LATE = ("pandas", "pyarrow", "PIL.Image", "diag.replay.advice")  # imported when a page is drawn
+_OF_FIGURES = ("pandas", "pyarrow", "PIL.Image")  # and of tables
 # While modules are imported a request waits this long for the GIL, not the usual 5 ms: the page has 150 files.
 _SWITCH_S, _USUAL_SWITCH_S = 0.0005, sys.getswitchinterval()
 
@@ -250,9 +250,14 @@ def _views() -> list[str]:
     return [f"{package.__name__}.{module.name}" for module in iter_modules(package.__path__)]
 
 
-def _warm_up(root: Path, analysis_first_s: float = DASHBOARD.analysis_first_s) -> None:
+def _warm_up(
+    root: Path,
+    analysis_first_s: float = DASHBOARD.analysis_first_s,
+    first_screen_s: float = DASHBOARD.first_screen_s,
+) -> None:
     """Analyses the first run, then imports what its figures and tables need. Runs while the browser loads Streamlit's
-    page, which takes as long. Pages that need no analysis, as that of a hang, do not wait for one that takes long."""
+    page, which takes as long. Pages that need no analysis, as that of a hang, do not wait for one that takes long. The
+    first screen needs none of these modules: it is drawn before they are imported."""
     try:
         import_module("diag.app.views.overview")
         from diag.app.address import prepare
@@ -260,7 +265,11 @@ def _warm_up(root: Path, analysis_first_s: float = DASHBOARD.analysis_first_s) -
         analysis = threading.Thread(target=prepare, args=(root,), daemon=True)
         analysis.start()
         analysis.join(analysis_first_s)
-        for name in (*_LATE, *_views()):
+        WANTED.wait(first_screen_s)
+        for name in _OF_FIGURES:
+            import_module(name)
+        READY.set()
+        for name in _views():
             import_module(name)
         gc.freeze()  # the modules: Streamlit runs a full collection after each run of a page and of a fragment
     finally:

@@ -16,7 +16,7 @@ from diag.app.looks import state_of
 from diag.app.markup import plain, prose
 from diag.app.picture import advice_rows, colours_of, picture_of
 from diag.app.policy import DASHBOARD
-from diag.app.ready import READY
+from diag.app.ready import wait_until_ready
 from diag.app.run_view import RunView
 from diag.app.standing import standing_picture
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
@@ -93,7 +93,6 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     show_metrics(*(metrics_of(view.result, baseline.result) if baseline is not None else page.metrics))
     if baseline is not None:
         _not_comparable(view, baseline)
-    READY.wait()
     advised = advice_of(view.result)
     if beside[1] is not None:
         with beside[1]:
@@ -103,6 +102,7 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     else:
         _to_do(view, advised, theme)
     _copies(page, advised, theme)
+    wait_until_ready()
     if state.live:
         live.show_curves(state)
     if view.result.attribution.steps:

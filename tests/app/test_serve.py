@@ -2,15 +2,16 @@
 
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from diag.api import state_of
-from diag.app import address
+from diag.app import address, ready
 from diag.app import server as app_server
-from diag.app.ready import READY
 from diag.errors import DiagError
 from diag.serve import server
 from tests.app.runs import write_run
@@ -37,24 +38,65 @@ def test_the_first_run_is_analysed_before_anybody_asks(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_pages_are_drawn_even_where_the_first_analysis_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(path: Path) -> None:
-        assert not READY.is_set()
+        assert not ready.READY.is_set()
         raise RuntimeError("broken")
 
     monkeypatch.setattr("diag.app.address.prepare", broken)
-    READY.clear()
-    app_server._warm_up(tmp_path)
-    assert READY.is_set()
+    ready.READY.clear()
+    app_server._warm_up(tmp_path, first_screen_s=0.0)
+    assert ready.READY.is_set()
 
 
 def test_pages_that_need_no_analysis_do_not_wait_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
     monkeypatch.setattr("diag.app.address.prepare", lambda path: ended.wait())
-    READY.clear()
+    ready.READY.clear()
     try:
-        app_server._warm_up(tmp_path, analysis_first_s=0.0)
-        assert READY.is_set()
+        app_server._warm_up(tmp_path, analysis_first_s=0.0, first_screen_s=0.0)
+        assert ready.READY.is_set()
     finally:
         ended.set()
+
+
+def test_the_first_screen_does_not_wait_for_the_modules_of_figures(tmp_path: Path) -> None:
+    """The verdict, the ranks as bars and what to do: a person reads them while those modules are imported."""
+    run = write_run(tmp_path / "run", slow_data_ms={1: 40})
+    code = f"""
+import sys
+from pathlib import Path
+import pytest, streamlit as st
+from diag.app import ready
+from tests.app import shown
+sys.modules.update(pandas=None, pyarrow=None)  # importing them is an error
+ready.READY.wait = st.stop
+with pytest.MonkeyPatch.context() as patch:
+    print(shown.text(shown.shown("overview", Path({str(run)!r}), patch)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    )
+    assert "the data loader of rank 1 is slow" in done.stdout
+    assert "What to do" in done.stdout
+    assert "Findings" not in done.stdout
+
+
+def test_the_modules_of_figures_leave_the_processor_to_the_first_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: dict[str, bool] = {}
+
+    def imported(name: str) -> None:
+        wanted.setdefault(name, ready.WANTED.is_set())
+
+    monkeypatch.setattr("diag.app.address.prepare", lambda path: None)
+    monkeypatch.setattr(app_server, "import_module", imported)
+    ready.READY.clear()
+    ready.WANTED.clear()
+    at_work = threading.Thread(target=app_server._warm_up, args=(tmp_path,), kwargs={"first_screen_s": PATIENCE_S})
+    at_work.start()
+    ready.wait_until_ready()
+    at_work.join()
+    assert wanted["pandas"]
 
 
 def test_no_samples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
