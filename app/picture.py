@@ -113,6 +113,42 @@ def grid_of_peaks(view: RunView, theme: Theme) -> Data:
     return _grid_of(view, more, unit, Whole(median / per, symbol, "the median"), (), theme)
 
 
+def bars_of_peaks(view: RunView, ranks: Collection[int], theme: Theme) -> Data | None:
+    """The highest step of each of these ranks against the capacity: what tensors held, what the allocator held beside
+    it, and what was free. None without a device, or where its capacity is not known."""
+    rows = [row for row in view.result.memory_table.rows if not ranks or row.rank in ranks]
+    rows = sorted(rows, key=lambda row: -row.peak)[: DASHBOARD.most_ranks_of_moment]
+    known = [(row, row.reserved, row.capacity) for row in rows if row.reserved is not None and row.capacity]
+    if not known:
+        return None
+    shades = {"allocated": theme.series[0], "reserved by the allocator": theme.series[1], "free": theme.grid}
+
+    def of_row(rank: int, allocated: int, reserved: int, capacity: int) -> Data:
+        amounts = (allocated, max(0, reserved - allocated), max(0, capacity - reserved))
+        about = ", ".join(f"{name} {size(held)}" for name, held in zip(shades, amounts, strict=True))
+        return {
+            "rank": rank,
+            "fault": False,  # a full device is no fault of its rank
+            "total": capacity / GB,
+            "text": f"{size(reserved)} of {size(capacity)}",
+            "ms": [each / GB for each in amounts],
+            "about": f"rank {rank}: {about}",
+        }
+
+    bars = [of_row(row.rank, row.allocated, reserved, capacity) for row, reserved, capacity in known]
+    return {
+        "kind": "bars",
+        "title": "Peak of the device's memory",
+        "rest": ", GB",
+        "parts": [[name, shade, ink_on(shade)] for name, shade in shades.items()],
+        "rows": bars,
+        "end": max(bar["total"] for bar in bars),
+        "alt": "; ".join(bar["about"] for bar in bars),
+        "predicted": None,
+        "colours": colours_of(theme),
+    }
+
+
 class Whole(NamedTuple):
     """What the values of a grid are a part of."""
 

@@ -128,6 +128,9 @@ class Dashboard(Topic, name="dashboard", fixed=True):
     analysis_first_s = threshold(
         3.0, "s", "chosen", "the verdict of a run of a few ranks is there by then; pages that need none wait no longer"
     )
+    most_ranks_of_moment = threshold(4, "ranks", "chosen", "in the picture beside a finding")
+    columns_of_moment = threshold(300, "columns", "chosen", "of that picture: about one for two pixels")
+    moment_px = threshold(150, "pixels", "chosen", "the place of that picture until it is in view")
     first_screen_s = threshold(
         1.0, "s", "chosen", "so long the modules of figures and tables leave the processor to the first screen"
     )

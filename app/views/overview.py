@@ -10,11 +10,12 @@ import streamlit as st
 
 from diag.api import RunState
 from diag.app import drawings
-from diag.app.address import choose, href
+from diag.app.address import choose, go_to_page, href
 from diag.app.drawings import Drawing, compared
 from diag.app.looks import state_of
 from diag.app.markup import plain, prose
-from diag.app.picture import advice_rows, colours_of, picture_of
+from diag.app.moment import moment_of
+from diag.app.picture import advice_rows, bars_of_peaks, colours_of, picture_of
 from diag.app.policy import DASHBOARD
 from diag.app.ready import wait_until_ready
 from diag.app.run_view import RunView
@@ -26,6 +27,7 @@ from diag.app.views.common import (
     bullets,
     component,
     draw,
+    in_view,
     made_in_view,
     show_code,
     show_evidence,
@@ -35,12 +37,12 @@ from diag.app.views.common import (
     show_table,
 )
 from diag.diagnoses.compare import reasons_against
-from diag.model.steps import Bottleneck, Outcome, Risk, Severity
+from diag.model.steps import Bottleneck, Finding, Outcome, Risk, Severity
 from diag.model.steps import Verdict as Answer
 from diag.show import page as words
 from diag.show.brief import as_issue, as_message
 from diag.show.memory import Failure
-from diag.show.page import Advised, Card, Change, Page, Verdict, advice_of, metrics_of, verdict_of
+from diag.show.page import Advised, Card, Change, Page, Place, Verdict, advice_of, metrics_of, verdict_of
 from diag.show.ranks import IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
 from diag.version import version
 from diag.words.formatting import counted, share
@@ -49,6 +51,8 @@ from diag.words.places import shown as name_of
 _MEAN = "mean"
 _PICTURE = "picture"
 _VERDICT_AND_PICTURE = (5, 6)  # widths
+_FINDING_AND_PICTURE = (5, 6)
+_MOST_BESIDE = 2  # findings in a line
 _FIRST_THE_STANDSTILL = "The standstill first. Who is at fault, its stack and what to do:"
 _DETAILS = "Commands, code and assumptions"
 _RISK_COLOUR: dict[Risk, Literal["gray", "orange", "red"]] = {
@@ -90,6 +94,9 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     with beside[0]:
         every_s = DASHBOARD.live_every_s if state.live else None
         st.fragment(_followed, run_every=every_s)(page.verdict, state.path, page.since)
+        if page.beside:
+            titles = " · ".join(f"[{plain(card.title)}](#findings)" for card in page.beside[:_MOST_BESIDE])
+            st.markdown(f":material/warning: **{words.ALSO}:** {titles}")
     show_metrics(*(metrics_of(view.result, baseline.result) if baseline is not None else page.metrics))
     if baseline is not None:
         _not_comparable(view, baseline)
@@ -115,8 +122,8 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     st.subheader(words.FINDINGS, anchor="findings")
     if not page.findings:
         st.markdown(words.NOTHING_FOUND)
-    for position, finding in enumerate(page.findings):
-        _finding(finding, expanded=position == 0)
+    for position, (card, finding) in enumerate(zip(page.findings, view.result.examination.findings, strict=True)):
+        _finding(view, card, finding, position, theme)
     _coverage(page)
 
 
@@ -259,7 +266,8 @@ def _to_do(view: RunView, advised: Advised, theme: Theme) -> None:
     answer, action = view.result.verdict, view.page.verdict.action
     text = ""
     if answer.severity == Severity.HEALTHY:
-        text = f"Nothing. One change could save at most {share(max(answer.share, 0.0))} of a step."
+        text = "Nothing for the speed." if view.page.beside else "Nothing."
+        text += f" One change could save at most {share(max(answer.share, 0.0))} of a step."
     elif action:
         text = action
     elif answer.bottleneck == Bottleneck.UNDETERMINED:
@@ -312,24 +320,49 @@ def _code(change: Change) -> None:
 # -- findings and coverage ---------------------------------------------------------------------------------------------
 
 
-def _finding(finding: Card, expanded: bool) -> None:
+def _finding(view: RunView, card: Card, finding: Finding, position: int, theme: Theme) -> None:
+    """Draws what was found beside the picture that shows it; the numbers of the first one are open."""
     with st.container(border=True):
         with st.container(horizontal=True, gap="small"):
-            if finding.severity == Severity.HEALTHY:
-                st.badge(finding.badge, icon=":material/info:", color="gray")
+            if card.severity == Severity.HEALTHY:
+                st.badge(card.badge, icon=":material/info:", color="gray")
             else:
-                st.badge(finding.badge, icon=SEVERITY_ICON[finding.severity], color=SEVERITY_COLOUR[finding.severity])
-            st.markdown(f"**{plain(finding.title)}**")
-        st.caption(" · ".join(plain(fact) for fact in finding.facts))
-        if finding.action:
-            st.markdown(f"**{words.TO_DO}:** {plain(finding.action)}")
-        if finding.place is not None:
-            show_on_timeline(finding.place.rank, finding.place.step)
-        if finding.rows is not None:
-            show_evidence(finding.rows)
-        if finding.evidence.rows:
-            with st.expander(finding.evidence.title, expanded=expanded):
-                show_table(finding.evidence)
+                st.badge(card.badge, icon=SEVERITY_ICON[card.severity], color=SEVERITY_COLOUR[card.severity])
+            st.markdown(f"**{plain(card.title)}**")
+        said, seen = st.columns(_FINDING_AND_PICTURE)
+        with said:
+            st.caption(" · ".join(plain(fact) for fact in card.facts))
+            if card.action:
+                st.markdown(f"**{words.TO_DO}:** {plain(card.action)}")
+            if card.place is not None:
+                show_on_timeline(card.place.rank, card.place.step)
+            if card.rows is not None:
+                show_evidence(card.rows)
+        with seen:
+            if card.place is not None:
+                _moment(view, finding, card.place, f"moment {position}", theme)
+            elif card.rows is not None and card.rows.frame == "memory":
+                _peaks(view, finding, f"moment {position}", theme)
+        if card.evidence.rows:
+            with st.expander(card.evidence.title, expanded=position == 0):
+                show_table(card.evidence)
+
+
+@st.fragment
+def _moment(view: RunView, finding: Finding, place: Place, key: str, theme: Theme) -> None:
+    """Draws the step in which a finding costs most, on the ranks that it is about. A click opens it on the timeline."""
+    if not in_view(key, DASHBOARD.moment_px):
+        return
+    data = moment_of(view, finding, place, theme)
+    if data is not None and component("moment")(key=key, data=data, on_open_change=lambda: None).open:
+        go_to_page("timeline", rank=place.rank, step=place.step)
+
+
+@st.fragment
+def _peaks(view: RunView, finding: Finding, key: str, theme: Theme) -> None:
+    """Draws the peaks of the ranks that a finding on memory names."""
+    if in_view(key, DASHBOARD.moment_px) and (data := bars_of_peaks(view, finding.ranks, theme)) is not None:
+        component("picture")(key=key, data=data, on_rank_change=lambda: None)
 
 
 def _coverage(page: Page) -> None:

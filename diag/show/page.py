@@ -221,9 +221,14 @@ class Page(Struct, frozen=True):
         return tuple(failure.sentence for failure in self.failures)
 
     @property
+    def beside(self) -> list[Card]:
+        """Findings that cost no time, so that no headline about the step holds them."""
+        return [card for card in self.findings if card.severity is not Severity.HEALTHY and not card.cost]
+
+    @property
     def urgent(self) -> list[Card]:
         """Critical findings that cost no time, so no cost puts them first."""
-        return [card for card in self.findings if card.severity is Severity.CRITICAL and not card.cost]
+        return [card for card in self.beside if card.severity is Severity.CRITICAL]
 
 
 def page_of(result: Result, most_ranks: int | None = None) -> Page:
@@ -361,9 +366,9 @@ def _evidence(evidence: tuple[Evidence, ...], cost_ns: float = 0) -> Table:
         "evidence",
         f"Evidence: {counted(len(evidence), 'number')}",
         {
-            Column("table", label="data frame"): [item.table for item in evidence],
             Column("rows", label="what"): [item.filter for item in evidence],
             Column("value", NUMBER): [Cell(item.value, value) for item, value in zip(evidence, texts, strict=True)],
+            Column("table", label="in Python"): [f"run.{item.table}" for item in evidence],
         },
     )
 

@@ -242,8 +242,8 @@ def _print_finding(console: Console, finding: Card, first: bool) -> None:
     console.print(f"[{COLOUR[finding.severity]}]●[/] [bold]{escape(spaced(finding.title))}[/]{cost}")
     if finding.action:
         console.print(Padding(f"[bold]{shown.TO_DO}:[/] {escape(finding.action)}", (0, 0, 0, 2)))
-    for table, rows, value in finding.evidence.texts()[: None if first else 1]:
-        console.print(Padding(f"[dim]{escape(spaced(f'{table}: {rows} = {value}'))}[/]", (0, 0, 0, 2)))
+    for rows, value, table in finding.evidence.texts()[: None if first else 1]:
+        console.print(Padding(f"[dim]{escape(spaced(f'{rows} = {value} ({table})'))}[/]", (0, 0, 0, 2)))
 
 
 def print_gaps(console: Console, gaps: Sequence[Gap], most: int | None = None) -> None:

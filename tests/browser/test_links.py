@@ -34,6 +34,28 @@ def test_a_finding_leads_to_the_timeline_and_its_step_to_the_other_pages(browser
         assert found.complaints == []
 
 
+def test_the_picture_beside_a_finding_leads_to_its_moment(browser: Browser, served: Served) -> None:
+    """By mouse and by keyboard; what is said of the ranks is in the picture's name."""
+    result = open_run(RUN)
+    cause = result.cause
+    assert cause is not None
+    place = place_of(result, cause)
+    assert place is not None
+    with visit(browser, height=900) as found:
+        page = found.page
+        for press in (lambda it: it.click(), lambda it: it.press("Enter")):
+            found.open(served.at(), until=result.verdict.headline)
+            page.get_by_role("heading", name="Findings").scroll_into_view_if_needed()
+            picture = page.get_by_role("button", name=f"Step {place.step} over time").first
+            picture.scroll_into_view_if_needed()
+            expect(picture).to_contain_text(f"▸ rank {place.rank}")
+            press(picture)
+            page.wait_for_url(re.compile(rf"/timeline\?.*step={place.step}\b"))
+            found.settle()
+            assert f"rank={place.rank}" in page.url
+        assert found.complaints == []
+
+
 @pytest.mark.matrix
 def test_a_cell_of_a_heat_map_leads_to_its_step(browser: Browser, served: Served) -> None:
     with visit(browser) as found:

@@ -94,7 +94,7 @@ def test_a_pipe_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("part", "says"), [(Part.EVIDENCE, "costs: data wait"), (Part.CHECKED, "Looked for, not found"),
+    ("part", "says"), [(Part.EVIDENCE, "data wait (rank 1), share of step"), (Part.CHECKED, "Looked for, not found"),
                        (Part.TABLES, "Critical path: ")]
 )  # fmt: skip
 def test_each_part_is_printed_where_it_is_asked_for(loader: Result, part: Part, says: str) -> None:

@@ -1,0 +1,87 @@
+"""The picture beside a finding: what it is about is in it, on the ranks that it names and those that wait."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diag.api import open_run
+from diag.app.moment import moment_of
+from diag.app.picture import bars_of_peaks
+from diag.app.policy import DASHBOARD
+from diag.app.run_view import RunView, view_of
+from diag.app.theme import LIGHT
+from diag.model.steps import Finding
+from diag.serve.server import SAMPLES
+from diag.show.page import Place
+from diag.show.parts import Part
+from tests.app.runs import write_run
+
+
+def first_of(view: RunView) -> tuple[Finding, Place, dict[str, Any]]:
+    finding, place = view.result.examination.findings[0], view.page.findings[0].place
+    assert place is not None
+    data = moment_of(view, finding, place, LIGHT)
+    assert data is not None
+    return finding, place, data
+
+
+def columns_of(row: dict[str, Any], parts: list[list[str]]) -> dict[str, float]:
+    """The share of the step that each part has in the row."""
+    found = dict.fromkeys((name for name, _ in parts), 0.0)
+    for count, shares in row["runs"]:
+        for at, percent in shares:
+            found[parts[at][0]] += count * percent / 100 / DASHBOARD.columns_of_moment
+    return found
+
+
+def test_the_slow_loader_and_those_that_wait_for_it_have_their_full_colour(slow_rank_1: Path) -> None:
+    view = view_of(open_run(slow_rank_1))
+    finding, place, data = first_of(view)
+    assert data["title"] == f"Step {place.step}"
+    waits, loads = data["rows"]
+    assert [(row["rank"], row["named"]) for row in data["rows"]] == [(0, False), (1, True)]
+    assert finding.ranks == (1,)
+    step = view.steps.index(place.step)
+    for row, part in ((waits, Part.WAITING), (loads, Part.DATA)):
+        assert row["most"] == part
+        assert data["strong"].count(part) == 1
+        drawn = columns_of(row, data["parts"])[part]
+        account = view.parts[part][row["rank"], step] / view.dur_ns[row["rank"], step]
+        assert drawn == pytest.approx(account, abs=0.05)
+        assert row["text"].endswith(" ms")
+
+
+def test_every_column_is_filled_at_most_once(slow_rank_1: Path) -> None:
+    *_, data = first_of(view_of(open_run(slow_rank_1)))
+    for row in data["rows"]:
+        assert sum(count for count, _ in row["runs"]) == DASHBOARD.columns_of_moment
+        assert all(sum(percent for _, percent in shares) <= 102 for _, shares in row["runs"])
+
+
+def test_of_many_ranks_those_at_fault_and_those_that_wait_longest_are_drawn(tmp_path: Path) -> None:
+    view = view_of(open_run(write_run(tmp_path / "many", 40, slow_data_ms={17: 40})))
+    _, _, data = first_of(view)
+    assert [row["rank"] for row in data["rows"] if row["named"]] == [17]
+    assert len(data["rows"]) == DASHBOARD.most_ranks_of_moment
+    assert f"{DASHBOARD.most_ranks_of_moment} of 40 ranks" in data["rest"]
+
+
+def test_a_real_gpu_trace_has_the_idle_time_of_its_device() -> None:
+    _, _, data = first_of(view_of(open_run(SAMPLES / "gpu-hf-trainer")))
+    (row,) = data["rows"]
+    assert row["most"] == Part.HOST
+    assert columns_of(row, data["parts"])[Part.HOST] == pytest.approx(0.45, abs=0.1)
+
+
+def test_a_full_device_is_drawn_against_its_capacity() -> None:
+    view = view_of(open_run(SAMPLES / "gpu-memory-nearly-full"))
+    data = bars_of_peaks(view, (0,), LIGHT)
+    assert data is not None
+    (bar,) = data["rows"]
+    (row,) = view.result.memory_table.rows
+    assert bar["text"].replace("\u00a0", " ") == "145 GB of 150 GB"
+    assert sum(bar["ms"]) * 1e9 == pytest.approx(row.capacity)
+    assert bars_of_peaks(view_of(open_run(SAMPLES / "ddp-healthy")), (0,), LIGHT) is None
