@@ -460,9 +460,10 @@ def _by_name(trace: Trace, events: pl.DataFrame, work: Callable[[str], str]) -> 
 
 
 def _phases(trace: Trace, events: pl.DataFrame) -> Works:
-    """The phase of the step in which each host event begins."""
-    at = events["ts_ns"].to_numpy()
-    works = np.full(len(at), _CODE[Category.HOST], dtype=np.uint8)
+    """The phase of the step that each host event lies in. One that goes on after the phase is no part of it: a step may
+    begin before the optimizer of the step before has ended."""
+    begin, end = ranges.spans(events).T
+    works = np.full(len(begin), _CODE[Category.HOST], dtype=np.uint8)
     main = ranges.main_thread(trace)
     for work, spans in (
         (FORWARD, ranges.forward(trace)),
@@ -470,8 +471,17 @@ def _phases(trace: Trace, events: pl.DataFrame) -> Works:
         (KernelKind.OPTIMIZER, ranges.optimizer(trace)),
         (Category.DATA, ranges.data_wait(trace, {main} if main is not None else set())),
     ):
-        works[iv.covers(iv.normal(spans), at)] = _CODE[work]
+        works[_inside(iv.normal(spans), begin, end)] = _CODE[work]
     return works
+
+
+def _inside(stretches: Intervals, begin: Times, end: Times) -> npt.NDArray[np.bool_]:
+    """Whether each event lies in one of the stretches, which are sorted and apart."""
+    if not len(stretches):
+        return np.zeros(len(begin), dtype=np.bool_)
+    at = np.searchsorted(stretches[:, 0], begin, side="right") - 1
+    inside: npt.NDArray[np.bool_] = (at >= 0) & (end <= stretches[at, 1]) & (begin < stretches[at, 1])
+    return inside
 
 
 def _part(title: str, category: Category, events: pl.DataFrame, work: Works) -> _Part:

@@ -10,9 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diag.api import open_run
+from diag.model.breakdown import KernelKind
+from diag.serve.server import SAMPLES
 from diag.tables.policy import TIMELINE
-from diag.tables.tiles import CELLS, FULL, Cells, Events, edges_of, read_row, rows_of, search
-from diag.tables.zoom import Category, Lane, by_name, make_lane
+from diag.tables.tiles import CELLS, FULL, Cells, Events, _depths, _overlap, edges_of, read_row, rows_of, search
+from diag.tables.zoom import WORK, Category, Lane, by_name, make_lane
+from diag.timeline import events_of, timeline_of
 
 NAMES = ("a", "b", "c")
 SPANS = st.lists(st.tuples(st.integers(-20, 120), st.integers(0, 40), st.integers(0, 2)), max_size=40)
@@ -176,3 +180,31 @@ def test_nothing() -> None:
     assert len(search((), "a")) == 0
     assert search((), "a").beside(0, forward=True) is None
     assert empty.busy_ns(np.arange(11)).tolist() == [0] * 10
+
+
+def test_a_step_that_begins_before_the_last_range_of_the_one_before_ends_is_a_step() -> None:
+    """As the profiled steps of a Hugging Face Trainer: each was in a row of its own, and an optimizer."""
+    result = open_run(SAMPLES / "gpu-hf-trainer")
+    (rank,) = timeline_of(result).ranks
+    lane = next(lane for lane in events_of(result, rank) if lane.title == "ranges")
+    depth = _depths(lane.start_ns, lane.end_ns)
+    work = {
+        lane.names[int(name)]: (int(depth[at]), WORK[int(lane.work[at])]) for at, name in enumerate(lane.name.tolist())
+    }
+    for step in (1, 2, 3):
+        assert work[f"ProfilerStep#{step}"] == (0, Category.HOST)
+        assert work[f"diag.step#{step + 10}"] == (1, Category.HOST)
+    assert work["Optimizer.step#AdamW.step"] == (2, KernelKind.OPTIMIZER)
+
+
+def test_a_range_that_ends_after_its_step_does_not_move_the_next_step() -> None:
+    """Steps 0 to 10 and 10 to 30; a range from 8 to 11."""
+    start, end = np.array([0, 8, 10, 12]), np.array([10, 11, 30, 20])
+    assert _depths(start, end).tolist() == [0, 1, 0, 1]
+
+
+@given(SPANS)
+def test_no_two_events_of_a_row_overlap(spans: list[tuple[int, int, int]]) -> None:
+    lane = lane_of(spans)
+    depth = _depths(lane.start_ns, lane.end_ns)
+    assert not _overlap(lane.start_ns, np.maximum(lane.end_ns, lane.start_ns + 1), depth)
