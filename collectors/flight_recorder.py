@@ -26,6 +26,10 @@ _GENERIC = "_dump_fr_trace"
 # The first field of an entry, in the pickle and in JSON; the dump of an empty recorder does not contain it.
 _ENTRY = b"record_id"
 
+# Recorders whose entries hold no events of a device, by name.
+_ON_HOST = ("", "gloo")
+_LOOK_AFTER_NS, _LOOK_EVERY_NS = 3_000_000_000, 5_000_000_000
+
 Status = dict[str, tuple[int, int]]
 
 
@@ -99,6 +103,55 @@ def status() -> Status:
         for group, counts in recorder.status().items():
             counts_by_group.setdefault(group, counts)
     return counts_by_group
+
+
+class Counts:
+    """``status`` of a rank that makes no progress.
+
+    gloo's threads complete collectives that are under way together in any order, and torch keeps the number of the one
+    that completed last: (84, 83) also where 83 was the slower one and nothing is under way. The entries say of each
+    call whether it is over. They are a megabyte, so they are read when the rank has stood still for a while, and not
+    again soon. Those of an accelerator are not read: that may ask a device that hangs, and it completes its calls in order.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Status = {}  # as torch told them, at the last look
+        self._settled: Status = {}  # what the entries made of them
+        self._looked_ns = 0
+
+    def status(self, now_ns: int, still_ns: int) -> Status:
+        """``now_ns``: monotonic; ``still_ns``: for how long the rank has shown no progress."""
+        counts = status()
+        due = still_ns >= _LOOK_AFTER_NS and now_ns - self._looked_ns >= _LOOK_EVERY_NS
+        if counts != self._counts or any(called > done for called, done in self._settled.values()):
+            if not due:
+                return self._settled if counts == self._counts else counts
+            self._counts, self._looked_ns = counts, now_ns
+            self._settled = _settled(counts)
+        return self._settled
+
+
+def _settled(counts: Status) -> Status:
+    """Counts, in which a group is as far as its last call before the first one that is not over."""
+    native = native_recorder()
+    accelerated = {} if native is None else native.status()
+    settled = dict(counts)
+    for recorder in recorders():
+        if recorder.name not in _ON_HOST or recorder.json is None:
+            continue
+        try:
+            over: dict[str, dict[int, bool]] = {}
+            for entry in json.loads(recorder.json()).get("entries", []):
+                if not entry["is_p2p"]:
+                    over.setdefault(str(entry["pg_id"]), {})[entry["collective_seq_id"]] = entry["retired"]
+        except Exception:  # as above
+            continue
+        for group, (called, done) in counts.items():
+            calls = over.get(group, {})
+            # Only where the entries are known to say it: the call that torch says is done is over, none is missing.
+            if group not in accelerated and calls.get(done) and all(number in calls for number in range(done, called)):
+                settled[group] = called, min((number for number in calls if not calls[number]), default=called + 1) - 1
+    return settled
 
 
 def _backends() -> list[str]:

@@ -226,6 +226,7 @@ class Collector(AbstractContextManager["Collector"]):
         self._last_progress: tuple[object, ...] = ()  # the progress in the last heartbeat
         self._moved_ns = 0  # when a heartbeat last showed progress
         self._no_progress = False  # it was the same as in the one before
+        self._counts = flight_recorder.Counts()
         self._failed_in = ""
         self._index = steps  # number of steps of this process so far
         self._step = steps - 1
@@ -582,7 +583,7 @@ class Collector(AbstractContextManager["Collector"]):
             self._standing.moves()
         beat.unmoved_since_ns = self._moved_ns
         if self._no_progress:
-            beat.recorder = flight_recorder.status()
+            beat.recorder = self._counts.status(beat.monotonic_ns, beat.monotonic_ns - self._moved_ns)
             beat.compiles = main_thread_compiles()
             beat.line, beat.call, beat.idle_since_ns, beat.missing = self._standing.look(*self._thread.ids)
         self._last_progress = reached

@@ -20,7 +20,7 @@ from diag.hang.flight import read_dumps
 Make = Callable[..., None]
 
 
-def entry(backend: str, number: int, group: str = "0", created_ns: int = 0) -> dict[str, Any]:
+def entry(backend: str, number: int, group: str = "0", created_ns: int = 0, retired: bool = False) -> dict[str, Any]:
     return {
         "record_id": number,
         "pg_id": 0,
@@ -35,14 +35,14 @@ def entry(backend: str, number: int, group: str = "0", created_ns: int = 0) -> d
         "output_sizes": [[8]],
         "output_dtypes": ["Float"],
         "state": "scheduled",
-        "retired": False,
+        "retired": retired,
         "timeout_ms": 600_000,
         "is_p2p": False,
     }
 
 
-def content(*entries: dict[str, Any], last: int = 0) -> dict[str, Any]:
-    status = {"0": {"last_enqueued_collective": last, "last_started_collective": -1, "last_completed_collective": 0}}
+def content(*entries: dict[str, Any], last: int = 0, done: int = 0) -> dict[str, Any]:
+    status = {"0": {"last_enqueued_collective": last, "last_started_collective": -1, "last_completed_collective": done}}
     return {
         "version": "2.10",
         "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
@@ -109,6 +109,56 @@ def test_one_that_raises_does_not_hide_the_others(build: Make) -> None:
     dumps, problems = flight_recorder.dumps(stacks=False)
     assert (list(dumps), problems) == ([""], ["nccl: RuntimeError('no CUDA driver')"])
     assert flight_recorder.status() == {"0": (1, 0)}
+
+
+def calls(*over: bool, done: int, first: int = 0) -> dict[str, Any]:
+    """A recorder of gloo whose calls from number ``first`` + 1 on are over or not; ``done``: what torch says."""
+    entries = (entry("gloo", first + at, retired=is_over) for at, is_over in enumerate(over))
+    return content(*entries, last=first + len(over), done=done)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "counts"),
+    [
+        pytest.param(calls(True, True, True, done=2), (3, 3), id="the third was faster than the second: none is left"),
+        pytest.param(calls(True, True, False, done=2), (3, 2), id="the third is under way"),
+        pytest.param(calls(True, False, True, done=3), (3, 1), id="the second is, and torch tells of the third"),
+        pytest.param(calls(False, False, False, done=2), (3, 2), id="a build that marks no call as over"),
+        pytest.param(calls(True, True, done=5, first=5), (7, 5), id="call 5 is no longer there: torch's word stays"),
+    ],
+)
+def test_calls_of_gloo_that_ended_in_another_order(
+    build: Make, recorded: dict[str, Any], counts: tuple[int, int]
+) -> None:
+    build("_dump_nccl_trace", content())
+    build("_dump_fr_trace", recorded)
+    assert flight_recorder.Counts().status(now_ns=10**11, still_ns=10**10) == {"0": counts}
+
+
+def test_entries_are_read_when_a_rank_stands_still_and_not_again_at_once(
+    build: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build("_dump_nccl_trace", content())
+    build("_dump_fr_trace", calls(True, True, True, done=2))
+    looks = []
+    look = flight_recorder._settled
+    monkeypatch.setattr(flight_recorder, "_settled", lambda counts: looks.append(counts) or look(counts))
+    counts, second = flight_recorder.Counts(), 10**9
+    assert counts.status(100 * second, second) == {"0": (3, 2)}
+    assert not looks, "it has just stopped"
+    assert [counts.status((103 + at) * second, (4 + at) * second) for at in range(9)] == [{"0": (3, 3)}] * 9
+    assert len(looks) == 1, "nothing is under way: the same counts mean the same"
+
+    build("_dump_fr_trace", calls(True, True, True, False, done=2))
+    seen = [counts.status((112 + at) * second, (4 + at) * second) for at in range(9)]
+    assert seen == [{"0": (4, 3)}] * 9
+    assert len(looks) == 3, "call 4 is under way: once in five seconds"
+
+
+def test_the_entries_of_an_accelerator_are_not_read(build: Make) -> None:
+    build("_dump_nccl_trace", calls(True, True, True, done=2))
+    build("_dump_fr_trace", calls(True, True, True, done=2))
+    assert flight_recorder.Counts().status(now_ns=10**11, still_ns=10**10) == {"0": (3, 2)}
 
 
 def test_why_there_is_none(build: Make, tmp_path: Path) -> None:
