@@ -18,6 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .policy import RECORDING
+
 TORCH = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])  # the version of torch: (2, 13)
 
 # The name of the recorder, and of its dump function; with "_json" appended, the JSON dump. Accelerators first.
@@ -28,7 +30,6 @@ _ENTRY = b"record_id"
 
 # Recorders whose entries hold no events of a device, by name.
 _ON_HOST = ("", "gloo")
-_LOOK_AFTER_NS, _LOOK_EVERY_NS = 3_000_000_000, 5_000_000_000
 
 Status = dict[str, tuple[int, int]]
 
@@ -111,7 +112,7 @@ class Counts:
     gloo's threads complete collectives that are under way together in any order, and torch keeps the number of the one
     that completed last: (84, 83) also where 83 was the slower one and nothing is under way. The entries say of each
     call whether it is over. They are a megabyte, so they are read when the rank has stood still for a while, and not
-    again soon. Those of an accelerator are not read: that may ask a device that hangs, and it completes its calls in order.
+    again soon. Those of an accelerator are not read: that may ask a device that hangs, and its calls end in order.
     """
 
     def __init__(self) -> None:
@@ -122,7 +123,8 @@ class Counts:
     def status(self, now_ns: int, still_ns: int) -> Status:
         """``now_ns``: monotonic; ``still_ns``: for how long the rank has shown no progress."""
         counts = status()
-        due = still_ns >= _LOOK_AFTER_NS and now_ns - self._looked_ns >= _LOOK_EVERY_NS
+        since_ns = now_ns - self._looked_ns
+        due = still_ns >= RECORDING.entries_read_after_ns and since_ns >= RECORDING.entries_read_every_ns
         if counts != self._counts or any(called > done for called, done in self._settled.values()):
             if not due:
                 return self._settled if counts == self._counts else counts

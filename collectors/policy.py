@@ -30,6 +30,10 @@ class Recording(Topic, name="recording", fixed=True):
         "cost of recording a phase",
     )
     still_ns = threshold(500_000_000, "ns", "chosen", "after this time without an event the training makes no progress")
+    entries_read_after_ns = threshold(
+        3_000_000_000, "ns", "chosen", "without progress, before the Flight Recorder's entries are read: a megabyte"
+    )
+    entries_read_every_ns = threshold(5_000_000_000, "ns", "chosen", "at most, while calls are under way")
     numbers_kept = threshold(64, "numbers", "chosen", "losses, or gradient norms, that the next one is compared with")
     least_numbers = threshold(20, "numbers", "chosen", "before a jump is looked for")
     numbers_between_limits = threshold(8, "numbers", "chosen", "between two looks at what is usual")

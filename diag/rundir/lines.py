@@ -519,5 +519,5 @@ def interval_s(layout: RunLayout) -> float:
 
 def restart_gaps(layout: RunLayout) -> list[Gap]:
     """Gaps for runs that the training recorded after its launcher had restarted it."""
-    reason = "the restarted training was recorded as a separate run, which is not analysed here"
+    reason = "the restarted training was recorded as a separate run, which is not analysed here: give its folder"
     return [Gap(str(restart.root), reason) for restart in layout.restarts()]

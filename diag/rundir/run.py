@@ -259,12 +259,15 @@ _ABSENT = "not started, or recorded in another node's folder: give all folders o
 
 
 def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
-    reasons = _reasons([gap for gap in tables.gaps if not gap.reason.endswith(_NO_STEP)])
+    restarts = [str(restart.root) for restart in RunLayout(tables.root).restarts()]  # the hint has these
+    reasons = _reasons([gap for gap in tables.gaps if not gap.reason.endswith(_NO_STEP) and gap.path not in restarts])
     if tables.manifest is not None or tables.ranks:
         all_left_out = not tables.ranks and bool(RunLayout(tables.root).ranks())
         message = "no rank of the run can be used" if all_left_out else f"the run {_NO_STEP}"
         message += f": {reasons}" if reasons else ""
         hint = f"diag triage {shown(str(tables.root))} says how the run ended, or where its ranks are"
+        if restarts:
+            hint = f"{shown(restarts[-1])} is the newest restart, a run of its own; {hint}"
         backwards = [of.heartbeat.backwards for of in tables.ranks.values() if of.heartbeat is not None]
         if (most := max(backwards, default=0)) >= JOBS.backward_calls_of_training:
             message += f"; backward was called {most:,} times, but no torch.optim optimizer stepped, which ends a step"

@@ -313,6 +313,21 @@ def test_a_run_without_a_step_says_how_it_ended(tmp_path: Path) -> None:
     assert f"diag triage {layout.root}" in plain(ended.stderr).replace(" ", "") or "diag triage" in ended.stderr
 
 
+def test_a_run_without_a_step_names_its_newest_restart(tmp_path: Path) -> None:
+    layout = made(tmp_path, CASES["one raised"])
+    for rank in (0, 1):
+        layout.rank(rank).steps.unlink()
+        layout.rank(rank).collectives.unlink()
+    for number in (1, 2):
+        layout.restart(number).root.mkdir()
+    for command in ("analyze", "history"):
+        ended = diag(command, layout.root)
+        assert ended.returncode == 1
+        text = " ".join(plain(ended.stderr).split())
+        assert f"{layout.restart(2).root} is the newest restart, a run of its own; diag triage" in text
+        assert "not analysed here" not in text, "the hint says it"
+
+
 def test_a_run_of_which_nothing_but_the_manifest_is_left(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path / "run")
     layout.root.mkdir()
