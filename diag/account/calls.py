@@ -6,6 +6,7 @@ A row of ``Calls`` is a ``CollectiveCall``, which is made when it is asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, overload
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from diag.collectors.records import RECV, SEND
 from diag.model import UNKNOWN
-from diag.model.ragged import places_from
+from diag.model.ragged import owners, places_from
 from diag.model.steps import CollectiveCall
 from diag.rundir.columns import Bools, Codes, Columns, Ints, is_named
 
@@ -224,7 +225,8 @@ def calls_in(steps: Sequence[Sequence[CollectiveCall]]) -> tuple[Calls, list[Int
 class Matched(Mapping[Key, Mapping[int, CollectiveCall]]):
     """The collectives in which at least two ranks took part, numbered in the order of their first calls. Columns: the
     members of each collective one after the other, in the order of the ranks in ``calls``; those of collective ``c``
-    are ``edges[c]`` to ``edges[c + 1]``. ``rank``: the member; ``place``: its call among the calls of its rank.
+    are ``edges[c]`` to ``edges[c + 1]``. ``rank``: the member; ``place``: its call among the calls of its rank; ``at``:
+    the same among the calls of all ranks, one rank after the other.
 
     As a mapping, the members by key."""
 
@@ -255,7 +257,7 @@ class Matched(Mapping[Key, Mapping[int, CollectiveCall]]):
         renumbered[np.flatnonzero(several)[by_first]] = np.arange(len(first))
         kept = kept[np.argsort(renumbered[number[kept]], kind="stable")]
         of_call = renumbered[number[kept]]
-        self.rank, self.place = rank[kept], place[kept]
+        self.rank, self.place, self.at = rank[kept], place[kept], order[kept]
         self.sizes: Ints = np.bincount(of_call, minlength=len(first))
         self.edges: Ints = np.concatenate(([0], np.cumsum(self.sizes)))
         self.group, self.seq, self.label = (column[first[by_first]] for column in (group, seq, label))
@@ -263,21 +265,22 @@ class Matched(Mapping[Key, Mapping[int, CollectiveCall]]):
 
     def only(self, numbers: Ints) -> Matched:
         """These collectives, in this order."""
-        some = self.on_clocks(self.calls)
+        some = Matched({})
+        some.calls, some.group_names, some.labels = self.calls, self.group_names, self.labels
         some.group, some.seq, some.label, some.sizes = (
             column[numbers] for column in (self.group, self.seq, self.label, self.sizes)
         )
         some.edges = np.concatenate(([0], np.cumsum(some.sizes)))
         members = places_from(self.edges[numbers], some.sizes)
-        some.rank, some.place = self.rank[members], self.place[members]
+        some.rank, some.place, some.at = self.rank[members], self.place[members], self.at[members]
         return some
 
     def on_clocks(self, calls: Mapping[int, Calls]) -> Matched:
         """The same collectives of the same calls, with other times."""
-        moved = Matched({})
-        for name in ("rank", "place", "sizes", "edges", "group", "seq", "label", "group_names", "labels"):
-            setattr(moved, name, getattr(self, name))
+        moved = copy(self)  # with all that was found out about them
         moved.calls = calls
+        for of_times in ("start_ns", "end_ns"):
+            vars(moved).pop(of_times, None)
         return moved
 
     def column(self, name: str) -> npt.NDArray[Any]:
@@ -285,13 +288,13 @@ class Matched(Mapping[Key, Mapping[int, CollectiveCall]]):
         return self._gathered(lambda calls: getattr(calls, name))
 
     def _gathered(self, of: Callable[[Calls], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        values: npt.NDArray[Any] | None = None
-        for rank, places in self.by_rank.items():
-            column = of(self.calls[rank])
-            if values is None:
-                values = np.zeros(len(self.rank), dtype=column.dtype)
-            values[places] = column[self.place[places]]
-        return values if values is not None else np.zeros(0, dtype=np.int64)
+        columns = [of(calls) for calls in self.calls.values()]
+        return np.concatenate(columns)[self.at] if columns else np.zeros(0, dtype=np.int64)
+
+    @cached_property
+    def of_member(self) -> Ints:
+        """The number of each member's collective."""
+        return owners(self.edges)
 
     @cached_property
     def by_rank(self) -> dict[int, Ints]:
@@ -367,7 +370,7 @@ class Matched(Mapping[Key, Mapping[int, CollectiveCall]]):
         """For each call of a rank, the number of its collective; -1 where no other rank took part."""
         numbers = np.full(len(self.calls[rank]), -1)
         places = self.by_rank.get(rank, np.zeros(0, dtype=np.int64))
-        numbers[self.place[places]] = np.searchsorted(self.edges, places, side="right") - 1
+        numbers[self.place[places]] = self.of_member[places]
         return numbers
 
     def members(self, number: int) -> dict[int, CollectiveCall]:

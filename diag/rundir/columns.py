@@ -44,7 +44,8 @@ T = TypeVar("T")
 
 def is_named(codes: Codes | Ints, names: Sequence[str], *wanted: str) -> Bools:
     """Whether the name of each code, a place in ``names``, is one of those wanted."""
-    mask: Bools = np.isin(codes, [code for code, name in enumerate(names) if name in wanted])
+    of_name = np.array([*(name in wanted for name in names), False])  # the last one for a code of no name, -1
+    mask: Bools = of_name[codes]
     return mask
 
 
