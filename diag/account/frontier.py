@@ -23,6 +23,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,7 @@ from diag.collectors.records import (
 from diag.model import UNKNOWN
 from diag.model.accounts import Attribution, StepAccount, StepAccounts
 from diag.model.axes import Axes
+from diag.model.ragged import edges_of, owners
 from diag.model.steps import NO_BLAMES, CriticalPath, Parts
 from diag.rundir.columns import NO_ROWS, Rows, Steps
 from diag.rundir.summaries import NS_PER_US, Summaries
@@ -120,17 +122,14 @@ def frontier(
         :, np.isin(common, numbers)
     ]
     phases = sorted({name for of_rank in recorded.values() for name in of_rank.names})
-    members = [
-        _Rank(of_rank.take(of_rank.places_of(numbers)), rows[rank], shared.get(rank, iv.EMPTY), phases)
-        for rank, of_rank in recorded.items()
-    ]
+    members = _Members(list(recorded.values()), numbers, list(rows.values()), phases)
     count, names = len(numbers), np.array(list(recorded), dtype=np.int64)
     increment = np.zeros((len(PHASES_AND_REST), count), dtype=np.int64)
     leader = np.zeros_like(increment)
     late = np.zeros((len(PHASES_AND_REST), count, len(names)), dtype=np.int64)
     dur, communication = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    whole = np.stack([of_rank.steps.end_ns - of_rank.steps.begin_ns for of_rank in members])
-    transfers = np.stack([of_rank.transfers() for of_rank in members])
+    whole = members.end_ns - members.begin_ns
+    transfers = members.transfers([shared.get(rank, iv.EMPTY) for rank in recorded])
     peers = alike(tuple(recorded), stages or {})
     for passed, at, worked in _alike_steps(members, phases):
         begun = ahead[:, at]
@@ -164,78 +163,104 @@ def head_starts(begin: Times) -> Times:
     return ahead
 
 
-class _Rank:
-    """The steps of one rank: how long it was not blocked in collectives, and how long all ranks were. ``shared``: see
-    ``_transfers``; ``names``: of phases. A step has an edge at the begin and the end of each of its phases, and at its
-    own end."""
+class _Members:
+    """The same steps of all ranks, as [ranks, steps]: how long each rank was not blocked in collectives. A step has an
+    edge at the begin and the end of each of its phases, and at its own end. ``numbers``: of the steps; ``names``: of
+    phases. Times count from the first begin of each rank: their clocks may be far apart."""
 
-    def __init__(self, steps: Steps, rows: Rows, shared: Times, names: Sequence[str]) -> None:
-        self.steps = steps
-        shared = shared[np.argsort(shared[:, 0], kind="stable")]
-        self._begin, self._before = shared[:, 0].copy(), np.concatenate(([0], np.cumsum(shared[:, 1])))
-        phases = steps.phases
-        order = np.lexsort((phases.left, phases.owner))  # by step and begin
-        self.phases = steps.codes(names)[phases.name[order]]  # places in ``names``
-        self.counts = np.diff(phases.first)
-        at = np.arange(len(steps))
-        self._first = 2 * phases.first[:-1] + at
-        self._owner = np.repeat(at, 2 * self.counts + 1)
-        begins = 2 * np.arange(len(order)) + phases.owner
+    def __init__(self, ranks: Sequence[Steps], numbers: Sequence[int], rows: Sequence[Rows], names: Sequence[str]):
+        places = [of_rank.places_of(numbers) for of_rank in ranks]
+        self._zero_ns = np.array([of_rank.begin_ns[at[0]] for of_rank, at in zip(ranks, places, strict=True)])
+        self.begin_ns, self.end_ns = (
+            np.stack([getattr(of_rank, edge)[at] for of_rank, at in zip(ranks, places, strict=True)])
+            - self._zero_ns[:, None]
+            for edge in ("begin_ns", "end_ns")
+        )
+        taken = [of_rank.phases.take(at) for of_rank, at in zip(ranks, places, strict=True)]
+        self.counts = np.stack([np.diff(phases.first) for phases in taken])
+        rank = np.repeat(np.arange(len(ranks)), self.counts.sum(axis=1))
+        left, right = (
+            np.concatenate([getattr(phases, edge) for phases in taken]) - self._zero_ns[rank]
+            for edge in ("left", "right")
+        )
+        step_edges = edges_of(self.counts.ravel())  # of the phases of each step of each rank
+        owner = owners(step_edges)
+        order = np.lexsort((left, owner))  # by rank, step and begin
+        of_names = {of_rank.names: (of_rank.codes(names), of_rank.codes(PHASES_AND_REST, _REST)) for of_rank in ranks}
+        self.phases, ended = (
+            np.concatenate(
+                [of_names[of_rank.names][codes][phases.name] for of_rank, phases in zip(ranks, taken, strict=True)]
+            )[order]
+            for codes in (0, 1)
+        )  # places in ``names`` and in PHASES_AND_REST
+        at = np.arange(self.counts.size)
+        self._first = 2 * step_edges[:-1] + at
+        self._owner = np.repeat(at, 2 * self.counts.ravel() + 1)
+        begins = 2 * np.arange(len(order)) + owner
         times = np.empty(len(self._owner), dtype=np.int64)
-        times[begins], times[begins + 1] = phases.left[order], phases.right[order]
-        times[2 * phases.first[1:] + at] = steps.end_ns
+        times[begins], times[begins + 1] = left[order], right[order]
+        times[2 * step_edges[1:] + at] = self.end_ns.ravel()
         for count in np.unique(self.counts).tolist():
-            places = self._places(np.flatnonzero(self.counts == count), 2 * count + 1)
-            times[places] = np.maximum.accumulate(times[places], axis=1)
-        begin = steps.begin_ns[self._owner]
-        self._worked: Times = times - begin - iv.Covered(blocked(rows)).between(begin, times)
+            alike_steps = self._first[self.counts.ravel() == count][:, None] + np.arange(2 * count + 1)
+            times[alike_steps] = np.maximum.accumulate(times[alike_steps], axis=1)
+        begin = self.begin_ns.ravel()[self._owner]
+        waits = iv.CoveredOfMany(
+            [blocked(of_rank) - zero for of_rank, zero in zip(rows, self._zero_ns.tolist(), strict=True)]
+        )
+        self._worked: Times = times - begin - waits.between(self._owner // len(numbers), begin, times)
         self._phase = np.full(len(times), _REST)  # that each edge ends
-        self._phase[begins + 1] = steps.codes(PHASES_AND_REST, _REST)[phases.name[order]]
+        self._phase[begins + 1] = ended
 
     def edges(self, at: Times, count: int) -> Times:
-        """The time that the rank has worked at each edge of some steps, which have so many: [steps, edges]."""
-        worked: Times = self._worked[self._places(at, count)]
+        """The time that each rank has worked at each edge of some steps, which have so many: [ranks, steps, edges]."""
+        first = self._first.reshape(self.counts.shape)[:, at]
+        worked: Times = self._worked[first[:, :, None] + np.arange(count)]
         return worked
 
     def sums(self, at: Times) -> Times:
-        """The same at the end of each phase, if those of one name come together: [steps, PHASES_AND_REST]."""
+        """The same at the end of each phase, if those of one name come together: [ranks, steps, PHASES_AND_REST]."""
+        return np.cumsum(self._spent[:, at], axis=2)
+
+    @cached_property
+    def _spent(self) -> Times:
         spent = np.diff(self._worked, prepend=0)
         spent[self._first] = self._worked[self._first]
-        sums = np.zeros((len(self.steps), len(PHASES_AND_REST)), dtype=np.int64)
+        sums = np.zeros((self.counts.size, len(PHASES_AND_REST)), dtype=np.int64)
         np.add.at(sums, (self._owner, self._phase), spent)
-        return np.cumsum(sums[at], axis=1)
+        return sums.reshape(*self.counts.shape, -1)
 
-    def transfers(self) -> Times:
-        """For each step, the transfer time of the collectives that the rank began to wait for in it."""
-        first, last = (np.searchsorted(self._begin, edges) for edges in (self.steps.begin_ns, self.steps.end_ns))
-        ns: Times = self._before[last] - self._before[first]
-        return ns
+    def transfers(self, shared: Sequence[Times]) -> Times:
+        """For each rank and step, the transfer time of the collectives that the rank began to wait for in it.
+        ``shared``: of each rank, see ``_transfers``."""
+        rows = []
+        for of_rank, zero, begin, end in zip(shared, self._zero_ns, self.begin_ns, self.end_ns, strict=True):
+            begun, least = of_rank[np.argsort(of_rank[:, 0], kind="stable")].T
+            begun, before = begun - zero, np.concatenate(([0], np.cumsum(least)))
+            first, last = np.searchsorted(begun, np.stack((begin, end)))
+            rows.append(before[last] - before[first])
+        return np.stack(rows)
 
-    def _places(self, at: Times, count: int) -> Times:
-        places: Times = self._first[at][:, None] + np.arange(count)
-        return places
 
-
-def _alike_steps(members: Sequence[_Rank], names: Sequence[str]) -> Iterator[tuple[list[int], Times, Times]]:
+def _alike_steps(members: _Members, names: Sequence[str]) -> Iterator[tuple[list[int], Times, Times]]:
     """Steps that can be compared together: the phase that each of their edges ends, their places, and the time that
     each rank has worked at each edge: [ranks, steps, edges]. Micro-batches keep their order where all ranks went
     through the same phases; else each phase is summed."""
-    one, *others = members
-    same = np.all([of_rank.counts == one.counts for of_rank in members], axis=0)
-    place = np.repeat(np.arange(len(same)), one.counts)
-    for other in others:
-        ours, theirs = (of_rank.phases[np.repeat(same, of_rank.counts)] for of_rank in (one, other))
-        same[place[np.repeat(same, one.counts)][ours != theirs]] = False
-    first = np.concatenate(([0], np.cumsum(one.counts))).tolist()
+    ranks, steps = members.counts.shape
+    one = members.counts[0]
+    same = (members.counts == one).all(axis=0)
+    phases = members.phases[np.repeat(np.tile(same, ranks), members.counts.ravel())].reshape(ranks, -1)
+    differ = (phases != phases[0]).any(axis=0)
+    same[np.repeat(np.arange(steps)[same], one[same])[differ]] = False
+    first = edges_of(one).tolist()
     places: dict[bytes, list[int]] = defaultdict(list)
     for step in np.flatnonzero(same).tolist():
-        places[one.phases[first[step] : first[step + 1]].tobytes()].append(step)
-    for phases, alike_places in places.items():
-        passed = _phase_order([names[code] for code in np.frombuffer(phases, dtype=np.int64).tolist()])
-        for at in _batches(alike_places, len(members) * len(passed)):
-            yield passed, at, np.stack([of_rank.edges(at, len(passed)) for of_rank in members])
-    for at in _batches(np.flatnonzero(~same).tolist(), len(members) * len(PHASES_AND_REST)):
-        yield list(range(len(PHASES_AND_REST))), at, np.stack([of_rank.sums(at) for of_rank in members])
+        places[members.phases[first[step] : first[step + 1]].tobytes()].append(step)
+    for codes, alike_places in places.items():
+        passed = _phase_order([names[code] for code in np.frombuffer(codes, dtype=np.int64).tolist()])
+        for at in _batches(alike_places, ranks * len(passed)):
+            yield passed, at, members.edges(at, len(passed))
+    for at in _batches(np.flatnonzero(~same).tolist(), ranks * len(PHASES_AND_REST)):
+        yield list(range(len(PHASES_AND_REST))), at, members.sums(at)
 
 
 def _batches(places: Sequence[int], values: int) -> Iterator[Times]:

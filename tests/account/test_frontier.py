@@ -85,7 +85,12 @@ def test_communication_is_what_even_the_last_rank_stands_still_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "clock", [lambda rank, now: now + 50 * MS * rank, lambda rank, now: now + now * 40 * rank // 1_000_000]
+    "clock",
+    [
+        lambda rank, now: now + 50 * MS * rank,
+        lambda rank, now: now + now * 40 * rank // 1_000_000,
+        lambda rank, now: now + rank * 10**18,  # hosts that started decades apart
+    ],
 )
 def test_clocks_do_not_matter(clock: Callable[[int, int], int]) -> None:
     true = frontier_of(on(1, DATA))
