@@ -1,5 +1,6 @@
 """Data types of the analysis: steps, accounts, findings, verdicts and tables. They have no behaviour."""
 
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -24,4 +25,9 @@ class Gap(msgspec.Struct, frozen=True):
     reason: str
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "reason", masked(self.reason))  # it may quote an exception
+        msgspec.structs.force_setattr(self, "reason", _masked(self.reason))  # it may quote an exception
+
+
+@lru_cache(maxsize=16)  # a thousand ranks lack the same
+def _masked(reason: str) -> str:
+    return masked(reason)

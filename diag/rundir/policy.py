@@ -159,6 +159,9 @@ class Blocks(Topic, name="blocks", fixed=True):
         "takes a sixth more time; with twice as much, 100 new steps take half as long again (November 2026)",
     )
     least_block_steps = threshold(32, "steps", "chosen", "of a block")
+    steps_at_once = threshold(
+        4096, "steps", "chosen: of all ranks, which are made into columns together when a run is read at once"
+    )
     steps_before = threshold(
         2, "steps", "chosen", "read before a block: calls reach into it, and its waits begin there"
     )

@@ -6,8 +6,9 @@ they are others now, the stream is read from its begin. A stream with lines that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from diag.collectors import records
 from diag.collectors.layout import RankLayout, numbered_parts
 from diag.collectors.reading import open_regular
 from diag.collectors.records import HeldRecord, StepRecord
-from diag.model import Gap
+from diag.model import Gap, HugeError
+from diag.model.ragged import edges_of
 from diag.rundir.policy import BLOCKS
 from diag.traces.cache import hash_of_sources
 
@@ -44,6 +46,62 @@ class _Kept(msgspec.Struct, array_like=True):
     columns: dict[str, Array]
     held: dict[int, HeldRecord]  # by place
     names: tuple[str, ...]
+
+
+def read_steps_of(ranks: Mapping[int, RankLayout], store: Store | None) -> dict[int, tuple[Steps, list[Gap]]]:
+    """``read_steps`` of each rank. What is not kept is made into columns for many ranks together, of which the steps of
+    a rank are views: of few steps, a column costs mostly the calls that make it."""
+    if store is not None:
+        return {rank: read_steps(files, store) for rank, files in ranks.items()}
+    together = _Together()
+    gaps = {rank: each_piece(files.steps, StepRecord, together.taker(rank), files.run) for rank, files in ranks.items()}
+    steps = together.built()
+    return {
+        rank: (steps[rank], gaps[rank]) if rank in steps else read_steps(files, None) for rank, files in ranks.items()
+    }
+
+
+class _Together:
+    """The steps of several ranks, which come one rank after the other."""
+
+    def __init__(self) -> None:
+        self._builder = StepsBuilder()
+        self._taken: list[StepRecord] = []
+        self._of: dict[int, int] = {}  # how many of those taken are of each rank
+        self._counts: dict[int, int] = {}
+        self._huge: set[int] = set()
+
+    def taker(self, rank: int) -> Callable[[list[StepRecord]], None]:
+        self._counts[rank] = 0
+
+        def take(records: list[StepRecord]) -> None:
+            self._taken += records
+            self._of[rank] = self._of.get(rank, 0) + len(records)
+            if len(self._taken) >= BLOCKS.steps_at_once:
+                self._add()
+
+        return take
+
+    def _add(self) -> None:
+        try:
+            self._builder.add(self._taken)
+        except HugeError:
+            self._huge |= self._of.keys()
+        else:
+            for rank, count in self._of.items():
+                self._counts[rank] += count
+        self._taken, self._of = [], {}
+
+    def built(self) -> dict[int, Steps]:
+        """Without the ranks that have a number which does not fit, and those next to them."""
+        self._add()
+        steps = self._builder.built()
+        edges = pairwise(edges_of(list(self._counts.values())).tolist())
+        return {
+            rank: steps[first:last]
+            for rank, (first, last) in zip(self._counts, edges, strict=True)
+            if rank not in self._huge
+        }
 
 
 def read_steps(files: RankLayout, store: Store | None) -> tuple[Steps, list[Gap]]:

@@ -63,11 +63,11 @@ from .local import copies_folder, pieces_of
 from .numbers import read_numbers
 from .one_job import of_one_job
 from .pieces import gaps_of_pieces, is_joined, joined
-from .read_before import read_steps
+from .read_before import read_steps_of
 from .retained import retained
 from .runs import split_job
 from .step_lines import CollectiveLines, RowsReader, stream_bytes
-from .tables import RankTables, RecordedRows, Store, Tables
+from .tables import RankTables, RecordedRows, Tables
 
 _Line = TypeVar("_Line")
 
@@ -312,8 +312,9 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     traces = _by_rank(list(files), reading, gaps, files)
     long = _too_long(rank_files)
     store = reading.cache.shelf(f"blocks of {layout.root.resolve()}") if long else None
+    steps = read_steps_of(rank_files, store)
     ranks = {
-        rank: _open_rank(rank, of_rank, tuple(traces.get(rank, ())), gaps, long, store)
+        rank: _open_rank(rank, of_rank, steps.pop(rank), tuple(traces.get(rank, ())), gaps, long)
         for rank, of_rank in rank_files.items()
     }
     ranks, manifest, of_others = of_one_job(layout, ranks, manifest)
@@ -405,12 +406,17 @@ def _readable_ranks(layout: RunLayout, gaps: list[Gap]) -> dict[int, RankLayout]
 
 
 def _open_rank(
-    rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: list[Gap], long: bool, store: Store | None
+    rank: int,
+    files: RankLayout,
+    read: tuple[Steps, list[Gap]],
+    traces: tuple[Trace, ...],
+    gaps: list[Gap],
+    long: bool,
 ) -> RankTables:
-    """``long``: only the rows of its first steps are read. ``store``: what was read before, and is kept."""
+    """``read``: its steps, and gaps in them. ``long``: only the rows of its first steps are read."""
     identity, gap = read_identity(files)
     heartbeat, heartbeat_gap = read_heartbeat(files)
-    steps, step_gaps = read_steps(files, store)
+    steps, step_gaps = read
     steps = steps.take(steps.end_ns > steps.begin_ns).sorted_by("step")  # those that have a duration
     rows_of_all = None if long else _read_rows(files)
     first = complete_from(files)  # after reading: a running job removes its oldest records meanwhile

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from diag.collectors.layout import RankLayout, part_of
 from diag.collectors.records import StepRecord
 from diag.rundir.columns import Steps, StepsBuilder
-from diag.rundir.read_before import read_steps
+from diag.rundir.policy import BLOCKS
+from diag.rundir.read_before import read_steps, read_steps_of
 from tests.simulate import MS, Plan, simulate, write_run
 
 STEPS = 24
@@ -136,3 +137,33 @@ def test_damaged_data_gives_steps_or_nothing(
     damaged[int(at * len(data))] ^= flipped
     store[name] = bytes(damaged)
     assert len(_read(files, store)) == STEPS
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 30, 4096])
+def test_steps_that_are_read_together_are_those_of_each_rank(
+    tmp_path: Path, lines: list[bytes], monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    huge = lines[3].replace(b'"end_ns":', b'"end_ns":3000000000000000000,"was":')
+    contents = {
+        0: lines,
+        1: lines[:5],
+        2: [],
+        4: [*lines[:3], huge, *lines[4:]],
+        5: [*lines[:9], b"{\n"],
+        6: lines[7:],
+        7: [line.replace(b'"forward"', b'"optimizer"') for line in lines],
+    }
+    ranks = {rank: RankLayout(tmp_path / "run" / "ranks" / f"{rank:05d}") for rank in range(8)}
+    for rank, of_rank in contents.items():
+        ranks[rank].folder.mkdir(parents=True)
+        ranks[rank].steps.write_bytes(b"".join(of_rank))
+    monkeypatch.setitem(vars(BLOCKS), "steps_at_once", at_once)
+    together = read_steps_of(ranks, None)
+    assert list(together) == list(ranks)
+    for rank, files in ranks.items():
+        alone, gaps = read_steps(files, None)
+        assert list(together[rank][0]) == list(alone)
+        assert together[rank][1] == gaps
+    assert [rank for rank in ranks if together[rank][1]] == [4, 5]
+    assert len(together[4][0]) == STEPS - 1
+    assert not together[2][0] and not together[3][0]
