@@ -9,7 +9,7 @@ reports the rest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +22,7 @@ from diag.model.programs import Concept, Settings, written
 from diag.model.query import By, Query, Value
 from diag.model.states import Sharding, sharding_of
 from diag.model.steps import Detail, Evidence, Kind, Knob, MatchedCollective
-from diag.tables.passes import GATHERS, REDUCTIONS, PhasedCall, phased_calls
+from diag.tables.passes import GATHERS, REDUCTIONS, PhasedCall, PhasedCalls, phased_calls
 from diag.traces.kineto_names import P2P_OPS
 from diag.words import sentences
 
@@ -487,17 +487,17 @@ def shards_optimizer_only(subject: Subject) -> bool:
     reduced in the backward, and parameters are gathered after it."""
     if is_replicated(subject):
         return False
-    calls = [
-        call for call in subject.once(phased_of) if call.bytes >= COMMUNICATION.bandwidth_from_bytes and call.of_data
-    ]
-    passes = {call.phase for call in calls if call.op in GATHERS}
-    reduces = any(call.op in REDUCTIONS and call.phase == Detail.BACKWARD for call in calls)
-    return reduces and bool(passes) and not passes & {Detail.FORWARD, Detail.BACKWARD}
+    rows = subject.once(phased_of)
+    large = (rows.bytes >= COMMUNICATION.bandwidth_from_bytes) & rows.of_data
+    gathered = large & rows.with_op(GATHERS)
+    if not (large & rows.with_op(REDUCTIONS) & rows.in_pass(Detail.BACKWARD)).any() or not gathered.any():
+        return False
+    return not (gathered & (rows.in_pass(Detail.FORWARD) | rows.in_pass(Detail.BACKWARD))).any()
 
 
-def phased_of(subject: Subject) -> tuple[PhasedCall, ...]:
+def phased_of(subject: Subject) -> PhasedCalls:
     """The collectives of the steps that count, each with its pass."""
-    return tuple(phased_calls(subject.attribution, subject.shares.numbers))
+    return phased_calls(subject.attribution, subject.shares.numbers)
 
 
 def _of_usable_steps(subject: Subject) -> list[MatchedCollective]:
@@ -608,7 +608,7 @@ class Claim(Struct, frozen=True):
 class Calls(Struct, frozen=True):
     """The collectives of the counted steps, and the sum of their exposed time."""
 
-    rows: tuple[PhasedCall, ...]
+    rows: PhasedCalls
     exposed_ns: int
     rank_steps: int
 
@@ -622,23 +622,19 @@ class Calls(Struct, frozen=True):
 
 def calls_of(subject: Subject) -> Calls:
     rows = subject.once(phased_of)
-    return Calls(rows, sum(row.exposed_ns for row in rows), len({(row.rank, row.step) for row in rows}))
+    return Calls(rows, int(rows.exposed_ns.sum()), len(set(zip(rows.rank.tolist(), rows.step.tolist(), strict=True))))
 
 
-def is_reduction(call: PhasedCall) -> bool:
-    return (
-        call.of_data
-        and call.op in REDUCTIONS
-        and call.phase == Detail.BACKWARD
-        and call.bytes >= COMMUNICATION.tensors_from_bytes
-    )
+def reductions_of(rows: PhasedCalls, ops: Collection[str] = REDUCTIONS) -> PhasedCalls:
+    """The reductions of gradients, by one of these operations."""
+    large = rows.bytes >= COMMUNICATION.tensors_from_bytes
+    return rows.take(rows.of_data & rows.with_op(REDUCTIONS & set(ops)) & rows.in_pass(Detail.BACKWARD) & large)
 
 
-def last_reductions(subject: Subject, op: str | None = None) -> list[PhasedCall]:
-    """Gradient reductions of the last micro-batch that has any; only those of operation ``op``, if given."""
-    rows = [call for call in subject.once(calls_of).rows if op in (None, call.op) and is_reduction(call)]
-    last = max((call.micro for call in rows), default=0)
-    return [call for call in rows if call.micro == last]
+def last_reductions(subject: Subject, *ops: str) -> PhasedCalls:
+    """Gradient reductions of the last micro-batch that has any; only those of these operations, if given."""
+    rows = reductions_of(subject.once(calls_of).rows, ops or REDUCTIONS)
+    return rows.take(rows.micro == rows.micro.max(initial=0))
 
 
 def worth_asking(subject: Subject) -> bool:
@@ -684,29 +680,30 @@ def queued_behind(subject: Subject) -> Queued:
     On one communicator, a late gather queues behind the reduction of the previous unit, and the computation waits for
     both. Without resharding after forward there is no gather, so the computation goes on during the reduction.
     """
-    rows = [call for call in subject.once(calls_of).rows if call.phase == Detail.BACKWARD]
-    gathers = {(c.rank, c.step, c.start_ns): c for c in backward_gathers(rows)}
+    every = subject.once(calls_of).rows
+    gathers = {(c.rank, c.step, c.start_ns): c for c in backward_gathers(every)}
+    if not gathers:
+        return {}
+    rows = every.take(every.in_pass(Detail.BACKWARD))
     following = {
         (a.rank, a.step, a.start_ns): b
         for a, b in pairwise(gathers.values())
         if (a.rank, a.step, a.micro) == (b.rank, b.step, b.micro)
     }
+    rows = rows.take(np.lexsort((rows.start_ns, rows.step, rows.rank)))
+    exposed, together = rows.exposed_ns > 0, (rows.rank[1:] == rows.rank[:-1]) & (rows.step[1:] == rows.step[:-1])
+    at_once = rows.start_ns[1:] - rows.end_ns[:-1] <= COMMUNICATION.queued_collective_ns
+    first = np.flatnonzero(rows.with_op(("reduce_scatter",))[:-1] & together & exposed[:-1] & exposed[1:] & at_once)
     delays: Queued = {}
-    for before, call in pairwise(sorted(rows, key=lambda call: (call.rank, call.step, call.start_ns))):
+    for before, call in zip(rows.take(first), rows.take(first + 1), strict=True):
         key = (call.rank, call.step, call.start_ns)
-        if key not in gathers or before.op != "reduce_scatter" or (before.rank, before.step) != key[:2]:
-            continue
-        if (
-            call.exposed_ns
-            and before.exposed_ns
-            and call.start_ns - before.end_ns <= COMMUNICATION.queued_collective_ns
-        ):
+        if key in gathers:
             after = following.get(key)
             hidden = before.exposed_ns if after is None else min(before.exposed_ns, after.room_ns)
             delays[before.rank, before.step, before.start_ns] = hidden
     return delays
 
 
-def backward_gathers(rows: Sequence[PhasedCall]) -> list[PhasedCall]:
-    gathers = [c for c in rows if c.op in GATHERS and c.phase == Detail.BACKWARD and c.of_data]
-    return [c for c in gathers if c.bytes >= COMMUNICATION.tensors_from_bytes]
+def backward_gathers(rows: PhasedCalls) -> list[PhasedCall]:
+    large = rows.bytes >= COMMUNICATION.tensors_from_bytes
+    return list(rows.take(rows.with_op(GATHERS) & rows.in_pass(Detail.BACKWARD) & rows.of_data & large))

@@ -37,7 +37,7 @@ def claim(subject: Subject) -> Claim | None:
     if not is_replicated(subject):
         return None
     calls = subject.once(calls_of)
-    rows = last_reductions(subject, _OP)
+    rows = list(last_reductions(subject, _OP))
     ends = {(call.rank, call.step): call.place for call in sorted(rows, key=lambda call: call.place)}
     final = [call for call in rows if call.place == ends[call.rank, call.step]]  # the all-reduce of a norm may follow
     if not final:

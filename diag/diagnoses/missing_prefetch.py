@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 from msgspec.structs import replace
 
 from diag.diagnoses.policy import COMMUNICATION
 from diag.model.query import By, Query
 from diag.model.steps import Detail, Evidence
-from diag.tables.passes import GATHERS, PhasedCall
+from diag.tables.passes import GATHERS, PhasedCalls
 from diag.words import sentences
 
 from .comm_cause import NEEDS_PARTS, WRAP_OR_PREFETCH, Calls, Claim, calls_of, cannot_tell_parts, exposed_of, gathers_in
@@ -26,8 +27,9 @@ def claim(subject: Subject) -> Claim | None:
     """The part of each gather that the computation since the previous gather could overlap. The first gather
     has none before it."""
     calls = subject.once(calls_of)
-    gathers = [c for c in _forward(calls) if c.bytes >= COMMUNICATION.tensors_from_bytes]
-    hideable = sum(min(call.exposed_ns, call.room_ns) for call in gathers if call.place)
+    gathers = _forward(calls)
+    late = (gathers.bytes >= COMMUNICATION.tensors_from_bytes) & (gathers.place > 0)
+    hideable = int(np.minimum(gathers.exposed_ns, gathers.room_ns)[late].sum())
     if not hideable:
         return None
     setting = _prefetch(subject)
@@ -55,14 +57,14 @@ def claim(subject: Subject) -> Claim | None:
     )
 
 
-def _forward(calls: Calls) -> list[PhasedCall]:
-    return [c for c in calls.rows if c.op in GATHERS and c.phase == Detail.FORWARD and c.of_data]
+def _forward(calls: Calls) -> PhasedCalls:
+    rows = calls.rows
+    return rows.take(rows.with_op(GATHERS) & rows.in_pass(Detail.FORWARD) & rows.of_data)
 
 
 def _exposed_ms(subject: Subject) -> float:
     calls = subject.once(calls_of)
-    gathers = _forward(calls)
-    return calls.ms_per_step(sum(call.exposed_ns for call in gathers))
+    return calls.ms_per_step(int(_forward(calls).exposed_ns.sum()))
 
 
 def _prefetch(subject: Subject) -> int | None:

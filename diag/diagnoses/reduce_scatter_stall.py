@@ -37,12 +37,9 @@ def claim(subject: Subject, gathers_claimed: bool) -> Claim | None:
     if not subject.shares.on_device:
         return None
     calls = subject.once(calls_of)
-    between = [
-        c
-        for c in last_reductions(subject, "reduce_scatter")
-        if c.after_ns > COMMUNICATION.work_after_stall_share * c.exposed_ns
-    ]
-    exposed = sum(c.exposed_ns for c in between)
+    between = last_reductions(subject, "reduce_scatter")
+    between = between.take(between.after_ns > COMMUNICATION.work_after_stall_share * between.exposed_ns)
+    exposed = int(between.exposed_ns.sum())
     if gathers_claimed:
         behind = subject.once(queued_behind)
         exposed -= sum(behind.get((c.rank, c.step, c.start_ns), 0) for c in between)

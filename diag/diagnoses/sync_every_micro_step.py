@@ -20,9 +20,9 @@ from .comm_cause import (
     calls_of,
     cannot_tell_parts,
     exposed_of,
-    is_reduction,
     is_replicated,
     reductions,
+    reductions_of,
 )
 from .subject import Subject
 
@@ -61,14 +61,14 @@ def claim(subject: Subject) -> Claim | None:
     """The reductions of all micro-batches but the last."""
     batches = micro_batches(subject)
     calls = subject.once(calls_of)
-    reduced = [call for call in calls.rows if is_reduction(call)]
-    counts = Counter(call.micro for call in reduced)
+    reduced = reductions_of(calls.rows)
+    counts = Counter(reduced.micro.tolist())
     if batches is None or batches < 2 or set(counts) != set(range(batches)):
         return None
     last = batches - 1
     if min(counts[micro] for micro in range(last)) < COMMUNICATION.reductions_of_micro_step_share * counts[last]:
         return None
-    exposed = sum(call.exposed_ns for call in reduced if call.micro < last)
+    exposed = int(reduced.exposed_ns[reduced.micro < last].sum())
     per_step = len(reduced) / max(1, calls.rank_steps)
     ms = calls.ms_per_step(exposed)
     return Claim(

@@ -33,7 +33,7 @@ def claim(subject: Subject) -> Claim | None:
     if not subject.once(shards_optimizer_only):
         return None
     calls = subject.once(calls_of)
-    rows = last_reductions(subject)
+    rows = list(last_reductions(subject))
     whole = sum(call.bytes for call in rows)
     final = [call for call in rows if call.place == call.places - 1]
     one_bucket = sum(call.bytes for call in final) >= COMMUNICATION.last_zero_bucket_share * whole

@@ -3,8 +3,10 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -14,8 +16,9 @@ from diag.account.intervals import Covered
 from diag.account.records import TRANSFER, open_spans
 from diag.model.accounts import Attribution
 from diag.model.axes import Axes, is_data
+from diag.model.parts import stored_once
 from diag.model.steps import Detail, Kind, Pieces, RankStep
-from diag.rundir.columns import Bools, Ints
+from diag.rundir.columns import Bools, Codes, Columns, Ints, is_named
 
 GATHERS = frozenset({"all_gather"})
 REDUCTIONS = frozenset({"reduce_scatter", "all_reduce", "reduce"})
@@ -50,15 +53,68 @@ class PhasedCall(Struct, frozen=True):
     of_data: bool = True  # its group is for data parallelism, or of unknown purpose
 
 
-def phased_calls(attribution: Attribution, steps: Collection[int]) -> list[PhasedCall]:
+@dataclass(frozen=True, eq=False)
+class PhasedCalls(Columns[PhasedCall]):
+    """The columns are the fields of ``PhasedCall``. ``op`` is a place in ``names``, ``phase`` the number of its
+    ``Detail``."""
+
+    rank: Ints
+    step: Ints
+    op: Codes
+    bytes: Ints
+    phase: Ints
+    micro: Ints
+    place: Ints
+    places: Ints
+    exposed_ns: Ints
+    room_ns: Ints
+    start_ns: Ints
+    end_ns: Ints
+    after_ns: Ints
+    transfer_ns: Ints
+    of_data: Bools
+    names: tuple[str, ...]
+
+    @classmethod
+    def joined(cls, several: Sequence[PhasedCalls]) -> PhasedCalls:
+        """One after the other."""
+        names: dict[str, int] = {}
+        codes = [
+            np.array([names.setdefault(name, len(names)) for name in each.names], dtype=np.int32)[each.op]
+            for each in several
+        ]
+        nothing = np.zeros(0, dtype=np.int64)
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(each, name) for each in several] or [nothing]) for name in cls.columns()
+        }
+        columns["op"] = np.concatenate([*codes, np.zeros(0, dtype=np.int32)])
+        return cls(**{name: stored_once(column) for name, column in columns.items()}, names=tuple(names))
+
+    def with_op(self, ops: Collection[str]) -> Bools:
+        return is_named(self.op, self.names, *ops)
+
+    def in_pass(self, phase: Detail) -> Bools:
+        mask: Bools = self.phase == phase
+        return mask
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def _records(self, first: int, last: int) -> Iterator[PhasedCall]:
+        columns = {name: getattr(self, name)[first:last].tolist() for name in self.columns()}
+        columns["op"] = [self.names[code] for code in columns["op"]]
+        columns["phase"] = [_DETAILS[code] for code in columns["phase"]]
+        return map(PhasedCall, *columns.values())
+
+
+def phased_calls(attribution: Attribution, steps: Collection[int]) -> PhasedCalls:
     """The collectives that start in these steps, by rank and start."""
     arrival = {met.key: met.arrival_ns for met in attribution.collectives}
     counted = frozenset(steps)
     chosen = [step for step in attribution.rank_steps if step.step in counted and len(step.collectives)]
-    phased: list[PhasedCall] = []
-    for _, run in groupby(chosen, lambda step: (step.rank, _table_of(step))):
-        phased += _calls_of(list(run), arrival, attribution.axes)
-    return phased
+    of_ranks = groupby(chosen, lambda step: (step.rank, _table_of(step)))
+    phased = (_calls_of(list(run), arrival, attribution.axes) for _, run in of_ranks)
+    return PhasedCalls.joined([calls for calls in phased if calls is not None])
 
 
 def _table_of(step: RankStep) -> int:
@@ -76,15 +132,15 @@ def _rows_of(steps: Sequence[RankStep]) -> tuple[Calls, Ints]:
     return Calls.of([call for calls in listed for call in calls]), of_step
 
 
-def _calls_of(steps: Sequence[RankStep], arrival: Mapping[Key, int], axes: Axes) -> list[PhasedCall]:
-    """Of steps of one rank that have one ``_table_of``."""
+def _calls_of(steps: Sequence[RankStep], arrival: Mapping[Key, int], axes: Axes) -> PhasedCalls | None:
+    """Of steps of one rank that have one ``_table_of``; None without any."""
     passes = Passes(steps)
     calls, of_step = _rows_of(steps)
     start, end = open_spans(calls)
     order = np.lexsort((end, start, of_step))
     order = order[passes.starts_in(of_step, calls.start_ns)[order]]
     if not len(order):
-        return []
+        return None
     calls, of_step, start, end = calls.take(order), of_step[order], start[order], end[order]
     met = _arrivals(calls, arrival, start)
     # From the last rank's arrival to the end.
@@ -121,15 +177,24 @@ def _calls_of(steps: Sequence[RankStep], arrival: Mapping[Key, int], axes: Axes)
     before = np.where(place == 0, calls.start_ns, before)
     room = passes.covered(passes.kind == Kind.COMPUTE).between(on_line(before), on_line(calls.start_ns))
 
-    rank, names, numbers = steps[0].rank, calls.names, [step.step for step in steps]
-    columns = (
-        of_step, calls.op, calls.bytes, phase, micro, place, counts[number], exposed, room,
-        calls.start_ns, calls.end_ns, after, moved, of_data,
-    )  # fmt: skip
-    return [
-        PhasedCall(rank, numbers[step], names[op], size, _DETAILS[code], *rest)
-        for step, op, size, code, *rest in zip(*(column[by_group].tolist() for column in columns), strict=True)
-    ]
+    return PhasedCalls(
+        rank=np.full(len(calls), steps[0].rank),
+        step=np.array([step.step for step in steps], dtype=np.int64)[of_step],
+        op=calls.op,
+        bytes=calls.bytes,
+        phase=phase,
+        micro=micro,
+        place=place,
+        places=counts[number],
+        exposed_ns=exposed,
+        room_ns=room,
+        start_ns=calls.start_ns,
+        end_ns=calls.end_ns,
+        after_ns=after,
+        transfer_ns=moved,
+        of_data=of_data,
+        names=calls.names,
+    ).take(by_group)
 
 
 def _arrivals(calls: Calls, arrival: Mapping[Key, int], otherwise: Ints) -> Ints:

@@ -38,7 +38,7 @@ def step_of(
 
 def phased(steps: list[RankStep]) -> list[PhasedCall]:
     attribution = Attribution(StepAccounts.of(()), (0,), 0, True, True, (), rank_steps=tuple(steps))
-    return phased_calls(attribution, [step.step for step in steps])
+    return list(phased_calls(attribution, [step.step for step in steps]))
 
 
 def in_a_table(steps: list[RankStep]) -> list[RankStep]:
