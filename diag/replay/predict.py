@@ -86,6 +86,7 @@ class _Register:
     def __init__(self) -> None:
         self.places: dict[Key, int] = {}
         self.calls: list[CollectiveCall] = []
+        self._known: dict[tuple[object, ...], npt.NDArray[np.int32]] = {}
 
     def place(self, key: Key, calls: Sequence[CollectiveCall], at: int) -> int:
         place = self.places.setdefault(key, len(self.calls))
@@ -94,11 +95,15 @@ class _Register:
         return place
 
     def places_of(self, calls: Calls, chosen: Times) -> npt.NDArray[np.int32]:
-        columns = (chosen, calls.group[chosen], calls.seq[chosen], calls.label[chosen])
-        names, labels = [group.name for group in calls.groups], calls.names
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        places = [self.place((names[group], seq, labels[label]), calls, at) for at, group, seq, label in rows]
-        return np.array(places, dtype=np.int32)
+        """Where the chosen calls of a rank are registered. Most ranks make the same calls in the same order."""
+        columns = (calls.group[chosen], calls.seq[chosen], calls.label[chosen])
+        names, labels = tuple(group.name for group in calls.groups), calls.names
+        keys = (names, labels, *(column.tobytes() for column in columns))
+        if keys not in self._known:
+            rows = zip(chosen.tolist(), *(column.tolist() for column in columns), strict=True)
+            places = [self.place((names[group], seq, labels[label]), calls, at) for at, group, seq, label in rows]
+            self._known[keys] = np.array(places, dtype=np.int32)
+        return self._known[keys]
 
 
 class Part(NamedTuple):

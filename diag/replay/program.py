@@ -98,8 +98,17 @@ class Line(Struct, frozen=True, eq=False):
 
     def is_work(self, kinds: Iterable[Kind] = Kind, details: Iterable[Detail] = Detail) -> Mask:
         """Which rows are work of these kinds and details."""
-        chosen: Mask = (self.code == WORK) & np.isin(kinds_of(self.label), list(kinds))
-        return chosen & np.isin(details_of(self.label), list(details)) if details is not Detail else chosen
+        work: Mask = self.code == WORK
+        if kinds is not Kind:
+            work = work & _listed(kinds, len(Kind))[kinds_of(self.label)]
+        return work & _listed(details, len(Detail))[details_of(self.label)] if details is not Detail else work
+
+
+def _listed(values: Iterable[int], count: int) -> Mask:
+    """For each of so many values, whether it is one of these: ten times faster to look up than ``np.isin``."""
+    listed = np.zeros(count, dtype=np.bool_)
+    listed[list(values)] = True
+    return listed
 
 
 class Collective(Struct, frozen=True):
