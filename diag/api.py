@@ -87,7 +87,7 @@ if TYPE_CHECKING:  # imported at run time where first needed: all of it takes a 
     from diag.replay.program import Refusal
     from diag.replay.suppose import Supposition as Supposition
     from diag.tables.loading import LoadingTable
-    from diag.tables.memory import MemoryTable
+    from diag.tables.memory import MemoryTable, Peak
     from diag.tables.memory_curves import MemoryCurve
     from diag.tables.snapshots import SnapshotTable
 
@@ -194,6 +194,13 @@ class Result(Struct, frozen=True, dict=True):
         from diag.replay.predict import Baseline
 
         return curves_of(self.baseline) if isinstance(self.baseline, Baseline) else ()
+
+    @cached_property
+    def peak_memory(self) -> Peak | None:
+        """The largest peak of all ranks; None if no rank recorded memory."""
+        from diag.tables.memory import peak_memory
+
+        return peak_memory(self.tables, self.attribution)
 
     @cached_property
     def memory_table(self) -> MemoryTable:

@@ -78,18 +78,19 @@ def cannot_look(subject: Subject) -> str:
 def _unusual(steps: Steps) -> float:
     """The fraction of a rank's recorded time by which few of its steps are longer than usual, in forward and between
     the phases. The first steps initialize."""
-    steps = steps[STEPS.warm_up_steps :]
-    lasted = steps.end_ns - steps.begin_ns
+    lasted = (steps.end_ns - steps.begin_ns)[STEPS.warm_up_steps :]
     whole = int(lasted.sum())
     if not whole:
         return 0.0
     # In forward and in no phase: where an evaluation may be.
-    spent = np.maximum(0, lasted - steps.spent_ns(*PHASES, EVALUATION)) + steps.spent_ns(FORWARD)
-    spent = spent.astype(np.float64)
+    in_phases, in_forward = (
+        steps.spent_ns(*phases)[STEPS.warm_up_steps :] for phases in ((*PHASES, EVALUATION), (FORWARD,))
+    )
+    spent = (np.maximum(0, lasted - in_phases) + in_forward).astype(np.float64)
     usual = float(np.median(spent))
     long = spent > HOST_TIME.unusual_step * usual
     return (
-        float((spent[long] - usual).sum()) / whole if long.sum() <= HOST_TIME.unusual_steps_share * len(steps) else 0.0
+        float((spent[long] - usual).sum()) / whole if long.sum() <= HOST_TIME.unusual_steps_share * len(lasted) else 0.0
     )
 
 

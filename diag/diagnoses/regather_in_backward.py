@@ -21,7 +21,7 @@ from .comm_cause import (
     gathers_in,
     queued_behind,
 )
-from .memory_pressure import peaks_of, why_unknown
+from .memory_pressure import peaks, why_unknown
 from .subject import Subject
 
 ID = "regather-in-backward"
@@ -32,25 +32,25 @@ MEANS = "Parameters are gathered again in the backward although memory would kee
 
 
 def cannot_look(subject: Subject) -> str:
-    if not peaks_of(subject.tables):
+    if not subject.once(peaks):
         return why_unknown(subject.tables)
     return cannot_tell_parts(subject)
 
 
 def claim(subject: Subject) -> Claim | None:
     """The gathers of the backward, if every rank could keep the parameters below ``near_full_share`` of its memory."""
-    peaks = peaks_of(subject.tables)
+    held_at_peak = subject.once(peaks)
     calls = subject.once(calls_of)
     gathers = backward_gathers(calls.rows)
     exposed = sum(call.exposed_ns for call in gathers)
     behind = sum(subject.once(queued_behind).values())
-    if not peaks or not exposed:
+    if not held_at_peak or not exposed:
         return None
     held: dict[tuple[int, int, int], int] = defaultdict(int)
     for call in gathers:
         held[call.rank, call.step, call.micro] += call.bytes
     gathered_bytes = max(held.values())
-    free = min(round(MEMORY_USE.near_full_share * peak.capacity) - peak.reserved - peak.beside for peak in peaks)
+    free = min(round(MEMORY_USE.near_full_share * peak.capacity) - peak.reserved - peak.beside for peak in held_at_peak)
     if free < gathered_bytes:
         return None
     ms = calls.ms_per_step(exposed + behind)

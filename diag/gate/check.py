@@ -17,7 +17,6 @@ from diag.errors import ExitCode
 from diag.gate import budgets
 from diag.model.accounts import StepAccounts
 from diag.tables.efficiency import tokens_of
-from diag.tables.memory import peak_memory
 from diag.words.formatting import counted, spaced
 from diag.words.wording import incomplete
 
@@ -105,7 +104,7 @@ def _peak_memory(result: Result) -> Measured:
     """The peak over all steps, including those that the verdict leaves out: any step can run out of memory."""
     if result.from_summaries:
         return Unknown(_SUMMARIES)
-    memory_peak = peak_memory(result.tables, result.attribution)
+    memory_peak = result.peak_memory
     if memory_peak is None:
         return Unknown("no memory was recorded")
     peak = float(memory_peak.bytes)

@@ -10,7 +10,7 @@ from msgspec import Struct, to_builtins
 from diag.api import Result
 from diag.model.steps import FailedAllocation, Fit
 from diag.show.policy import PAGE
-from diag.tables.memory import peak_memory, rank_peaks
+from diag.tables.memory import rank_peaks
 from diag.tables.memory_curves import HOST_MEMORY, MemoryCurve
 from diag.traces.snapshot_files import ENDINGS, rank_of
 from diag.traces.text_stream import file_name
@@ -131,7 +131,7 @@ def curve_sentence(curve: MemoryCurve) -> str:
 
 def peaks_to_dict(result: Result) -> dict[str, Any] | None:
     """The peak that every page shows, and those of the ranks; None where no memory was recorded."""
-    peak = None if result.from_summaries else peak_memory(result.tables, result.attribution)
+    peak = None if result.from_summaries else result.peak_memory
     if peak is None:
         return None
     rows = rank_peaks(result.tables).rows

@@ -27,7 +27,6 @@ from diag.show.policy import PAGE
 from diag.show.ranks import duration_rank_table, idle_table, rank_table, stall_lines, stall_table
 from diag.tables.efficiency import token_rate, tokens_of
 from diag.tables.evidence import query_of
-from diag.tables.memory import peak_memory
 from diag.words import sentences
 from diag.words.formatting import (
     NBSP,
@@ -577,19 +576,19 @@ def _tokens_per_second(result: Result) -> float | None:
 
 
 def _peak_bytes(result: Result) -> float | None:
-    peak = peak_memory(result.tables, result.attribution)
+    peak = result.peak_memory
     return None if peak is None or result.from_summaries else float(peak.bytes)
 
 
 def _memory_help(result: Result) -> str:
-    peak = peak_memory(result.tables, result.attribution)
+    peak = result.peak_memory
     if peak is None:
         return "The largest peak of all ranks and steps. Not recorded here."
     return f"{peak.definition} The largest of all ranks: rank {peak.rank}'s."
 
 
 def _memory_label(result: Result) -> str:
-    peak = peak_memory(result.tables, result.attribution)
+    peak = result.peak_memory
     if peak is None or not peak.on_device:
         return "Peak memory"
     return "Peak reserved" if peak.capacity is None else f"Reserved, of {size(peak.capacity)}"

@@ -82,7 +82,8 @@ def exchanges(attribution: Attribution, steps: Collection[int]) -> list[Exchange
 
 def _parts(step: RankStep) -> list[_Part]:
     """One rank's all-to-alls of a step."""
-    if not (received_bytes(step.collectives) != UNKNOWN).any():
+    received = received_bytes(step.collectives)
+    if received is _NONE or not (received != UNKNOWN).any():
         return []
     calls = sorted((call for call in step.collectives if call.op in SYNCHRONISING), key=lambda call: call.start_ns)
     starts = [call.start_ns for call in calls]

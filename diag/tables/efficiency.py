@@ -241,12 +241,15 @@ def tokens_of(tables: Tables, attribution: Attribution) -> tuple[int, ...] | str
     if tables.sums is not None:
         return _of_sums(tables.sums, attribution)
     by_step = dict.fromkeys(attribution.counted.step.tolist(), 0)
+    numbers = np.fromiter(by_step, np.int64, len(by_step))
     for rank in attribution.ranks:
-        counted = tables.ranks[rank].steps.of_numbers(by_step)
-        if not counted.tokens.any():
+        steps = tables.ranks[rank].steps
+        counted = np.isin(steps.step, numbers)
+        tokens = steps.tokens[counted]
+        if not tokens.any():
             return f"rank {rank} recorded no token count"
-        for step, tokens in zip(counted.step.tolist(), counted.tokens.tolist(), strict=True):
-            by_step[step] += tokens
+        for step, of_step in zip(steps.step[counted].tolist(), tokens.tolist(), strict=True):
+            by_step[step] += of_step
     return tuple(by_step.values()) if all(by_step.values()) else _SOME_WITHOUT
 
 
