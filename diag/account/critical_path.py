@@ -136,13 +136,14 @@ class Activities:
         )
         counts = np.array([len(timeline.start_ns) for timeline in every], dtype=np.int64)
         self._first = np.cumsum(counts) - counts
-        self.labels: npt.NDArray[np.int16]
-        self.labels, self._column = np.unique(
-            np.concatenate([timeline.label for timeline in every]), return_inverse=True
-        )
-        spent = np.zeros((len(self._start), len(self.labels)), dtype=np.int64)
-        spent[np.arange(len(spent)), self._column] = self._end - self._start
-        self._before = np.cumsum(spent, axis=0) - spent
+        label = np.concatenate([timeline.label for timeline in every])
+        self.labels: npt.NDArray[np.int16] = np.flatnonzero(np.bincount(label, minlength=LABELS)).astype(np.int16)
+        column = np.zeros(LABELS, dtype=np.int64)
+        column[self.labels] = np.arange(len(self.labels))
+        self._column = column[label]
+        spent = np.zeros((len(self._start) + 1, len(self.labels)), dtype=np.int64)
+        spent[np.arange(1, len(spent)), self._column] = self._end - self._start
+        self._before = np.cumsum(spent, axis=0, out=spent)
         # Times relative to the first one, with each rank placed after the previous one: one sorted line.
         self._zero = int(self._start.min())
         self._span = int(self._end.max()) - self._zero + 2
