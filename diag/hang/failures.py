@@ -107,12 +107,21 @@ def speaker_of(job: JobLogs, line: Line) -> Culprit:
     rank = _rank_by_launcher(job, line, culprit.host)
     rank = _rank_beside(job, line) if rank is None else rank
     rank = _rank_by_paddle(job, line) if rank is None else rank
+    rank = _rank_on_one_host(job, line) if rank is None else rank
     # Where a job has one process, all that is not of its launcher is of that one.
     if rank is None and job.logs.world_size == 1 and line.source not in ("kernel", "launcher"):
         rank = 0
     if rank is None:
         return culprit if culprit.host else _of_ray(job, line) or culprit
     return job.of_rank(rank, culprit.host)
+
+
+def _rank_on_one_host(job: JobLogs, line: Line) -> int | None:
+    """The local rank of a line's process, which is its rank where all ranks are on one host: nothing shows a second
+    one, and the job is no larger than a host can be."""
+    local, size = line.speaker.local_rank, job.logs.world_size
+    fits = size is None or size <= HANG_RULES.most_gpus_of_a_host
+    return local if local is not None and fits and len(job.hosts) <= 1 and not job.once(failed_ranks) else None
 
 
 def _of_ray(job: JobLogs, line: Line) -> Culprit | None:

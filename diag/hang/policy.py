@@ -57,6 +57,9 @@ class HangRules(Topic, name="hang-rules"):
     absent_in_report = threshold(0.85, "confidence")
     lags_by_counters = threshold(0.8, "confidence", "chosen", "the group's own counters show it")
     few_absent_ranks = threshold(3, "ranks")
+    most_gpus_of_a_host = threshold(
+        8, "GPUs", "chosen", "a job of no more ranks, of which one host is seen, is taken to be on it"
+    )
     settings_differ = threshold(
         0.6, "confidence", "chosen", "settings differ and the job stalls: nothing relates the two"
     )

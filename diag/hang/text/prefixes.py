@@ -28,7 +28,8 @@ CTIME = re.compile(
     rf"\[?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) ({_MONTH}) +(\d+) (\d\d):(\d\d):(\d\d) (?:[A-Z]{{3,4}} )?(\d{{4}})\]?"
     r"(?:<std\w+>)?:? ?"
 )
-SYSLOG = re.compile(rf"({_MONTH}) +(\d+) (\d\d):(\d\d):(\d\d)(?:\.\d+)? ([\w.-]+) (?=[\w.-]+(?:\[\d+\])?: )")
+# journalctl writes the month in the language of the user.
+SYSLOG = re.compile(r"([^\W\d]{2,8}\.?) +(\d+) (\d\d):(\d\d):(\d\d)(?:\.\d+)? ([\w.-]+) (?=[\w.-]+(?:\[\d+\])?: )")
 OF_DAY = re.compile(r"(?:\[\d\d:\d\d:\d\d(?:[.,]\d+)?\]|\d\d:\d\d:\d\d(?:[.,]\d+)?) ")
 
 
@@ -95,9 +96,9 @@ _TASK = re.compile(r"[\w.-]{1,80} -- (?=\[[^\]\s]{1,80}\]<std)")  # Polyaxon: a 
 _NODE = re.compile(r"\[([A-Za-z][\w.-]{0,252}), (?:unknown_ip|\d{1,3}(?:\.\d{1,3}){3})\] ")  # Azure ML
 _HOROVOD = re.compile(r"\[(\d+)\]<std(?:out|err)>: ?")
 _RAY = re.compile(r"\((?:[^()]{1,80}(?:\([^()]{0,40}\))?[^()]{0,20} )?pid=(\d+)(?:, ip=([^)\s]+))?\) ?")
-# vLLM (vllm/logger.py: "%(levelname)s %(asctime)s [%(fileinfo)s:%(lineno)d] ", "%m-%d %H:%M:%S")
+# vLLM (vllm/logger.py: "%(levelname)s %(asctime)s [%(fileinfo)s:%(lineno)d] ", "%m-%d %H:%M:%S"; old ones without "[")
 _VLLM = re.compile(
-    r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d)-(\d\d) (\d\d:\d\d:\d\d)(?:\.\d+)? \[([\w./-]+):(\d+)\] ?"
+    r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d)-(\d\d) (\d\d:\d\d:\d\d)(?:\.\d+)? \[?([\w./-]+):(\d+)\] ?"
 )
 # SGLang (sglang/srt/utils: "[%(asctime)s{prefix}] ", prefix " DP0 PP1 TP3")
 _SGLANG = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)((?: (?:DP|PP|TP|EP)\d{1,5}){1,4})\] ?")
@@ -105,6 +106,12 @@ _SGLANG = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)((?: (?:DP|
 # says the same as the others.
 _AXIS = re.compile(r"(?:_|\b| )(DP|PP|TP)(\d{1,5})(?!\d)")
 _RANK_FIELD = re.compile(r"\brank=(\d{1,7})\b")  # vLLM: "(VllmWorker rank=3 pid=310)"; determined: "[rank=3] ||"
+# Programs that write their rank before what they log: Lightning ("[rank: 3] "), Megatron's users, Accelerate. torch's
+# own "[Rank 3]" is the number in a group, so only a piece of a traceback behind it makes it the process that prints.
+_SAID_RANK = re.compile(
+    r"[\[(<]?(?:(?:global|world)[_ ])?(?:rank|Rank|RANK|R(?=\d+\]))[ =:_#]{0,2}(\d{1,7})[\])>]?:?\s*?[ |-]{1,3}"
+    r"(?=Traceback \(most |  +(?:File \"|\S)|(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit)\b)"
+)
 _REPEATED = re.compile(r" *\[repeated \d+x across cluster\].*$")
 _ROLE = re.compile(r"\[([A-Za-z][A-Za-z_-]*)(\d+)(?:\|\d+)?\]:")
 _SRUN = re.compile(r" {0,3}(\d{1,6}): ")  # padded to the width of the largest task
@@ -114,16 +121,19 @@ _REPLICA = re.compile(r"[A-Za-z][\w.-]{0,80}/\d{1,6} (?=\[)|[0-9a-f]{6,16} (?:\[
 _BENCH = re.compile(r"(?:[\w-]+\.)*([\w-]+) \[std(?:err|out)\] ")
 _POD = re.compile(r"\[pod/([^/\]\s]+)/[^\]\s]*\] ")
 _COMPOSE = re.compile(r"([\w.-]*\d) +\| ")
+_HOST_TASK = re.compile(r"([A-Za-z][\w.-]{0,252}) (\d{1,7}): ")  # mpiexec -l of PALS
 _HOST_COLON = re.compile(r"([A-Za-z0-9][\w.-]{0,252}): ")
+_NUMBERED = re.compile(rb"(?:\x1b\[[\d;]*m)?\[(\d{1,7})\]:? ")
 _IN_FRONT = re.compile(rb"(?:\x1b\[[\d;]*m)?([A-Za-z][\w.-]{0,252}\d[\w.-]{0,200}):(?: |$)")
 _SURE_HOST = re.compile(
     r"(?:\d{1,3}\.){3}\d{1,3}$|ip-\d+-|(?:[a-z][a-z0-9-]*-)?"
-    r"(?:(?:gpu|node|worker|host|master|compute|dgx|hgx|slurm)(?=[A-Za-z.-]*\d)|(?:cn|nid)-?[a-z]?\d)[A-Za-z0-9.-]*$"
+    r"(?:(?:gpu|node|worker|host|master|compute|dgx|hgx|slurm)(?=[A-Za-z.-]*\d)|(?:cn|nid)-?[a-z]?\d|x\d+c\d+s\d+b\d+n\d)[A-Za-z0-9.-]*$"
 )
 _KERNEL = re.compile(r"(?:([\w.-]+) )?kernel: ?(?:\[ *\d+\.\d+\] ?)?")
 _DMESG = re.compile(r"(?:<\d>)?\[ *\d+\.\d{6}\] ")
 _QUOTED = re.compile(r" *(?:\| |(?:> ?)+|`+(?=[\w(\[]))")  # columns of a log viewer, a quoted mail, code in Markdown
 _PASTED = re.compile(r"\[\d+\] ")
+_TAGGED = re.compile(r"\[(\d{1,7})\]:? ")
 _BAR = re.compile(
     r"[^|]{0,200}?\d{1,3}%\|[^|]*\| *[^ \[\]]+/[^ \[\]]+ *\[[^\]]{1,200}\]\s*|[^\[]{0,200}?\d+it \[[^\]]{1,200}\]\s*"
 )
@@ -143,6 +153,9 @@ _LAUNCHER = re.compile(
 _LAUNCHER_CODE = re.compile(r"torch/distributed/(?:elastic|run|launch)")
 
 NOBODY: frozenset[str] = frozenset()
+RANKS_IN_FRONT = frozenset(
+    {"[N]"}
+)  # in place of hosts: mpiexec -l (MPICH, Intel MPI) puts "[3] " before a file's lines
 
 
 @dataclass(slots=True)
@@ -182,6 +195,9 @@ def hosts_in_front(head: bytes) -> frozenset[str]:
     """The host names that a launcher (pdsh, deepspeed, kubectl --prefix) puts before the lines of a file, with a colon,
     if nearly all lines begin with one of few."""
     lines = [line for line in head.splitlines() if line.strip()]
+    numbers = Counter(match[1] for line in lines if (match := _NUMBERED.match(line)))
+    if sum(numbers.values()) >= 0.95 * len(lines) > HANG_READING.lines_of_a_name * len(numbers):
+        return RANKS_IN_FRONT  # a pasted line number is on one line only
     names = Counter(match[1].decode() for line in lines if (match := _IN_FRONT.match(line)))
     if sum(names.values()) < 0.95 * len(lines) or len(lines) < HANG_READING.lines_of_a_name * len(names):
         return NOBODY
@@ -294,6 +310,10 @@ def _strip_one(parsed: ParsedLine, year: int, hosts: frozenset[str]) -> bool:
         if match := _REPLICA.match(text) or _TASK.match(text):
             _rank_field(parsed, match[0])
         end = match.end() if match else _word(parsed, text, year, hosts)
+    if not end and ("ank" in text[:24] or "RANK" in text[:24] or first == "[") and (match := _SAID_RANK.match(text)):
+        if not parsed.rank_from:
+            parsed.rank, parsed.rank_from = int(match[1]), "rank=N"
+        end = match.end()
     if not end and first == " " and (match := _INDENTED.match(text)):
         end = match.end()
     if not end and first in " |>`" and (match := _QUOTED.match(text)):
@@ -352,6 +372,8 @@ def _bracket(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) ->
         parsed.source = "kernel"
     elif match := OF_DAY.match(text):
         pass
+    elif hosts is RANKS_IN_FRONT and not parsed.rank_from and (match := _TAGGED.match(text)):
+        parsed.rank, parsed.rank_from = int(match[1]), "mpirun"
     elif match := _PASTED.match(text):  # line numbers of a pasted log; "[3] joined but .." is a message
         if match.end() < 7 and not _goes_on(parsed, text[match.end() :], year, hosts):
             return 0
@@ -387,10 +409,15 @@ def _word(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) -> in
         _time(parsed, ctime_ns(match))
     elif match := SYSLOG.match(text):
         month, day, *clock, host = match.groups()
-        _time(parsed, month_day_ns(year, MONTHS[month], int(day), ":".join(clock)))
+        if month in MONTHS:
+            _time(parsed, month_day_ns(year, MONTHS[month], int(day), ":".join(clock)))
         parsed.host = parsed.host or _host(host)
     elif match := _KERNEL.match(text):
         parsed.source, parsed.host = "kernel", parsed.host or _host(match[1] or "")
+    elif (match := _HOST_TASK.match(text)) and (match[1] in hosts or _SURE_HOST.match(match[1])):
+        parsed.host = parsed.host or _host(match[1])
+        if not parsed.rank_from:
+            parsed.rank, parsed.rank_from = int(match[2]), "mpirun"
     elif match := _BENCH.match(text):
         parsed.host = parsed.host or _host(match[1])
     elif (match := _HOST_COLON.match(text) or _COMPOSE.match(text)) and not match[1].isdigit():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.ended.model import short_host
-from diag.hang.text.prefixes import ParsedLine, read_line
+from diag.hang.text.prefixes import ParsedLine, hosts_in_front, read_line
 
 # Prefix, and what it tells. Those with a text of their own end in one, for the message follows directly.
 TABLE: dict[str, tuple[str, dict[str, object]]] = {
@@ -227,3 +227,60 @@ def test_any_bytes_are_read(raw: bytes) -> None:
 @pytest.mark.parametrize("doubtful", ["[0] ", "a1: ", "> ", "| ", "[0] a1: ", "`", "    [rank0]:"])
 def test_prefixes_without_end_are_no_recursion(doubtful: str) -> None:
     assert read_line((doubtful * 4000 + "Error").encode())
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[rank: 3] ",
+        "[Rank 3] ",
+        "[RANK 3] ",
+        "rank 3: ",
+        "Rank 3: ",
+        "rank=3 ",
+        "[R3] ",
+        "(rank 3) ",
+        "[global_rank 3] ",
+    ],
+)
+@pytest.mark.parametrize(
+    "piece", ["Traceback (most recent call last):", '  File "/app/train.py", line 3, in step', "OSError: full"]
+)
+def test_a_rank_before_a_piece_of_a_traceback_is_the_rank_that_prints(prefix: str, piece: str) -> None:
+    said = one(prefix + piece)
+    assert (said.rank, said.text) == (3, piece)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)",  # of a group
+        "[Rank 0]: Ranks 4, 5 failed to pass monitoredBarrier in 30000 ms",
+        "Rank 3 crashed with exit code -11.",
+        "[3] joined but didn't finish collective #12 (count from 1)",
+        "[local_rank 3] Traceback (most recent call last):",
+    ],
+)
+def test_a_rank_that_a_message_speaks_of_is_not_the_rank_that_prints(text: str) -> None:
+    said = one(text)
+    assert (said.rank, said.text) == (None, text)
+
+
+def test_numbers_before_all_lines_of_a_file_are_ranks_unless_each_is_on_one_line() -> None:
+    tagged = b"".join(b"[%d] step %d\n" % (rank, step) for step in range(6) for rank in range(2))
+    pasted = b"".join(b"[%d] step %d\n" % (80746 + step, step) for step in range(12))
+    (said,) = read_line(b"[1] OSError: full", hosts=hosts_in_front(tagged))
+    assert (said.rank, said.text) == (1, "OSError: full")
+    (said,) = read_line(b"[80750] OSError: full", hosts=hosts_in_front(pasted))
+    assert said.rank is None
+
+
+def test_a_host_and_a_rank_are_read_as_mpiexec_of_pals_writes_them() -> None:
+    said = one("x1922c6s5b0n0 34: OSError: full")
+    assert (said.host, said.rank, said.text) == ("x1922c6s5b0n0", 34, "OSError: full")
+
+
+def test_a_month_of_another_language_leaves_the_time_open() -> None:
+    said = one("kvě 25 19:29:48 node7 kernel: amdgpu 0000:01:00.0: Starting sdma0 ring reset")
+    assert (said.host, said.source, said.time_ns) == ("node7", "kernel", None)
+    assert said.text == "amdgpu 0000:01:00.0: Starting sdma0 ring reset"
