@@ -26,7 +26,7 @@ from diag.hang.rules.network import ends_on_its_host, interface_words
 from diag.hang.rules.processes import victims_of
 from diag.hang.rules.waiting import merged_stacks, shown_stacks, stacks_of
 from diag.hang.telling import last_telling, quoted, state_words, states_of
-from diag.hang.wording import steps
+from diag.hang.wording import NOBODY_IS_MISSING, STARTED_WHERE, steps
 from diag.words.formatting import begun, counted, listing, spaced
 
 # -- Without a known cause: healthy, a lost store, or undetermined -----------------------------------------------------
@@ -40,6 +40,7 @@ _LAST_ERROR = re.compile(r"^\s*Last error:\s*$")
 _ADVICE = ("unused-not-found", "strides", "uneven-inputs")
 _AT_START = ("barrier-device", "all-peers")  # notices of runs that hang later as well: no sign that the job is healthy
 UNKNOWN = "The logs do not show the state of the job."
+_WARNINGS = "No known log pattern matches. The evidence is the first warning of each process."
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,7 @@ def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
         return _only_victims(job, lost)
     if alarms:
         first = alarms[0]
-        text = "No known log pattern matches. The evidence is the first warning of each process."
-        return NoCause("undetermined", 0.3, text, (), (first, *alarms[1 : HANG_ANSWER.most_next_steps]))
+        return NoCause("undetermined", 0.3, _WARNINGS, (), (first, *alarms[1 : HANG_ANSWER.most_next_steps]))
     return _healthy_or_unknown(job)
 
 
@@ -143,12 +143,14 @@ def _only_victims(job: JobLogs, lost: Mapping[int, Line]) -> NoCause:
 
 def _only_timeouts(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
     groups = groups_of(job, reports)
+    where: tuple[str, ...] = ()
     main = max(groups, key=lambda group: len(group.reports))
     calls = {report.call for report in main.reports}
     ranks = len(main.reports)
     if len(calls) == 1 and main.is_whole:
-        text = f"All {ranks} ranks of {main.words} wait in {main.reports[0].words}: no rank is missing, and no log "
-        text += "line shows why."
+        text = f"All {ranks} ranks of {main.words} launched {main.reports[0].words}, and none finished it: no rank is "
+        text += "missing. A GPU is busy with earlier work, or a GPU or a link between them stands still."
+        where = (NOBODY_IS_MISSING, STARTED_WHERE)
     else:
         unknown = "" if main.members is not None else " The size of the group is unknown."
         some = f"{ranks} rank{'s' if ranks > 1 else ''}"
@@ -159,9 +161,8 @@ def _only_timeouts(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
         text += f" The timeout of the group is only {least:,} ms, shorter than a first collective takes: raise it."
     if any(report.late for report in reports):
         text += " It ran for more than twice its timeout: the watchdog itself was blocked."
-    return NoCause(
-        "undetermined", 0.4, text, (), tuple(report.line for report in reports[: HANG_ANSWER.most_next_steps])
-    )
+    lines = tuple(report.line for report in reports[: HANG_ANSWER.most_next_steps])
+    return NoCause("undetermined", 0.4, text, (), lines, where)
 
 
 def _alarms(job: JobLogs) -> list[Line]:
@@ -575,7 +576,10 @@ def _stacked(job: JobLogs) -> NoCause | None:
 def _told(job: JobLogs, no_cause: NoCause, suspects: Sequence[Clue]) -> NoCause:
     """The answer with what the last telling lines say, where nothing better is known: a state, a suspicion, a quotation
     with who printed it."""
-    if no_cause.fault_class != "undetermined" or no_cause.confidence > HANG_EVIDENCE.knows_little:
+    only_warnings = no_cause.headline == _WARNINGS and bool(suspects)
+    if no_cause.fault_class != "undetermined" or (
+        no_cause.confidence > HANG_EVIDENCE.knows_little and not only_warnings
+    ):
         return no_cause
     states = states_of(job)
     if states:
@@ -585,7 +589,7 @@ def _told(job: JobLogs, no_cause: NoCause, suspects: Sequence[Clue]) -> NoCause:
     if (stacked := _stacked(job)) is not None:
         known = no_cause.headline if no_cause.headline != UNKNOWN else ""  # of a recorded run: since when, and where
         return replace(stacked, headline=f"{known} {stacked.headline}".lstrip())
-    if no_cause.headline != UNKNOWN:
+    if no_cause.headline != UNKNOWN and not only_warnings:
         return no_cause
     if suspects:
         words = headline(CLASSES[suspects[0].fault_class], suspects[0])

@@ -16,6 +16,17 @@ from .model import DoneByRecorder, ForStacks, Guess, Known, WhileItHangs
 if TYPE_CHECKING:
     from diag.hang.classes.base import FaultClass
 
+# Next steps where every rank of a group launched a call that does not end
+NOBODY_IS_MISSING = (
+    "Look at what carries the collective, on the hosts of the ranks that timed out: "
+    "`dmesg -T | grep -iE 'xid|mlx5|nvlink'`, `nvidia-smi -q -d "
+    "ECC`, `ibstat`; NCCL_IB_DISABLE=1 in a test rules the fast network out."
+)
+STARTED_WHERE = (
+    "Next run: TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1: a rank whose dump has the call as scheduled, "
+    "where others have it as started, has a GPU that is busy with earlier work, or stands still."
+)
+
 _NAMES_AN_EXCEPTION = re.compile(r"\brais(?:ed|ing) (?:[A-Z]|[a-z_]\w*\.)")
 
 

@@ -69,8 +69,8 @@ _DEVICES = (
             ),
             "fallen-off-the-bus": LogPattern(
                 ("fallen off the bus", "GPU is lost", "GPU has fallen off"),
-                r"(?:GPU ?(?P<bus_id>[0-9a-fA-F]{4,8}:[0-9a-fA-F:.]*[0-9a-fA-F]):? .*?)?(?:fallen off the bus|"
-                r"GPU is lost)",
+                r"(?:GPU(?: at)? ?(?P<bus_id>[0-9a-fA-F]{4,8}:[0-9a-fA-F:.]*[0-9a-fA-F]):? .*?)?(?:fallen off the "
+                r"bus|GPU is lost)",
                 "any driver; newer ones without an Xid; kernel log of the NVIDIA driver; nvidia-smi, NVML",
                 "The GPU[ at {bus_id}] no longer answers on the PCI bus.",
             ),
@@ -110,18 +110,20 @@ _DEVICES = (
                 (
                     "*ERROR* ring ",
                     "*ERROR* amdgpu: ring ",
+                    " timeout, signaled seq=",
                     "GPU reset",
                     "VRAM is lost",
                     "uncorrectable hardware errors detected",
                 ),
                 # The other GPUs of a hive are reset as well, and each of them reports that it succeeded.
-                r"amdgpu (?P<bus_id>[0-9a-fA-F:]{7,}\.[0-7]): (?:amdgpu: )?(?:GPU reset(?: begin| failed|\s*$)|"
-                r"[1-9]\d* uncorrectable hardware errors detected)|amdgpu[^\n]*\*ERROR\* (?:amdgpu: )?ring "
-                r"(?:(?P<ring>\S+) timeout|(?P<tested>\S+) test failed)|amdgpu[^\n]*VRAM is (?P<memory>lost)",
-                "kernel log of amdgpu, Linux 4.15+; drivers/gpu/drm/amd/amdgpu/amdgpu_job.c, amdgpu_device.c, "
-                "amdgpu_ring.c, soc15.c, amdgpu_ras.c",
-                "The driver reports that the GPU[ at {bus_id}] does not answer[: ring {ring} timed out]"
-                "[: ring {tested} failed its test][: its memory was {memory} in a reset].",
+                r"(?:amdgpu (?P<bus_id>[0-9a-fA-F:]{7,}\.[0-7])|^drmn(?P<gpu>\d+)): (?:amdgpu: )?(?:GPU reset(?: begin|"
+                r" failed|\s*$)|[1-9]\d* uncorrectable hardware errors detected|ring (?P<late>\S+) timeout, signaled "
+                r"seq=)|amdgpu[^\n]*\*ERROR\* (?:amdgpu: )?ring (?:(?P<ring>\S+) timeout|(?P<tested>\S+) test "
+                r"failed)|amdgpu[^\n]*VRAM is (?P<memory>lost)",
+                "kernel log of amdgpu, Linux 4.15+, FreeBSD's drm-kmod; drivers/gpu/drm/amd/amdgpu/amdgpu_job.c, "
+                "amdgpu_device.c, amdgpu_ring.c, soc15.c, amdgpu_ras.c",
+                "The driver reports that the GPU[ at {bus_id}] does not answer[: ring {ring} timed out][: ring {late} "
+                "timed out][: ring {tested} failed its test][: its memory was {memory} in a reset].",
             ),
             "nvswitch-fatal": LogPattern(
                 ("SXid (PCI:",),
@@ -252,6 +254,16 @@ _DEVICES = (
                 "A call of Synapse, the runtime of Gaudi, failed[ with status {number} ({error})][: {call}].",
                 support=NAMES_AN_EFFECT,
                 unless=("out of memory", "Out of memory"),
+            ),
+            "neuron-runtime": LogPattern(
+                ("ERROR   NRT:", "ERROR  NRT:", "nrt_load status=", "nrt_execute status="),
+                r"\bERROR +NRT:(?P<call>nrt_(?!infodump)\w+) +(?P<error>(?:Failed|Unable|Invalid|.{0,80}not available)"
+                r"[^\n]{0,160})|\b(?P<status>nrt_\w+) status=(?!0\b)(?P<number>\d+)(?:, error message="
+                r"\"(?P<message>[^\"\n]{1,120}))?",
+                "Neuron runtime 2+, of Trainium; libnrt, nrt/nrt_status.h",
+                "A call of the Neuron runtime failed[ ({call}): {error}][ ({status}) with status {number}][: "
+                "{message}].",
+                support=NAMES_AN_EFFECT,
             ),
             "library-status": LogPattern(
                 ("cuDNN error: ", "MIOpen Error: ", "miopenStatus"),

@@ -101,6 +101,21 @@ ENDS: dict[str, LogPattern] = {
         "mpirun saw rank {rank} end without MPI_Finalize, or after it called MPI_Abort.",
         SUGGESTS,
     ),
+    "pals-exited": confirms(
+        (" exited with code ",),
+        r"(?:(?P<host>[\w.-]+): )?\brank (?P<rank>\d+) exited with code (?P<exitcode>\d+)",
+        "HPE PALS, its mpiexec",
+        "mpiexec saw rank {rank} end with exit code {exitcode}.",
+        SUGGESTS,
+    ),
+    "elastic-event": confirms(
+        ("torchelastic.worker.status.FAILED",),
+        r"\"torchelastic\.worker\.status\.FAILED\".*?\"global_rank\": (?P<rank>\d+).*?\"hostname\": "
+        r"\"(?P<host>[^\"]{1,253})",
+        "torch 1.9+; torch/distributed/elastic/agent/server/api.py",
+        "The agent reports that the worker of rank {rank} failed.",
+        SUGGESTS,
+    ),
     "hydra-exited": confirms(
         ("EXIT CODE: ",),
         r"^=\s+EXIT CODE: (?P<exitcode>\d+)\s*$",

@@ -308,9 +308,9 @@ _CALLS = (
                 SUGGESTS,
             ),
             "lightning-registered": harmless(
-                ("distributed processes registered",),
-                r"All distributed processes registered\.",
-                "Lightning; lightning/fabric/utilities/distributed.py",
+                ("distributed processes registered", "DDP processes registered"),
+                r"All (?:distributed|DDP) processes registered\.",
+                "Lightning; pytorch_lightning/utilities/distributed.py, lightning/fabric/utilities/distributed.py",
                 "All ranks are registered.",
                 SUGGESTS,
             ),

@@ -15,7 +15,17 @@ _LOCAL = r"(?:.*?local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\))?"
 _ORTE = "Open MPI, orterun/orterun.c help text"
 _SRUN = "Slurm, src/srun/libsrun/launch.c"
 _TASKS = r"tasks? (?P<tasks>[\d,-]+)"
-SAYS = ("exitcode", "signal", "mpirun", "srun", "diag", "launcher", "shell")  # sources of reported ends
+SAYS = (
+    "exitcode",
+    "signal",
+    "mpirun",
+    "srun",
+    "pals",
+    "jsrun",
+    "diag",
+    "launcher",
+    "shell",
+)  # sources of reported ends
 
 
 def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
@@ -41,6 +51,18 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
             (f": {words}", *(": Out Of Memory",) * (number == 9)),
             rf"srun: error: (?P<host>[^\s:]+): {_TASKS}: (?:{words}{'|Out Of Memory' * (number == 9)})",
             f"any Slurm; {_SRUN}",
+            says,
+        ),
+        f"pals-{name}": LogPattern(
+            (f"died from signal {number}",),
+            rf"(?:(?P<host>[\w.-]+): )?\brank (?P<rank>\d+) died from signal {number}\b",
+            "HPE PALS, its mpiexec",
+            says,
+        ),
+        f"jsrun-{name}": LogPattern(
+            (f"terminated with signal {number}",),
+            rf"\(first noticed rank (?P<rank>\d+)\) terminated with signal {number}\b",
+            "IBM Job Step Manager, jsrun",
             says,
         ),
         f"diag-{name}": LogPattern(

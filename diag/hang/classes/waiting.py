@@ -210,8 +210,9 @@ CLASSES = (
                 says="The coordination service of JAX, which process 0 serves, does not answer.",
             ),
             "agent-lost-store": cascade(
-                ("rdzv_handler.num_nodes_waiting()",),
-                printed_by="torch 1.9+; torch/distributed/elastic/agent/server/api.py",
+                ("rdzv_handler.num_nodes_waiting()", "has failed to send a keep-alive heartbeat to the rendezvous"),
+                printed_by="torch 1.9+; torch/distributed/elastic/agent/server/api.py, "
+                "torch/distributed/elastic/rendezvous/dynamic_rendezvous.py",
                 says="The launcher lost the rendezvous store while its processes ran.",
             ),
             "store-input": cascade(
@@ -256,13 +257,14 @@ CLASSES = (
                     "Out of bounds values",
                     "orker group successfully finished",
                     "orker group finished (",
+                    "torchelastic.worker.status.SUCCEEDED",
                     "est complete",
                     "est passed",
                 ),
                 r"(?i:\btraining (?:of experiment )?(?:is |has )?(?:completed?|finished|done)\b|\bfinished "
                 r"training\b)|'train_runtime':|`Trainer\.fit` stopped: `max_|^Recorded in .+\. Next: diag analyze|Out "
                 r"of bounds values *: 0 OK|\b[Tt]est (?:complete|passed)|\b[Ww]orker group (?:successfully finished|"
-                r"finished \((?:WorkerState\.)?SUCCEEDED\))",
+                r"finished \((?:WorkerState\.)?SUCCEEDED\))|\"torchelastic\.worker\.status\.SUCCEEDED\"",
                 "any; torchrun, transformers, Megatron-LM, Lightning, torchtitan, diag run",
                 "The training printed that it reached its end.",
                 SUGGESTS,

@@ -20,6 +20,7 @@ from diag.hang.policy import NCCL_RAS
 from diag.words.formatting import begun, counted, listing, spaced
 
 from ..model import Communicator, Logs, Process, Triage
+from ..wording import NOBODY_IS_MISSING
 from .read import Reports
 from .report import NO_MEMBER, REMOTE_ERROR, RUNNING, Comm, Level, Member, Report
 
@@ -46,13 +47,6 @@ class Findings:
     evidence: tuple[Source, ...] = ()
     collect: tuple[str, ...] = ()
     all_launched: str = ""  # the ranks, in words, where all answer and have launched the same collectives
-
-
-NOBODY_IS_MISSING = (
-    "Look at what carries the collective, on the hosts of the ranks that timed out: "
-    "`dmesg -T | grep -iE 'xid|mlx5|nvlink'`, `nvidia-smi -q -d "
-    "ECC`, `ibstat`; NCCL_IB_DISABLE=1 in a test rules the fast network out."
-)
 
 
 def findings_of(reports: Reports, logs: Logs) -> Findings:
@@ -82,7 +76,7 @@ def completed(triage: Triage, findings: Findings) -> Triage:
             "the same collectives: no rank is missing, so a device or the network stands still."
         )
         evidence = tuple(dict.fromkeys((*triage.evidence[:3], *findings.evidence, *triage.evidence[3:])))[:10]
-        steps = (NOBODY_IS_MISSING, *triage.next_steps)
+        steps = tuple(dict.fromkeys((NOBODY_IS_MISSING, *triage.next_steps)))
         return replace(triage, headline=begun(text), evidence=evidence, next_steps=steps)
     knows_less = NCCL_RAS.knows_little if findings.culprits else NCCL_RAS.knows_nothing
     if findings.headline and triage.fault_class == "undetermined" and triage.confidence <= knows_less:
