@@ -22,8 +22,8 @@ from diag.hang.model import Known, Line, Logs, Role, RuledOut, Triage, absent_of
 from diag.hang.order import Chosen, Confidence, attributed, choose, confidence_of, merged
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules import OF_LINES, RULES
+from diag.hang.rules.exceptions import victims_of
 from diag.hang.rules.network import ends_on_its_host, interface_words
-from diag.hang.rules.processes import victims_of
 from diag.hang.rules.waiting import merged_stacks, shown_stacks, stacks_of
 from diag.hang.telling import last_telling, quoted, state_words, states_of
 from diag.hang.wording import NOBODY_IS_MISSING, STARTED_WHERE, steps

@@ -33,7 +33,7 @@ from diag.hang.model import MOST_RANKS, Communicator, absent_of
 from diag.hang.numbering import Member, Numbering, member_culprit
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, ranks_in, time_of
-from diag.hang.rules.processes import victims_of
+from diag.hang.rules.exceptions import victims_of
 from diag.words.formatting import begun, listing, spaced
 
 _LISTED = re.compile(r"(?:^|\]<std\w{2,5}>:)(?:\[\d+\] )?(\d{1,9}): \[(?P<tensor>[^,\]]*)")

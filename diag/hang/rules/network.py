@@ -16,7 +16,7 @@ from diag.hang.job import Interface, JobLogs, distinct
 from diag.hang.model import Role
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, far_end
-from diag.hang.rules.processes import victims_of
+from diag.hang.rules.exceptions import victims_of
 
 # -- Connections that end or never begin: the peer that is complained about --------------------------------------------
 

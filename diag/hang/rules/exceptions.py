@@ -1,0 +1,271 @@
+"""Exceptions as causes: of an own rank, not about other ranks, and not later than their time-outs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from diag.ended.codes import BY_SHELLS
+from diag.ended.model import Clue, Culprit, Source
+from diag.ended.raised import about_others, lost_worker, shortened
+from diag.events.left import Ended, who_left
+from diag.hang.classes import CLASSES
+from diag.hang.classes.launchers import ABORTED, EXCEPTION
+from diag.hang.classes.waiting import WAITED_FOR_OTHERS
+from diag.hang.failures import FailedRank, Timeout, failed_ranks, timeouts_of, went_on
+from diag.hang.job import JobLogs, distinct
+from diag.hang.model import Line, Role
+from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
+from diag.hang.rules.direct import time_of
+from diag.hang.rules.ends import names_anybody, reported_ends, who_ended
+from diag.hang.rules.tracebacks import RankException, ended_after, first_of_each, is_fatal, is_last_word
+
+_STOPS = tuple(CLASSES["job_cancelled"].patterns)  # what ends after one of these was asked to
+
+# Checks that all ranks make together and fail together: fairseq/trainer.py
+_OF_ALL_RANKS = ("gradients are inconsistent between workers",)
+
+
+def by_exception(job: JobLogs) -> list[Clue]:
+    """One clue: the first exception, or all where the order is unknown."""
+    all_raised = job.once(first_of_each)
+    raised = [exception for exception in all_raised if _can_be_cause(job, exception)]
+    blocks = job.once(failed_ranks)
+    if not raised:
+        return _ended_without_one(job, all_raised, blocks)
+    first = _earliest(job, raised, blocks)
+    if len(all_raised) == 1 and not names_anybody(first[0].culprit):
+        first = [replace(first[0], culprit=_only_end(job) or first[0].culprit)]
+    same = [
+        exception for exception in first if (exception.name, exception.message) == (first[0].name, first[0].message)
+    ]
+    sure = HANG_RULES.raised if len(same) == len(first) else HANG_RULES.raised_by_several
+    sure = (
+        min(sure, HANG_RULES.raised_without_frames) if all(exception.traceback is None for exception in first) else sure
+    )
+    exits = _exit_lines(job, [exception.culprit for exception in first], blocks)
+    lines = [line for exception in first for line in (exception.traceback, exception.line) if line is not None]
+    said = shortened(first[0].message, 100)
+    description = f"raised {first[0].name}{': ' * bool(said)}{said}" if first[0].name else f"ended with: {said}"
+    if not first[0].name and not said:
+        description = "raised an exception, which the end of the log cuts off"
+        sure = min(sure, HANG_RULES.raised_and_cut)
+    if any(words in first[0].message for words in _OF_ALL_RANKS):
+        first = [replace(exception, culprit=Culprit()) for exception in first]
+    worker = lost_worker(first[0].message) if len(same) == len(first) else None
+    fault_class, note = worker or ("rank_killed_exception", "")
+    return [
+        Clue(
+            fault_class,
+            distinct([exception.culprit for exception in first]),
+            tuple(dict.fromkeys(line.evidence for line in (*lines, *exits)))[:8],
+            sure,
+            f"It {note}: {description.removeprefix('raised ')}" if worker else f"It {description}",
+            time_ns=time_of([*lines, *exits]),
+        )
+    ]
+
+
+def _only_end(job: JobLogs) -> Culprit | None:
+    """The only process that the launcher saw fail, where its summary of all of them is not in the log."""
+    ends = [end.culprit for end in job.once(reported_ends) if (end.code or 0) > 0 and end.culprit.rank is not None]
+    return ends[0] if len(ends) == 1 and not job.once(failed_ranks) else None
+
+
+def victims_of(job: JobLogs) -> dict[int, Line]:
+    """Ranks whose first exception is about other ranks: they lost a peer, or waited too long for one."""
+    lines = {}
+    for exception in job.once(first_of_each):
+        if exception.culprit.rank is not None and about_others(f"{exception.name}: {exception.message}"):
+            lines[exception.culprit.rank] = exception.line
+    return lines
+
+
+def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[FailedRank, ...]) -> list[Clue]:
+    """A rank that ended with an exit code before the others lost it, and printed no exception."""
+    known = {exception.culprit.rank for exception in raised} | {report.rank for report in job.once(timeouts_of)}
+    # torch's error of the store's barrier names the rank that waited.
+    known |= {int(hit.groups["rank"]) for hit in job.named("store-barrier") if "Timed out" in hit.line.text}
+    ends = [end for end in _ends_with_codes(job, blocks, aborts=not known) if end.culprit.rank not in known]
+    stops = [hit.line for hit in job.named(*_STOPS)]
+    left = who_left(
+        (
+            Ended(end.culprit, first=end.first, of_others=any(job.before(stop, end.line) for stop in stops))
+            for end in ends
+            if names_anybody(end.culprit)
+        ),
+        HANG_EVIDENCE.clocks_of_hosts_ns,
+    )
+    first = list(dict.fromkeys(left.first))
+    if not first or (len(first) > 1 and not _alike(job, ends)):
+        return []
+    culprit = first[0]
+    of_it = [end for end in ends if end.culprit == culprit]
+    lines = [end.line for end in of_it]
+    ended_with = of_it[-1].code
+    # Without a log of that rank, what it printed is not known: it may have been a victim.
+    read = culprit.rank is not None and any(
+        line.speaker.rank == culprit.rank and line.source != "launcher" for line in job.logs.lines
+    )
+    note = "It ended with an error"
+    if ended_with is not None:
+        note = "It aborted (SIGABRT)" if ended_with == -ABORTED else f"It ended with exit code {ended_with}"
+    called = {hit.line for hit in job.named("mpi-abort")}
+    if called & set(lines):
+        note = "It called MPI_Abort" + (f" with {ended_with}" if ended_with is not None else "")
+    note += " and printed no exception." if read else "; no log of it was read."
+    evidence = tuple(dict.fromkeys(line.evidence for line in lines))
+    # Where lines name a cause, the exit can be its consequence.
+    alone = not any((b.exitcode or 0) > 0 and b.rank not in (culprit.rank, None, *known) for b in blocks)
+    sure = HANG_RULES.ended_itself if read and alone and not _explained(job) else HANG_RULES.perhaps_a_victim
+    if any(end.waits for end in of_it):
+        sure = max(sure, HANG_RULES.raised_by_several)  # Horovod waits for the first
+    if not read and any(end.observed for end in of_it):
+        # mpirun names the first that it observes of all that failed together: the first, where the others only report
+        # that they lost it.
+        nobody_else = not job.once(first_of_each) and not any("NCCL failure" in line.text for line in job.logs.lines)
+        others = bool(victims_of(job)) or nobody_else
+        sure = HANG_RULES.perhaps_a_victim if others else HANG_RULES.first_of_many
+    if len(first) > 1:
+        note = f"They ended with exit code {ended_with}, and no line shows which of them was first"
+        return [Clue("rank_killed_exception", distinct(first), evidence, HANG_RULES.perhaps_a_victim, note)]
+    return [Clue("rank_killed_exception", (culprit,), evidence, sure, note, time_ns=time_of(lines))]
+
+
+def _alike(job: JobLogs, ends: Sequence[_WithCode]) -> bool:
+    """Whether all ends are of ranks on one host, with the same exit code, and nothing else complains."""
+    codes = {end.code for end in ends}
+    hosts = {end.culprit.host for end in ends}
+    ranks = all(end.culprit.rank is not None for end in ends)
+    quiet = not victims_of(job) and not any("NCCL failure" in line.text for line in job.logs.lines)
+    return ranks and quiet and len(codes) == 1 and None not in codes and len(hosts) == 1
+
+
+@dataclass(frozen=True)
+class _WithCode:
+    """``first``: its launcher saw it end first. ``observed``: of all that failed together; ``waits``: and it waited for
+    the others."""
+
+    culprit: Culprit
+    line: Line
+    code: int | None = None
+    first: bool = False
+    observed: bool = False
+    waits: bool = False
+
+
+def _ends_with_codes(job: JobLogs, blocks: tuple[FailedRank, ...], aborts: bool) -> list[_WithCode]:
+    """Ends with an exit code that no signal explains. ``aborts``: whether an abort may be one, since nobody reports
+    that it lost another."""
+    ends = []
+    for hit in job.named("first-to-exit"):
+        number = hit.groups.get("rank") or hit.groups.get("number")
+        if number:
+            culprit, waits = job.of_rank(int(number)), "number" in hit.groups
+            ends.append(_WithCode(culprit, hit.line, _code_in_box(job, hit.line), observed=not waits, waits=waits))
+    # What torchrun ends aborts as well, and so does a watchdog: its line counts where it is all that there is.
+    alone = len(job.named("exitcode")) == 1 and not blocks and not _fails_otherwise(job)
+    for end in job.once(reported_ends):
+        by_torchrun = end.hit.name == "exitcode" and not alone
+        aborted = end.code == -ABORTED and (end.hit.name == "spawn-exited" or (aborts and not by_torchrun))
+        if end.fault_class == EXCEPTION and (end.code is None or 0 < end.code < BY_SHELLS or aborted):
+            ends.append(_WithCode(end.culprit, end.hit.line, end.code))
+    for hit in job.named("mpi-abort"):
+        rank = int(next(hit.groups[name] for name in ("rank", "number", "process") if name in hit.groups))
+        code = next((int(hit.groups[name]) for name in ("exitcode", "code", "given") if name in hit.groups), None)
+        ends.append(_WithCode(job.of_rank(rank), hit.line, code))
+    known_root = any(block.root for block in blocks)
+    for block in blocks:
+        aborted = block.exitcode == -ABORTED and aborts
+        if (block.root or not known_root) and block.rank is not None and ((block.exitcode or 0) > 0 or aborted):
+            culprit = job.of_rank(block.rank, block.host)
+            ends.append(_WithCode(culprit, block.evidence, block.exitcode or 0, first=block.root))
+    return ends
+
+
+def _fails_otherwise(job: JobLogs) -> bool:
+    """Whether any line but that of an abort tells of a failure."""
+    return any(hit.pattern.role in (Role.ROOT, Role.CASCADE) and hit.name != "exit-told" for hit in job.hits)
+
+
+def _code_in_box(job: JobLogs, line: Line) -> int | None:
+    """The exit code in the box of mpirun or Horovod that names a process in this line."""
+    for hit in job.named("exit-code"):
+        if hit.line.path == line.path and 0 < hit.line.number - line.number <= HANG_RULES.exit_code_reach:
+            return int(hit.groups["exitcode"])
+    return None
+
+
+def _explained(job: JobLogs) -> bool:
+    roots = (hit for hit in job.hits if hit.pattern.role == Role.ROOT)
+    return any(hit.fault_class.priority in (2, 3) and not hit.fault_class.lost_with_process for hit in roots)
+
+
+def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
+    # A line without a traceback may come from a program that went on, unless processes ended after it.
+    if about_others(f"{raised.name}: {raised.message}") or raised.line in job.once(_of_waits):
+        return False
+    ended = is_fatal(raised.message) or ended_after(job, raised.line) or is_last_word(job, raised.line)
+    if raised.traceback is None and not ended:
+        return False
+    if went_on(job, raised.line):
+        return False
+    # Lines that name a fault of their own: out of memory, ECC, DDP's unused parameters.
+    if raised.line.evidence in job.once(_root_lines) or raised.name.endswith("OutOfMemoryError"):
+        return False
+    waited = job.once(_timeouts_by_rank).get(raised.culprit.rank, [])
+    if any(job.before(report.line, raised.line) is not False for report in waited):
+        return False
+    first = job.first_timeout()
+    if first is None:
+        return True
+    after = job.before(first, raised.traceback or raised.line)
+    # In one file the order of two processes means little: only clocks count against it.
+    clocks = first.time_ns is not None and raised.line.time_ns is not None
+    return not (after and clocks)
+
+
+def _of_waits(job: JobLogs) -> set[Line]:
+    """The exceptions beside which the same process says that its device waited too long for others, or that another
+    training still has it."""
+    waits = job.named(*WAITED_FOR_OTHERS, "hccp-in-use")
+    return {
+        hit.line
+        for hit in (job.named("exception") if waits else ())
+        if any(
+            (hit.line.path, hit.line.speaker.rank) == (wait.line.path, wait.line.speaker.rank)
+            and abs(wait.line.number - hit.line.number) <= HANG_RULES.failure_reach
+            for wait in waits
+        )
+    }
+
+
+def _root_lines(job: JobLogs) -> set[Source]:
+    return {hit.line.evidence for hit in job.hits if hit.pattern.role == Role.ROOT}
+
+
+def _timeouts_by_rank(job: JobLogs) -> dict[int | None, list[Timeout]]:
+    by_rank: dict[int | None, list[Timeout]] = defaultdict(list)
+    for report in job.once(timeouts_of):
+        if report.rank is not None:
+            by_rank[report.rank].append(report)
+    return by_rank
+
+
+def _earliest(job: JobLogs, raised: list[RankException], blocks: tuple[FailedRank, ...]) -> list[RankException]:
+    roots = {block.rank for block in blocks if block.root and block.rank is not None}
+    named = [exception for exception in raised if exception.culprit.rank in roots]
+
+    def before(one: Ended[RankException], other: Ended[RankException]) -> bool | None:
+        return job.before(one.who.line, other.who.line)
+
+    # Launchers of several nodes each name one of theirs.
+    ends = (Ended(exception, exception.line.time_ns, len(named) == 1 and exception in named) for exception in raised)
+    return list(who_left(ends, HANG_EVIDENCE.clocks_of_hosts_ns, before).first)
+
+
+def _exit_lines(job: JobLogs, culprits: list[Culprit], blocks: tuple[FailedRank, ...]) -> list[Line]:
+    ranks = {culprit.rank for culprit in culprits} - {None}
+    lines = [hit.line for hit in job.named("exitcode", "rank-exitcode") if who_ended(job, hit, blocks).rank in ranks]
+    return lines + [block.evidence for block in blocks if block.rank in ranks]
