@@ -294,15 +294,19 @@ _DEVICES = (
             ),
             "named-error": LogPattern(
                 (
-                    *("CUDA_ERROR_ILLEGAL_", "CUDA_ERROR_LAUNCH_", "CUDA_ERROR_ASSERT", "CUDA_ERROR_MISALIGNED_"),
-                    *(
-                        "cudaErrorIllegal",
-                        "cudaErrorLaunch",
-                        "cudaErrorAssert",
-                        "cudaErrorMisaligned",
-                        "hipErrorIllegal",
-                    ),
-                    *("hipErrorLaunch", "hipErrorAssert", "Triton Error [", "PI_ERROR_DEVICE_"),
+                    "CUDA_ERROR_ILLEGAL_",
+                    "CUDA_ERROR_LAUNCH_",
+                    "CUDA_ERROR_ASSERT",
+                    "CUDA_ERROR_MISALIGNED_",
+                    "cudaErrorIllegal",
+                    "cudaErrorLaunch",
+                    "cudaErrorAssert",
+                    "cudaErrorMisaligned",
+                    "hipErrorIllegal",
+                    "hipErrorLaunch",
+                    "hipErrorAssert",
+                    "Triton Error [",
+                    "PI_ERROR_DEVICE_",
                 ),
                 r"\b(?P<error>CUDA_ERROR_(?:ILLEGAL_(?:ADDRESS|INSTRUCTION)|LAUNCH_(?:FAILED|TIMEOUT)|ASSERT|"
                 r"MISALIGNED_ADDRESS)|(?:cuda|hip)Error(?:Illegal(?:Address|Instruction)|Launch(?:Failure|TimeOut)|Assert|"

@@ -508,12 +508,14 @@ CLASSES = (
             ),
             "aborts-itself": confirms(
                 (
-                    *("' panicked at ", "Check failed: ", ": Assertion `", ": Assertion '", "symbol lookup error: "),
-                    *(
-                        "error while loading shared libraries: ",
-                        "[TensorRT-LLM][ERROR] ",
-                        "unable to launch the specified",
-                    ),
+                    "' panicked at ",
+                    "Check failed: ",
+                    ": Assertion `",
+                    ": Assertion '",
+                    "symbol lookup error: ",
+                    "error while loading shared libraries: ",
+                    "[TensorRT-LLM][ERROR] ",
+                    "unable to launch the specified",
                 ),
                 r"(?P<message>^\[TensorRT-LLM\]\[ERROR\] [^\n]{0,80}?Assertion failed: [^\n]{1,200}|"
                 r"^mpi(?:run|exec) was unable to launch the specified application[^\n]{0,200}|"
@@ -604,8 +606,12 @@ CLASSES = (
         patterns={
             "no-space": LogPattern(
                 (
-                    *("No space left on device", "Disk quota exceeded", "Stale file handle", "Read-only file system"),
-                    *("Remote I/O error: '", "Cannot send after transport endpoint shutdown"),
+                    "No space left on device",
+                    "Disk quota exceeded",
+                    "Stale file handle",
+                    "Read-only file system",
+                    "Remote I/O error: '",
+                    "Cannot send after transport endpoint shutdown",
                 ),
                 r"(?P<error>No space left on device|Disk quota exceeded|Stale file handle|Read-only file system|"
                 r"Remote I/O error(?=: ')|Cannot send after transport endpoint shutdown)"
