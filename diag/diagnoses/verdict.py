@@ -302,13 +302,11 @@ def _features(
     missing = len(coverage.ranks_missing) / max(1, len(coverage.ranks_used) + len(coverage.ranks_missing))
     by_phases = answer.phases is not None and not _on_device_clocks(answer.phases, shares)
     return Features(
-        few_steps=1 / sqrt(max(1, len(shares.dur_ns))),
-        noise=_noise(answer),
-        close_cause=_close_cause(answer, examination),
-        one_or_all=_one_or_all(answer),
-        second_class=_second_class(answer),
-        unseen_waits=sqrt(missing) if _waits(answer.bottleneck, answer.cause, shares) else 0.0,
-        phases_alone=float(by_phases),
+        noise=_noise(answer) ** 2,
+        close_cause=_close_cause(answer, examination) ** 2,
+        one_or_all=_one_or_all(answer) ** 2,
+        mixed=float(answer.bottleneck == Bottleneck.MIXED),
+        unseen_waits=missing if _waits(answer.bottleneck, answer.cause, shares) else 0.0,
         phases_mixed=float(answer.phases is not None and not answer.phases.frontier.communication_known),
         unseen_pauses=float(by_phases and answer.cause is not None and answer.cause.id == straggler.ONE_RANK),
         clock=_clock(attribution, tables, answer),
@@ -338,15 +336,16 @@ def _distance(removable: Mapping[Bottleneck, float]) -> float:
 
 
 def _noise(answer: _Answer) -> float:
-    """0 for a single step, of which the noise is not known."""
-    freedom = len(answer.shares.dur_ns) - 1
+    """How likely the error of the largest share is to change the answer: the half-width of its 95 % interval, and what
+    no number of steps makes more exact."""
+    error, freedom = CONFIDENCE.share_error, len(answer.shares.dur_ns) - 1
     if freedom < 1:
-        return 0.0
-    first = max(REMOVABLE, key=lambda name: answer.removable[name])
-    cost_ns = _by_class(answer.shares)[first]
-    error = float(np.std(cost_ns / answer.shares.dur_ns.mean(), ddof=1)) / sqrt(freedom + 1)
-    half = t95(freedom) * error
-    return half / (half + _distance(answer.removable)) if half else 0.0
+        error += CONFIDENCE.noise_of_one_step
+    else:
+        first = max(REMOVABLE, key=lambda name: answer.removable[name])
+        cost_ns = _by_class(answer.shares)[first]
+        error += t95(freedom) * float(np.std(cost_ns / answer.shares.dur_ns.mean(), ddof=1)) / sqrt(freedom + 1)
+    return error / (error + _distance(answer.removable))
 
 
 def _close_cause(answer: _Answer, examination: Examination) -> float:
@@ -368,11 +367,6 @@ def _one_or_all(answer: _Answer) -> float:
     return min(1.0, other / named) if named else float(other > 0)
 
 
-def _second_class(answer: _Answer) -> float:
-    first, second, *_ = sorted((answer.removable.get(name, 0.0) for name in REMOVABLE), reverse=True)
-    return second / first if second >= FINDINGS.warning_share else 0.0
-
-
 def _clock(attribution: Attribution, tables: Tables, answer: _Answer) -> float:
     if _alone(tables) or answer.phases is not None:  # durations of phases need no common clock
         return 0.0
@@ -386,21 +380,14 @@ def _rules(
     answer: _Answer, attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables
 ) -> tuple[Rule, ...]:
     """Bounds by what the records can show at all; no case has more of it to learn from."""
-    cause, shares = answer.cause, answer.shares
+    cause = answer.cause
     rules = [Rule(f"not recorded: {what}", most) for what, most in _unrecorded(answer, attribution, coverage, tables)]
-    if len(shares.dur_ns) < CONFIDENCE.least_steps:
-        rules.append(Rule("few steps may not be like the others", CONFIDENCE.of_few_steps))
+    if len(answer.shares.dur_ns) < CONFIDENCE.least_steps:
+        rules.append(Rule("few steps may not be like the others", CONFIDENCE.unless_sure))
     if (most := _of_work(attribution, attribution.counted)) < 1:
         rules.append(Rule("little work on the device", most))
-    if _distance(answer.removable) < CONFIDENCE.near_edge_share:
-        rules.append(Rule("a share near a threshold", CONFIDENCE.near_threshold))
     if coverage.ranks_missing:
-        waits = _waits(answer.bottleneck, cause, shares)
-        most = CONFIDENCE.with_unrecorded_ranks if waits else CONFIDENCE.with_other_ranks_unrecorded
-        rules.append(Rule("ranks that were not recorded may be at fault", most, fitted=True))
-    if unsure := _clock(attribution, tables, answer):
-        most = max(CONFIDENCE.without_common_clock, 1 - unsure)
-        rules.append(Rule("imprecise clocks of the ranks", most, fitted=True))
+        rules.append(Rule("ranks that were not recorded may be at fault", CONFIDENCE.unless_sure))
     if examination.doubts:
         rules.append(Rule("two accounts of the run differ", CONFIDENCE.if_accounts_differ))
     if cause is not None and (most := _without_cases(cause)) < 1:

@@ -1,7 +1,6 @@
-"""Probabilities that were fitted on cases with a known truth: logistic models of named reasons for doubt.
+"""Probabilities that were fitted on cases with a known truth: models of named reasons for doubt.
 
-Each feature is a reason for doubt, 0 where there is none, and no coefficient is positive, so that more doubt never
-makes an answer surer. The coefficients are data, with the cases and the script that fits them.
+Each feature is a reason for doubt, 0 where there is none, and more doubt never makes an answer surer. The coefficients are data, with the cases and the script that fits them.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from msgspec import Struct
 
 
 class Fit(Struct, frozen=True, kw_only=True):
-    """``coefficients``: by feature, none above 0. ``cases``, ``right``: what it was fitted on, and ``sets`` how many
-    cases of each set."""
+    """A logistic model. ``coefficients``: by feature, none above 0. ``cases``, ``right``: what it was fitted on, and
+    ``sets`` how many cases of each set."""
 
     fitted: str
     script: str
@@ -28,3 +27,12 @@ class Fit(Struct, frozen=True, kw_only=True):
     def probability(self, features: Mapping[str, float]) -> float:
         score = self.intercept + sum(coefficient * features[name] for name, coefficient in self.coefficients.items())
         return 1 / (1 + exp(-score))
+
+
+class Rates(Fit, frozen=True, kw_only=True):
+    """An answer is right unless one of its doubts makes it wrong, each by itself: their rates add, and what the answer
+    would be right in without each multiplies (a log-linear binomial model). ``coefficients``: by feature, none below 0."""
+
+    def probability(self, features: Mapping[str, float]) -> float:
+        rate = self.intercept + sum(coefficient * features[name] for name, coefficient in self.coefficients.items())
+        return exp(-rate)

@@ -142,13 +142,11 @@ def fused_words(ns_per_step: float, per: str) -> str:
 
 # Features of the confidence's model (diag.diagnoses.confidence.Features) in words.
 DOUBTS = {
-    "few_steps": "few steps",
-    "noise": "the steps vary",
+    "noise": "the steps vary, or a share is near a threshold",
     "close_cause": "another cause nearly as large",
     "one_or_all": "one late rank and differences between all ranks cost nearly as much",
-    "second_class": "a second bottleneck",
+    "mixed": "two bottlenecks",
     "unseen_waits": "ranks that were not recorded may be late",
-    "phases_alone": "only phases were recorded",
     "phases_mixed": "phases that contain communication",
     "unseen_pauses": "a paused rank would look the same",
     "clock": "imprecise clocks",

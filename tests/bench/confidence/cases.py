@@ -40,7 +40,7 @@ from tests.bench.grid.gpu.recorded import write_run as write_recorded
 from tests.bench.grid.gpu.rows import HALVES, TUNING, Half, Row
 from tests.bench.grid.gpu.simulate import simulate
 from tests.bench.grid.record_rows import RECORD_ROWS, Extra, RecordRun, analysed, base_plan, record_truth
-from tests.bench.grid.truth import Truth
+from tests.bench.grid.truth import HEALTHY, Answer, Truth
 from tests.bench.real_traces import __main__ as real_traces
 from tests.copies import replace
 from tests.simulate import MS, Plan, without_collectives, without_rank, write_run
@@ -52,13 +52,12 @@ FEATURES = tuple(field.name for field in msgspec.structs.fields(Features))
 
 @dataclass(frozen=True)
 class Case:
-    """``bound``: of the rules that hold and no feature says, 1 for none; ``most``: of all that hold, ``rules``."""
+    """``most``: the bound of the rules that hold, ``rules``; 1 for none."""
 
     set: str
     name: str
     right: bool
     features: dict[str, float]
-    bound: float = 1.0
     most: float = 1.0
     rules: str = ""
 
@@ -70,9 +69,8 @@ def case_of(group: str, name: str, result: Result, right: bool) -> Case | None:
         return None
     found, rules = evidence
     values = {name: round(value, 5) for name, value in msgspec.structs.asdict(found).items()}
-    bound = min((rule.most for rule in rules if not rule.fitted), default=1.0)
     most = min((rule.most for rule in rules), default=1.0)
-    return Case(group, name, right, values, round(bound, 4), round(most, 4), "; ".join(rule.name for rule in rules))
+    return Case(group, name, right, values, round(most, 4), "; ".join(rule.name for rule in rules))
 
 
 _LEFT_OPEN = frozenset({"straggler-rank-unknown", "straggler-cause-unknown"})  # and so they are not wrong
@@ -117,6 +115,8 @@ def simulated(case: str) -> Case | None:
     elif row_id == "devices":
         devices = planted_devices.hard(rng, half_name == TUNING)
         result, truth = planted_devices.analysed(devices), planted_devices.truth_for(devices)
+    elif row_id == "samples":
+        result, truth = _sample(rng)
     elif row := next((row for row in RECORD_ROWS if row.id == row_id), None):
         run = row.make(half, rng, share)
         result, truth = analyze(analysed(run)), record_truth(run)
@@ -224,6 +224,23 @@ def _summaries(half: Half, rng: Random) -> tuple[Result, Truth]:
         return open_summaries(write_run(run.tables(), Path(folder)).root), record_truth(run)
 
 
+def _sample(rng: Random) -> tuple[Result, Truth]:
+    """A sample run of which some ranks were not recorded, or some steps only."""
+    from tests.diagnoses.test_samples import EXPECTED, SAMPLES
+
+    name = rng.choice(sorted(EXPECTED))
+    bottleneck, cause, culprits = EXPECTED[name]
+    tables = open_run(SAMPLES / name, reading=NOT_KEPT).tables
+    steps = sorted({int(step) for own in tables.ranks.values() for step in own.steps.step})
+    count = rng.randrange(min(4, len(steps)), len(steps) + 1)
+    first = rng.randrange(len(steps) - count + 1)
+    tables = _window(tables, range(steps[first], steps[first + count - 1] + 1))
+    for rank in _missing(len(tables.ranks), rng, True):
+        tables = without_rank(tables, rank)
+    right = Answer(bottleneck if cause else HEALTHY, frozenset({cause} if cause else ()), (culprits,))
+    return analyze(tables), Truth((right,), abstain=False, share=0.0, shares=())
+
+
 def _window(tables: Tables, numbers: range) -> Tables:
     """What was recorded of these steps."""
     ranks = {}
@@ -236,7 +253,8 @@ def _window(tables: Tables, numbers: range) -> Tables:
 
 def ids(half: str, grid: int, hard: int, records: int, first: int = 0) -> list[str]:
     """``grid``: cases of each row of the grid; ``hard``: harder ones of each; ``records``: harder runs of records, and
-    a sixth as many from summaries of records, and of devices. ``first``: the number of the first of each."""
+    a sixth as many from summaries of records, and of devices, and a twentieth from parts of the samples. ``first``: the
+    number of the first of each."""
     rows = [row.id for row in (*TRACE_ROWS, *RECORD_ROWS, *DEVICE_ROWS)]
     harder = [row.id for row in (*_SMALL_ROWS, *DEVICE_ROWS)]
     return [
@@ -244,6 +262,7 @@ def ids(half: str, grid: int, hard: int, records: int, first: int = 0) -> list[s
         *(f"hard-{half}/{row}/{n}" for n in range(first, first + hard) for row in harder),
         *(f"hard-{half}/records/{n}" for n in range(first, first + records)),
         *(f"hard-{half}/{row}/{n}" for n in range(first, first + records // 6) for row in ("summaries", "devices")),
+        *(f"hard-{half}/samples/{n}" for n in range(first, first + records // 20)),
     ]
 
 
@@ -265,11 +284,11 @@ def collected(names: Sequence[str], jobs: int, told: Callable[[str], object] = l
 def write(cases: Iterable[Case], path: Path) -> None:
     with path.open("w", newline="") as file:
         out = csv.writer(file, lineterminator="\n")
-        out.writerow(("set", "name", "right", *FEATURES, "bound", "most", "rules"))
+        out.writerow(("set", "name", "right", *FEATURES, "most", "rules"))
         for case in sorted(cases, key=lambda case: (case.set, case.name)):
             values = (f"{case.features[name]:g}" for name in FEATURES)
             out.writerow(
-                (case.set, case.name, int(case.right), *values, f"{case.bound:g}", f"{case.most:g}", case.rules)
+                (case.set, case.name, int(case.right), *values, f"{case.most:g}", case.rules)
             )
 
 
@@ -281,7 +300,6 @@ def read(path: Path) -> list[Case]:
                 row["name"],
                 row["right"] == "1",
                 {name: float(row[name]) for name in FEATURES},
-                float(row["bound"]),
                 float(row["most"]),
                 row["rules"],
             )

@@ -3,31 +3,44 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from diag.diagnoses.policy import CONFIDENCE
-from diag.model.fits import Fit
+from diag.diagnoses.confidence import told
+from diag.model.fits import Fit, Rates
 from tests.bench.confidence.cases import FEATURES, Case
 
 Vector = npt.NDArray[np.float64]
 
 RIDGE = 0.3  # of each coefficient, in cases: a feature that few cases have keeps a small one
-FREE = 0.75  # no rule bounds these cases by less
+FREE = 0.75  # the rules bound these cases by no less
 SWEEPS = 2000
+START = 0.1  # of each rate
+LEAST_RATE = 1e-4  # an answer that is surely right would have no likelihood of being wrong
 BINS = 10
 SCRIPT = "python -m tests.bench.confidence --fit"
 
 
-def fitted(cases: Sequence[Case], day: str) -> Fit:
-    """Cases that a rule decides are left out: what is not recorded would lower the coefficients of what is."""
-    cases = [case for case in cases if case.bound >= FREE]
-    sets = [case.set for case in cases]
-    return fit_of(FEATURES, [case.features for case in cases], [case.right for case in cases], sets, day, SCRIPT)
+def fitted(cases: Sequence[Case], day: str) -> Rates:
+    """The most likely rates, none below 0, with a ridge. Cases that a rule decides are left out: what is not recorded
+    would raise the rates of what is."""
+    cases = [case for case in cases if case.most >= FREE]
+    x, right = _table(FEATURES, [case.features for case in cases]), [case.right for case in cases]
+    truth = np.array(right, dtype=float)
+
+    def step(at: int, rates: Vector) -> float:
+        likely = np.exp(-np.maximum(x @ rates, LEAST_RATE))
+        odds = (1 - truth) * likely / (1 - likely)
+        slope, curve = x[:, at] @ (odds - truth), x[:, at] ** 2 @ (odds / (1 - likely))
+        return max(0.0, _newton(at, rates, slope, curve))
+
+    rates = _swept(step, np.full(x.shape[1], START))
+    return Rates(**_described(FEATURES, right, [case.set for case in cases], rates, day, SCRIPT))
 
 
 def fit_of(
@@ -38,31 +51,53 @@ def fit_of(
     day: str,
     script: str,
 ) -> Fit:
-    """The most likely coefficients, none of them above 0, with a ridge: Newton's steps, a coefficient at a time."""
-    x = np.array([[1.0, *(of_case[name] for name in names)] for of_case in features])
-    right = np.array([float(one) for one in is_right])
-    coefficients = np.zeros(x.shape[1])
-    ridge = np.array([0.0, *[RIDGE] * len(names)])
+    """The most likely coefficients of a logistic model, none of them above 0, with a ridge."""
+    x, right = _table(names, features), np.array(is_right, dtype=float)
+
+    def step(at: int, coefficients: Vector) -> float:
+        likely = 1 / (1 + np.exp(-x @ coefficients))
+        moved = _newton(at, coefficients, x[:, at] @ (right - likely), x[:, at] ** 2 @ (likely * (1 - likely)))
+        return moved if at == 0 else min(0.0, moved)
+
+    coefficients = _swept(step, np.zeros(x.shape[1]))
+    return Fit(**_described(names, is_right, sets, coefficients, day, script))
+
+
+def _table(names: Sequence[str], features: Sequence[Mapping[str, float]]) -> Vector:
+    return np.array([[1.0, *(of_case[name] for name in names)] for of_case in features])
+
+
+def _newton(at: int, values: Vector, slope: float, curve: float) -> float:
+    """The value there after a step of Newton's. The intercept, the first, has no ridge."""
+    ridge = RIDGE if at else 0.0
+    curve += ridge
+    return float(values[at] + ((slope - ridge * values[at]) / curve if curve else 0.0))
+
+
+def _swept(step: Callable[[int, Vector], float], values: Vector) -> Vector:
+    """A value at a time, until none moves. Both likelihoods are concave."""
     for _ in range(SWEEPS):
-        before = coefficients.copy()
-        for at in range(len(coefficients)):
-            likely = 1 / (1 + np.exp(-x @ coefficients))
-            slope = x[:, at] @ (right - likely) - ridge[at] * coefficients[at]
-            curve = x[:, at] ** 2 @ (likely * (1 - likely)) + ridge[at]
-            moved = coefficients[at] + slope / curve if curve else 0.0
-            coefficients[at] = moved if at == 0 else min(0.0, moved)
-        if np.abs(coefficients - before).max() < 1e-7:
+        before = values.copy()
+        for at in range(len(values)):
+            values[at] = step(at, values)
+        if np.abs(values - before).max() < 1e-7:
             break
-    return Fit(
-        fitted=day,
-        script=script,
-        cases=len(right),
-        right=int(right.sum()),
-        sets=dict(sorted(Counter(sets).items())),
-        ridge=RIDGE,
-        intercept=round(float(coefficients[0]), 4),
-        coefficients={name: round(float(c), 4) + 0.0 for name, c in zip(names, coefficients[1:], strict=True)},
-    )
+    return values
+
+
+def _described(
+    names: Sequence[str], right: Sequence[bool], sets: Sequence[str], values: Vector, day: str, script: str
+) -> dict[str, Any]:
+    return {
+        "fitted": day,
+        "script": script,
+        "cases": len(right),
+        "right": sum(right),
+        "sets": dict(sorted(Counter(sets).items())),
+        "ridge": RIDGE,
+        "intercept": round(float(values[0]), 4),
+        "coefficients": {name: round(float(c), 4) + 0.0 for name, c in zip(names, values[1:], strict=True)},
+    }
 
 
 def encoded(model: Fit) -> bytes:
@@ -71,7 +106,7 @@ def encoded(model: Fit) -> bytes:
 
 def confidence(case: Case, model: Fit) -> float:
     """As ``diag.diagnoses.confidence.weighed`` gives it."""
-    return round(min(model.probability(case.features), CONFIDENCE.at_most, case.most), 2)
+    return round(told(model.probability(case.features), case.most), 2)
 
 
 def calibration_error(said: Sequence[float], right: Sequence[bool]) -> float:
