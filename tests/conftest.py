@@ -12,6 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.alarm import (  # noqa: F401  hooks
+    pytest_exception_interact,
+    pytest_runtest_setup,
+    pytest_sessionfinish,
+)
 from tests.slow import is_slow
 
 settings.register_profile(

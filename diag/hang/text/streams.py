@@ -356,6 +356,9 @@ def block_of(data: bytes, first: int = 1, cut: bool = False) -> TextBlock:
     return TextBlock(data, first, cut)
 
 
+_SEVEN_BITS = bytes(byte & 0x7F for byte in range(256))
+
+
 class Search:
     """Searches many substrings at once. ``bulk``: one that may be in most lines."""
 
@@ -363,7 +366,7 @@ class Search:
         self._bulk = bulk.encode()
         self.wanted = list(dict.fromkeys(word for word in wanted if word))
         encoded = [word.encode() for word in self.wanted]
-        self._folded = list(dict.fromkeys(bytes(byte & 0x7F for byte in word).decode("ascii") for word in encoded))
+        self._folded = list(dict.fromkeys(word.translate(_SEVEN_BITS).decode("ascii") for word in encoded))
         # Substrings by their first four bytes, to identify a hit: an alternation of re would try them all.
         self._by_head: dict[bytes, list[tuple[int, bytes]]] = {}
         shortest = min((len(word) for word in encoded), default=0)
