@@ -121,8 +121,9 @@ class Result(Struct, frozen=True, dict=True):
             return None
         from diag.ended.outcome import outcome_of
 
-        steps = len(self.attribution.steps) if self.tables.only is None else None
-        return outcome_of(self.state, self.tables.manifest, steps)
+        left = self.tables.retained
+        steps = len(self.attribution.steps) if left is None else left.steps
+        return outcome_of(self.state, self.tables.manifest, steps if self.tables.only is None else None)
 
     @cached_property
     def state(self) -> RunState | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -46,6 +47,17 @@ def test_the_answer_says_on_which_steps_it_rests(run: Path) -> None:
     assert any("of 3,000" in fact.replace("\xa0", " ") for fact in page_of(result).verdict.facts)
 
 
+def test_a_run_without_an_end_stopped_after_all_its_steps(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "R")
+    for rank in (0, 1):
+        RunLayout(copy).rank(rank).heartbeat.unlink()
+    for path in copy.rglob("*"):
+        os.utime(path, (3_600, 3_600))  # nothing was written for years: it does not train any more
+    outcome = diag.open_run(copy).outcome
+    assert outcome is not None
+    assert outcome.ended == "The training stopped after 3,000 steps without recording its end"
+
+
 def test_removed_steps_are_no_gap(run: Path) -> None:
     assert diag.open_run(run).coverage.skipped == ()
 
@@ -69,7 +81,6 @@ def test_the_curves_cover_the_whole_run(run: Path) -> None:
     assert curves.loss[0] > curves.loss[-1]
 
 
-@pytest.mark.slow
 def test_each_step_is_in_one_value_of_the_curves_whatever_is_left(tmp_path: Path) -> None:
     run = LongRun(tmp_path, byte_budget=80_000, calls=0)
     run.train(24_000)
