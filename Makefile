@@ -70,7 +70,7 @@ else
 	exit $$failed
 endif
 
-test-fast: setup ## run seven eighths of what make test does: what starts no process, with few searches for bad input
+test-fast: setup ## run nine tenths of what make test does: what took little when measured, with few searches for bad input
 	$(compiled)
 	$(PYTEST) --numprocesses $(CORES) --dist loadfile --no-loadscope-reorder --hypothesis-profile=few -m 'not slow'
 

@@ -2,8 +2,10 @@
 and shared fixtures, for whoever makes the tests cheaper. On a busy machine, too, where seconds on the wall say nothing.
 
     python -m tests.costs -n 2 -m 'not slow'
+    python -m tests.costs --write -n 2 -m 'not matrix and not multiproc' --hypothesis-profile=few
 
-Arguments are pytest's. What a process takes that outlives the one that started it is not counted.
+Other arguments are pytest's. ``--write`` renews ``slow.txt``, what ``make test-fast`` leaves out, for the tests that
+were run. What a process takes that outlives the one that started it is not counted.
 """
 
 from __future__ import annotations
@@ -20,8 +22,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests import slow as slow_tests
+
 FILE = "PYTEST_COSTS"  # the environment's: where each worker writes its rows
 SHOWN = 40
+# A test is slow that takes as much on average over its parameters, measured at a load of 6 to 30 on two cores, where a
+# second of CPU is worth about half of one on an idle machine. A tenth of all does.
+SLOW_S = 0.6
+# Of a test's time on the wall, a busy machine may take three quarters.
+OF_WALL = 0.25
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -81,16 +90,34 @@ def _print(title: str, rows: Iterable[Row]) -> None:
         print(f"{own[0]:8.1f} {own[1]:8.1f} {own[2]:6.0f}  {name}")
 
 
+def slow(rows: Iterable[Row], before: set[str]) -> set[str]:
+    """The tests that are slow, without parameters: of those in `rows` as measured, the better time of several, else as
+    `before`."""
+    best: dict[str, float] = {}
+    for row in rows:
+        if row.kind == "test":
+            cost = max(row.cpu_s, row.wall_s * OF_WALL)
+            best[row.name] = min(cost, best.get(row.name, cost))
+    costs: dict[str, list[float]] = defaultdict(list)
+    for name, cost in best.items():
+        costs[slow_tests.function_of(name)].append(cost)
+    return before.difference(costs) | {name for name, own in costs.items() if sum(own) >= SLOW_S * len(own)}
+
+
 def main() -> int:
+    arguments = [argument for argument in sys.argv[1:] if argument != "--write"]
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault(FILE, str(Path(folder, "rows")))
-        code = pytest.main(["-p", "tests.costs", *sys.argv[1:]])
+        code = pytest.main(["-p", "tests.costs", *arguments])
         rows = [Row(*json.loads(line)) for line in Path(os.environ[FILE]).read_text().splitlines()]
     _print("collections", (row for row in rows if row.kind == "collection"))
     tests = [row for row in rows if row.kind == "test"]
     _print("tests", tests)
     _print("files", (row._replace(name=row.name.partition("::")[0]) for row in tests))
     _print("fixtures that tests share", (row for row in rows if row.kind == "fixture"))
+    if len(arguments) < len(sys.argv[1:]):
+        names = sorted(slow(rows, set(slow_tests.NAMES)))
+        slow_tests.LIST.write_text("".join(f"{name}\n" for name in names))
     return int(code)
 
 

@@ -144,7 +144,6 @@ def broken_links(pages: Mapping[Path, str]) -> list[str]:
     return broken
 
 
-@pytest.mark.slow
 def test_links_resolve() -> None:
     assert broken_links(_pages()) == []
 

@@ -68,7 +68,6 @@ def starts(path: Path) -> Iterator[str]:
             annotations.update(map(id, ast.walk(node)))
 
 
-@pytest.mark.slow
 def test_every_process_starts_in_one_place() -> None:
     found = {str(path.relative_to(TOP)): sorted(set(starts(path))) for path in sources()}
     assert len(found.pop(ONE_PLACE)) >= 4, "the test sees no start at all"

@@ -66,7 +66,6 @@ def test_a_long_line_is_searched_for_a_step_in_time(shape: str) -> None:
     assert seconds(lambda: STEP.search(line)) < MOST_TIMES * seconds(lambda: STEP.search(line[:10_000]))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["7", "[", "rank ", "a=", ",", "/", 'File "', "."])
 def test_long_lines_beside_a_message_are_triaged_in_time(tmp_path: Path, shape: str) -> None:
     """A message of NCCL makes that all lines are looked at."""
@@ -100,7 +99,6 @@ def configured(path: Path) -> None:
         read(path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", READ_IN_TIME)
 def test_an_input_of_four_times_the_size_takes_about_four_times_as_long(tmp_path: Path, name: str) -> None:
     size, work = READ_IN_TIME[name]
@@ -137,7 +135,6 @@ def test_threads_with_a_few_ranges_each_take_time_by_their_number() -> None:
     assert on_threads(2_000) < MOST_TIMES * on_threads(500)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["overlapping windows", "windows under different names", "processes without ranks"])
 def test_many_traces_are_sorted_into_jobs_in_time(tmp_path: Path, kind: str) -> None:
     def written(at: int) -> Path:
@@ -229,7 +226,6 @@ def test_bounds_of_very_many_clocks_are_true_and_may_be_wider(monkeypatch: pytes
     assert (some < bounds).any()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["annotations", "ranks"])
 def test_many_steps_and_many_ranks_are_analysed_in_time(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch

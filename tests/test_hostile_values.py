@@ -105,7 +105,6 @@ def test_folders_of_ranks_that_no_training_has_are_a_gap(run: Path) -> None:
     assert "4\u00a0folders (00000000000000000001, 000002, 99999999) are not rank folders" in _answers(run)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", ["9" * 30, "4000000000000000000", "-9223372036854775808", "1e40", "1e308"])
 @pytest.mark.parametrize("file", ["collectives.jsonl", "steps.jsonl", "rank.json"])
 def test_numbers_beyond_64_bits_are_a_gap(run: Path, file: str, number: str) -> None:
@@ -130,7 +129,6 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
         yield from _places(item, (*path, key))
 
 
-@pytest.mark.slow
 def test_any_field_may_hold_anything(run: Path) -> None:
     """One field of one file at a time, by seed: an answer or an error of ours, never another exception."""
     draw = random.Random(11)

@@ -120,7 +120,6 @@ def _row_of(evidence):  # type: ignore[no-untyped-def]
     return f"{evidence.table}: {evidence.filter}".split(",")[0]
 
 
-@pytest.mark.slow
 def test_the_step_and_its_parts_have_one_value(result: Result) -> None:
     for name, by_front_end in _of_the_step(result).items():
         values = list(by_front_end.values()) or [0.0]

@@ -43,12 +43,10 @@ def seconds(search: Callable[[str], object], text: str, times: int) -> float:
     return min(taken)
 
 
-@pytest.mark.slow
 def test_every_pattern_is_found() -> None:
     assert len(patterns()) > 350
 
 
-@pytest.mark.slow
 def test_the_texts_find_what_they_are_to_find() -> None:
     for bad in (r"\A(?:\s*(?:#[^\n]*)?\n)*\s*x", r"(a+)+b", r"(?:\w+|\d+)*!", r"\s*a?\s*b?\s*c"):
         with pytest.raises(AssertionError):
@@ -69,7 +67,6 @@ def grows_no_faster(found: Found, too_long_s: float = TOO_LONG_S) -> None:
         assert growth < MOST_GROWTH, f"{found.where}: {found.pattern} on {name}: {growth:.0f} times"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_no_pattern_searches_without_end(part: int) -> None:
     failed = []

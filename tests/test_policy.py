@@ -65,13 +65,11 @@ def test_every_policy_module_is_listed() -> None:
     assert {name.removeprefix("diag.") for name in policy.MODULES} == modules
 
 
-@pytest.mark.slow
 def test_numbers_are_in_policy_modules() -> None:
     numbers = numbers_outside_of_policy(ROOT)
     assert len(numbers) <= MOST_NUMBERS_ELSEWHERE, "\n".join(numbers)
 
 
-@pytest.mark.slow
 def test_no_threshold_that_can_be_overridden_is_read_at_import() -> None:
     policy.topics()  # imports the policy modules of all rooms
     overridable = {
@@ -100,7 +98,6 @@ def _at_import(node: ast.AST) -> Iterator[ast.AST]:
             yield from (child, *_at_import(child))
 
 
-@pytest.mark.slow
 def test_an_override_changes_the_answer_and_is_said(file: Path) -> None:
     assert "compute-straggler" in {finding["id"] for finding in analyze_json(SAMPLE)["findings"]}
     ended = diag("analyze", SAMPLE, "--policy", file, "--json")
@@ -115,7 +112,6 @@ def test_an_override_changes_the_answer_and_is_said(file: Path) -> None:
     assert "policy" not in analyze_json(SAMPLE)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [("compare", SAMPLE, SAMPLE), ("check", SAMPLE, "--max-step", "10s"), ("triage", SAMPLE)],
@@ -126,7 +122,6 @@ def test_every_command_with_a_verdict_says_what_is_overridden(command: tuple[str
     assert "findings.warning_share = 0.95" in " ".join(diag(*command, "--policy", file).stdout.split())
 
 
-@pytest.mark.slow
 def test_the_report_says_what_is_overridden(file: Path, tmp_path: Path) -> None:
     assert diag("report", SAMPLE, "--policy", file, "-o", tmp_path / "report.html").returncode in (0, 4)
     assert "findings.mention_share = 0.9" in (tmp_path / "report.html").read_text("utf-8")

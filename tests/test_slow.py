@@ -1,71 +1,49 @@
-"""Which tests ``make test-fast`` leaves out is read from what they name."""
+"""What ``make test-fast`` leaves out is chosen by what was measured."""
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
+import re
+from pathlib import Path
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from tests.costs import SLOW_S, Row, slow
+from tests.slow import LIST, NAMES
 
-from tests import command
-from tests.bench.grid.gpu import simulate
-from tests.bench.grid.gpu.job import Job
-from tests.slow import is_slow
+HERE = Path(__file__).parent.parent
 
 
-class Started:
-    @property
-    def output(self) -> bytes:
-        return subprocess.run(["true"], capture_output=True, check=True).stdout
+def _test(name: str, cpu_s: float, wall_s: float = 0.0) -> Row:
+    return Row("test", name, cpu_s, wall_s)
 
 
-@pytest.fixture
-def started() -> Started:
-    return Started()
+def test_every_test_of_the_list_is_there() -> None:
+    gone = []
+    for name in sorted(NAMES):
+        file, _, function = name.partition("::")
+        path = HERE / file
+        if not (path.is_file() and re.search(rf"\bdef {function.rpartition('::')[2]}\b", path.read_text())):
+            gone.append(name)
+    assert not gone, f"{LIST.name} names tests that are gone: remove their lines"
+    assert LIST.read_text() == "".join(f"{name}\n" for name in sorted(NAMES)), "sorted, each once"
 
 
-@pytest.fixture
-def through_another(started: Started) -> bytes:
-    return b""
+def test_a_test_is_slow_by_the_mean_of_its_parameters() -> None:
+    rows = [_test("a::one[x]", SLOW_S * 1.5), _test("a::one[y]", SLOW_S), _test("a::two", SLOW_S / 2)]
+    assert slow(rows, set()) == {"a::one"}
 
 
-def by_a_helper() -> None:
-    by_another()
+def test_it_is_slow_if_it_waits() -> None:
+    assert slow([_test("a::one", 0.0, SLOW_S * 10)], set()) == {"a::one"}
+    assert slow([_test("a::one", 0.0, SLOW_S * 2)], set()) == set()  # which a busy machine may be
 
 
-def by_another() -> None:
-    command.diag_process("run")
+def test_what_was_measured_again_and_what_was_not() -> None:
+    before = {"a::one", "a::two"}
+    assert slow([_test("a::one", SLOW_S / 2)], before) == {"a::two"}
+    twice = [_test("a::one", SLOW_S * 2), _test("a::one", SLOW_S / 2)]
+    assert slow(twice, before) == {"a::two"}  # the better of two runs: something else took the core in the other
 
 
-def in_this_process() -> None:
-    command.diag("help")
-    assert isinstance(subprocess.CompletedProcess([], 0).args, list)
-
-
-def asks_for_a_fixture(through_another: bytes) -> None: ...
-
-
-@given(st.integers())
-def searches(number: int) -> None: ...
-
-
-def simulates() -> None:
-    simulate.simulate(Job())
-
-
-@pytest.mark.parametrize(
-    ("function", "slow"),
-    [
-        (by_a_helper, True),
-        (asks_for_a_fixture, True),
-        (simulates, True),
-        (searches, False),
-        (in_this_process, False),
-    ],
-    ids=lambda value: getattr(value, "__name__", None),
-)
-def test_what_is_slow(request: pytest.FixtureRequest, function: Callable[..., None], slow: bool) -> None:
-    module = request.node.getparent(pytest.Module)
-    assert is_slow(pytest.Function.from_parent(module, name=function.__name__, callobj=function)) == slow
+def test_what_is_not_a_test_is_not_in_the_list() -> None:
+    assert (
+        slow([Row("fixture", "a::run", SLOW_S * 2, 0.0), Row("collection", "of one worker", 9.0, 9.0)], set()) == set()
+    )

@@ -6,8 +6,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 TOP = Path(__file__).parents[1]
 ONE_PLACE = "collectors/reading.py"
 
@@ -89,7 +87,6 @@ def sources() -> Iterator[Path]:
                 yield path
 
 
-@pytest.mark.slow
 def test_nobody_else_opens_files_for_reading_or_walks_folders() -> None:
     found = {str(path.relative_to(TOP)): list(calls(path)) for path in sources()}
     assert found.pop(ONE_PLACE), "the test sees no call at all"

@@ -99,7 +99,6 @@ def test_a_rank_that_is_always_late_hides_no_drift() -> None:
     assert worst_error(found, met, calls) <= 2 * found.uncertainty_ns <= 20 * MS
 
 
-@pytest.mark.slow
 def test_ranks_that_meet_only_through_others() -> None:
     met = collectives(4, S, 3600, groups=[(0, 1), (1, 2), (2, 3)])
     calls = seen(met, (0, 5 * MS, 9 * MS, -7 * MS), ppm=(0, 30, -10, 55))

@@ -217,7 +217,6 @@ EVENTS = st.lists(
 )
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(25, thorough=60), deadline=None)
 @given(EVENTS, st.lists(st.integers(0, 300), min_size=1, max_size=4, unique=True))
 def test_parts_sum_to_the_step_and_match_a_bitmap(events: list[tuple[str, tuple[int, int]]], edges: list[int]) -> None:

@@ -56,7 +56,6 @@ def _kernels(draw: st.DrawFn) -> list[Kernel]:
 _spans = st.lists(st.tuples(st.integers(0, END - 2), st.integers(1, 60)), max_size=3)
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(40, thorough=150), deadline=None)
 @given(kernels=_kernels(), waits=_spans, allocations=_spans)
 def test_idle_parts_are_those_of_every_nanosecond(

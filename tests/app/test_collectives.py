@@ -39,7 +39,6 @@ def one_rank(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_the_table_holds_diags_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = two_ranks(tmp_path).breakdowns.collectives
     frame = shown("collectives", tmp_path, monkeypatch).dataframe[0].value
@@ -78,7 +77,6 @@ def test_bounds_are_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert list(bars["communication: transfer"].marker.pattern.shape) == ["/"] * len(rows)
 
 
-@pytest.mark.slow
 def test_points_and_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     run = SAMPLES / "fsdp2-not-overlapped"
     result = open_run(run)

@@ -192,7 +192,6 @@ def test_memory_of_a_process_and_of_a_device(view: RunView, tmp_path: Path) -> N
     assert [line.y.tolist()[0] for line in drawings.memory_history(device, device.memory, 1, LIGHT).data] == [30, 60]
 
 
-@pytest.mark.slow
 def test_of_many_ranks_the_figures_name_those_that_the_others_wait_for(tmp_path: Path) -> None:
     view = view_of(open_run(write_run(tmp_path / "wide", ranks=40, slow_data_ms={36: 40})))
     text, found = drawings.of_waiting(view)

@@ -261,7 +261,6 @@ def test_dark_is_light_with_the_listed_differences(result: Result) -> None:
         assert spec["figure"] == json.loads(to_json_plotly(report.plain_figure(drawing, DARK)))
 
 
-@pytest.mark.slow
 def test_it_stays_small_for_many_ranks_and_steps(tmp_path: Path) -> None:
     wide = render(open_run(write_run(tmp_path / "wide", ranks=70, steps=4, slow_data_ms={66: 40})), COMMAND, "1")
     long = render(open_run(write_run(tmp_path / "long", steps=800)), COMMAND, "1")
@@ -294,7 +293,6 @@ def test_figures_cannot_end_the_script_that_holds_them() -> None:
     assert bar["y"] == bar["customdata"] == [text]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("redacted", [False, True], ids=["plain", "redacted"])
 def test_markup_in_names_stays_text(result: Result, page: Parsed, text: str, redacted: bool) -> None:
@@ -436,7 +434,6 @@ def test_the_advice_comes_first_with_what_it_replaces() -> None:
     assert html.count(f"<code>{diff}</code>") == 1
 
 
-@pytest.mark.slow
 def test_every_diff_ends_in_the_advised_code() -> None:
     for sample in sorted(SAMPLES.glob("*/manifest.json")):
         for change in advice_of(open_run(sample.parent)).changes:

@@ -57,7 +57,6 @@ def drawn_until(test: AppTest, text: str) -> None:
         assert not test.exception
 
 
-@pytest.mark.slow
 def test_new_steps_are_on_the_page_when_they_are_analysed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = unended(write_run(tmp_path / "run", slow_data_ms={1: 40}))
     whole = {rank: files.steps.read_text() for rank, files in RunLayout(run).ranks().items()}
@@ -69,7 +68,6 @@ def test_new_steps_are_on_the_page_when_they_are_analysed(tmp_path: Path, monkey
     drawn_until(test, "10 of 12")
 
 
-@pytest.mark.slow
 def test_a_page_of_a_run_that_trains_waits_for_no_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = unended(write_run(tmp_path / "run", slow_data_ms={1: 40}))
     whole = {rank: files.steps.read_text() for rank, files in RunLayout(run).ranks().items()}
@@ -90,7 +88,6 @@ def test_a_page_of_a_run_that_trains_waits_for_no_analysis(tmp_path: Path, monke
     drawn_until(test, "10 of 12")
 
 
-@pytest.mark.slow
 def test_following_a_run_has_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = unended(write_run(tmp_path / "run"))
     made: list[int] = []

@@ -13,7 +13,6 @@ from diag.app.pages import contents_of, pages_for
 from tests.app.shown import RUN_PAGES, shown, text
 from tests.many_ranks import Job, write_summaries
 
-pytestmark = pytest.mark.slow
 RANKS, SLOW = 2_048, 700
 
 

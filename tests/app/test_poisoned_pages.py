@@ -137,7 +137,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [path for path in RUN_PAGES if path != "compare"])
 def test_pages_of_a_run(name: str, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for run in sorted(runs.glob("[ab]*")):

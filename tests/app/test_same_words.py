@@ -80,7 +80,6 @@ def _facts(page: Page, result: Result) -> Mapping[str, tuple[str, ...]]:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fsdp2-root-only", "ddp-straggler-rank0"])
 def test_every_front_end_shows_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = SAMPLES / name

@@ -157,7 +157,6 @@ def test_a_hook_that_was_there_before(tmp_path: Path) -> None:
     assert [row.bytes for row in rows if not row.whole] == [0] * 3
 
 
-@pytest.mark.slow
 def test_nothing_of_it_is_compiled(tmp_path: Path) -> None:
     """Around the compiled forward of a module, whose callers a compiler may look at, too."""
     from torch._dynamo.utils import counters  # which takes as long to import as all of torch

@@ -92,7 +92,6 @@ def some_training(training: Training, chance: random.Random) -> None:
         training.optimize(0, ADAM)
 
 
-@pytest.mark.slow
 def test_belated_telling_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = passes = 0
     for seed in range(200):

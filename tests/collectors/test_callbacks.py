@@ -68,7 +68,6 @@ class Net(nn.Module):
         return {"loss": self.layer(x).square().mean()}
 
 
-@pytest.mark.slow
 def test_transformers(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
     from transformers import Trainer, TrainingArguments
@@ -99,7 +98,6 @@ def test_transformers(tmp_path: Path) -> None:
     assert heartbeat_of(tmp_path / "run")["done"]
 
 
-@pytest.mark.slow
 def test_transformers_where_the_recording_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
     from transformers import Trainer, TrainingArguments
@@ -119,7 +117,6 @@ def test_transformers_where_the_recording_fails(tmp_path: Path, capfd: pytest.Ca
     assert lines[0].startswith("diag: rank 0: nothing more is recorded")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fails", [False, True])
 def test_lightning(tmp_path: Path, fails: bool) -> None:
     pl = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")

@@ -27,7 +27,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
 def test_the_comparison_follows_the_report(folder: Path) -> None:
     ended = diag("analyze", folder, "--cross-check", "hta")
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -35,7 +34,6 @@ def test_the_comparison_follows_the_report(folder: Path) -> None:
     assert "-40.00%" in report
 
 
-@pytest.mark.slow
 def test_the_document_gains_keys_and_loses_none(folder: Path) -> None:
     plain = json.loads(diag("analyze", folder, "--json").stdout)
     ended = diag("analyze", folder, "--json", "--cross-check", "hta", "--hta", "critical-path:rank=1,step=1")
@@ -49,7 +47,6 @@ def test_the_document_gains_keys_and_loses_none(folder: Path) -> None:
     assert [(found["analysis"], found["rank"], found["step"]) for found in document["hta"]] == [("critical-path", 1, 1)]
 
 
-@pytest.mark.slow
 def test_the_analyses_taken_from_hta(folder: Path) -> None:
     ended = diag("analyze", folder, "--hta", "critical-path:step=2", "--hta", "sequences:operator=aten::mm,length=1")
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -54,7 +54,6 @@ def _one_process_for_all(hta: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diag.crosscheck.analyses.run_jobs", run_jobs)
 
 
-@pytest.mark.slow
 def test_what_both_read_alike_agrees(tmp_path: Path) -> None:
     trace = profiled(0).kernel(MS, 4 * MS, launch=5 * US)
     trace.kernel(3 * MS, 7 * MS, "ncclDevKernel_AllReduce", launch=6 * US, stream=8).copy(8 * MS, 9 * MS, launch=7 * US)

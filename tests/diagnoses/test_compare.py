@@ -42,7 +42,6 @@ def test_without_noise_it_is_exact() -> None:
     assert {part.kind: part.ns for part in found.parts if part.ns[1]} == {Kind.DATA: (30 * MS,) * 3}
 
 
-@pytest.mark.slow
 def test_noise_alone_is_seldom_called_a_difference() -> None:
     """Of runs that differ in nothing but the noise, about one in twenty is."""
     pairs = [compare_runs(run(seed=2 * at, jitter=0.05), run(seed=2 * at + 1, jitter=0.05)) for at in range(20)]

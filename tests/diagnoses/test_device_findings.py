@@ -202,7 +202,6 @@ def test_memory_that_two_ranks_fill_together(tmp_path: Path, one_gpu: bool) -> N
     assert [item.value for item in full[0].evidence] == [round(39 / 80, 4)] * 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("mfu", "low"), [(0.12, True), (0.29, True), (0.31, False), (None, False)])
 def test_low_use_of_the_device(tmp_path: Path, mfu: float | None, low: bool) -> None:
     result = run_of(tmp_path, Gpu(mfu=mfu))

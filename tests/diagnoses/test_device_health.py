@@ -335,7 +335,6 @@ def clocks(**changes: Any) -> Device:
 CAPPED = ["power cap"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "why"),
     [

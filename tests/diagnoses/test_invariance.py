@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, Phase, assume, event, given, settings
 from hypothesis import strategies as st
 from msgspec import to_builtins
@@ -21,7 +20,6 @@ from tests.account.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
 from tests.copies import replace
 from tests.examples import examples
 
-pytestmark = pytest.mark.slow
 MS, US = 1_000_000, 1_000
 YEAR = 365 * 86_400 * 1000 * MS
 LOSS = MS // 5

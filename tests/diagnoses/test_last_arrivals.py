@@ -29,7 +29,6 @@ def often(ranks: tuple[int, ...], part: float, ns: int, seed: int = 0, of: int =
     return lambda call, rank: ns if late[call] == rank else 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("off_ns", [lambda rank: 0, lambda rank: rank * 3_000 * MS], ids=["one clock", "own clocks"])
 def test_a_rank_that_its_host_holds_up_is_named_in_one_step(tmp_path: Path, off_ns: Extra) -> None:
     late = often((5,), 0.8, 3 * MS)
@@ -61,7 +60,6 @@ def test_longer_kernels_are_no_fault_of_the_host(tmp_path: Path) -> None:
     assert "host-straggler" not in {f.id for f in result.examination.findings}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_lateness_at_random_names_nobody(tmp_path: Path, ranks: int, seed: int) -> None:

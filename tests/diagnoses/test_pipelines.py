@@ -87,7 +87,6 @@ def test_unequal_stages_of_many_ranks_blame_no_rank_of_them() -> None:
     assert finding(result, "compute-straggler") is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("norm", [False, True], ids=["", "norm"])
 def test_a_slow_loader_is_named(mesh: dict[str, int], norm: bool) -> None:
@@ -100,7 +99,6 @@ def test_a_slow_loader_is_named(mesh: dict[str, int], norm: bool) -> None:
         assert result.verdict.confidence > 0.7
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mesh", [case for case in MESHES if case.id != "pp"])
 @pytest.mark.parametrize("norm", [False, True], ids=["", "norm"])
 def test_a_straggler_among_equals_is_named(mesh: dict[str, int], norm: bool) -> None:

@@ -41,7 +41,6 @@ def test_every_sample_has_an_expectation() -> None:
     assert all(f"`{name}`" in described for name in EXPECTED)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_verdict_on_a_sample(name: str) -> None:
     result = open_run(SAMPLES / name)

@@ -142,7 +142,6 @@ STRAGGLER = {1_234: {FORWARD: 60_000}}
 LOADERS = {rank: {DATA: 80_000} for rank in range(800, 808)}  # all of one host
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("extra", "bottleneck", "cause", "culprits", "hosts"),
     [
@@ -278,7 +277,6 @@ def test_without_summaries_the_message_says_what_to_do(tmp_path: Path) -> None:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_run_of_many_ranks_without_traces_is_read_by_its_summaries(tmp_path: Path) -> None:
     layout = write_summaries(Job(RUN_READING.many_ranks + 1, steps=50, extra_us={5: {DATA: 80_000}}), tmp_path)
     assert summaries_suffice(layout.root)
@@ -318,7 +316,6 @@ def test_the_folders_of_a_run_are_found(tmp_path: Path) -> None:
     assert list(layout.ranks()) == [2, 10, 123_456]
 
 
-@pytest.mark.slow
 def test_two_runs_of_many_ranks_are_compared_and_held_against_budgets(tmp_path: Path) -> None:
     before = write_summaries(Job(RUN_READING.many_ranks + 1, steps=60), tmp_path / "a").root
     after = write_summaries(

@@ -205,7 +205,6 @@ def test_ranks_of_one_host_whose_clocks_contradict_each_other_are_aligned_too() 
     assert seen.verdict.culprit_ranks == (0,)
 
 
-@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     ranks=st.integers(2, 5),

@@ -78,7 +78,6 @@ def comparable(samples: list[Sample]) -> dict[tuple[str, tuple[tuple[str, str], 
     return {(sample.metric.name, tuple(sorted(sample.labels.items()))): sample.value for sample in samples}
 
 
-@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.floats(0, 1), max_size=4))
 def test_reading_a_run_as_it_grows_gives_the_same_in_the_end(parts: list[float]) -> None:

@@ -106,7 +106,6 @@ def test_a_regression_is_measured_from_the_baseline() -> None:
     assert "not comparable" in one(run(ranks=4), "max-regression", "10%", before).reason
 
 
-@pytest.mark.slow
 def test_two_runs_alike_seldom_surely_regress() -> None:
     """The interval's two ends are each left by one in forty."""
     pairs = [(run(seed=2 * at, jitter=0.05), run(seed=2 * at + 1, jitter=0.05)) for at in range(15)]

@@ -353,7 +353,6 @@ def test_a_verdict_is_held_against_what_was_planted(tmp_path: Path) -> None:
         assert "cause compute-straggler, at fault: rank 0" in text
 
 
-@pytest.mark.slow
 def test_a_class_has_to_come_out_without_the_window_too(tmp_path: Path) -> None:
     job = tuned("dev-S1-forward", 0.4)
     write_device_run(job, simulate(job, keep=True).ranks, tmp_path / "ddp", Random(1))

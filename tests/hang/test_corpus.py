@@ -21,7 +21,6 @@ from tests.hang.corpus.real_wordings import WORDINGS as TABLE
 from tests.hang.corpus.score import Scored, matches, report, score, summarise
 from tests.hang.corpus.simulate import run
 
-pytestmark = pytest.mark.slow
 CAPTURED = Path(__file__).parent / "captured"
 SEED = 0  # of the development half: held-out seeds are for measuring, not for tests that code is mended after
 INDICES = (0, 3, 7)  # apart, so that the builders' variants (every third, fourth, ...) all have their turn

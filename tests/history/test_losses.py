@@ -39,7 +39,6 @@ def restarted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-@pytest.mark.slow
 def test_a_restart_has_its_pause_and_its_repeated_steps(restarted: Path) -> None:
     life = open_history(restarted)
     (restart,) = life.restarts
@@ -60,7 +59,6 @@ def test_a_restart_has_its_pause_and_its_repeated_steps(restarted: Path) -> None
     assert goodput.new_steps == pytest.approx(201 * 203e6, rel=0.05)
 
 
-@pytest.mark.slow
 def test_the_command_says_what_a_restart_lost(restarted: Path) -> None:
     printed = " ".join(diag_command("history", restarted).stdout.split())
     assert "Restart 1" in printed
@@ -152,7 +150,6 @@ def test_a_healthy_run_has_no_incident(tmp_path: Path) -> None:
     assert life.goodput.share > 0.9
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sample", sorted(path.name for path in Path("sample_traces").glob("*/")))
 def test_the_sample_runs_have_no_incident(sample: str) -> None:
     life = open_history(Path("sample_traces") / sample)
@@ -192,7 +189,6 @@ def made(rows: list[tuple[int, int, int, bool, bool]]) -> Series:
     )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_a_host_that_is_at_fault_again_and_again_is_named(tmp_path: Path) -> None:
     for name, slow in (("monday", [3]), ("tuesday", [2]), ("wednesday", [])):
         Training(tmp_path / name, begin_ns=BEGIN_NS).train(80).train(60, slow, 80 if slow else 0).close(exit_code=0)

@@ -89,7 +89,6 @@ def test_a_config_json(tmp_path: Path) -> None:
     assert "124,439,808 parameters" in diag("plan", tmp_path, "--gpus", "1").stdout
 
 
-@pytest.mark.slow
 def test_axes_in_the_tables() -> None:
     given = ("llama-3-70b", "--gpus", "128", "--gpu", "H100", "--micro-batches", "16")
     ended = diag("plan", *given, "--topology", "dp=2,tp=8,pp=8")

@@ -58,7 +58,6 @@ def test_a_measurement_is_expected_in_a_wider_interval_than_the_costs_give() -> 
     assert Prediction((0, 0, 0), 1000 * MS, 0.0).expected_ns_per_step == (0, 0, 0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("folder", SAMPLES, ids=lambda path: path.name)
 def test_recorded_runs_are_replayed_as_they_were(folder: Path) -> None:
     result = open_run(folder)
@@ -88,7 +87,6 @@ def test_simulated_runs_are_replayed_as_they_were(
     assert gain(found, lambda program, costs, level: Mutated(program)).gain_ns_per_step == (0, 0, 0)
 
 
-@pytest.mark.slow
 @some
 @given(factor=st.floats(1.0, 16.0), transfer=st.integers(1, 20), seed=st.integers(0, 100))
 def test_more_bandwidth_never_takes_longer(factor: float, transfer: int, seed: int) -> None:
@@ -172,7 +170,6 @@ def test_without_a_common_clock_there_is_no_program() -> None:
     assert predict(attribution, tables, more_bandwidth(2)).refused
 
 
-@pytest.mark.slow
 @some
 @given(seed=st.integers(0, 1000), late=st.integers(10, 80))
 def test_the_ranks_numbers_change_no_prediction(seed: int, late: int) -> None:

@@ -83,7 +83,6 @@ def test_the_other_simulation_is_replayed_exactly() -> None:
     assert replay_error(program, replay(program)) == 0.0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)
 def test_a_recorded_run_is_replayed(sample: Path) -> None:
     result = open_run(sample)

@@ -69,7 +69,7 @@ def test_each_string_of_a_run_in_its_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param(["analyze", "RUN", *TABLES], marks=pytest.mark.slow),
+        ["analyze", "RUN", *TABLES],
         ["analyze", "RUN", "--json"],
         ["compare", "RUN", "RUN"],
         ["compare", "RUN", "RUN", "--json"],
@@ -80,7 +80,7 @@ def test_each_string_of_a_run_in_its_turn(tmp_path: Path) -> None:
         ["open", "RUN", "--rank", "0", "--step", "10", "-o", "OUT.json"],
         ["trace", "RUN", "--no-wait"],
         ["export", "RUN", "--format", "jsonl"],
-        pytest.param(["analyze", "RUN", "--cross-check", "hta"], marks=pytest.mark.slow),
+        ["analyze", "RUN", "--cross-check", "hta"],
     ],
     ids=lambda arguments: "-".join(word for word in arguments if word.islower() or word.startswith("--")),
 )

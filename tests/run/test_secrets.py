@@ -136,7 +136,6 @@ def test_a_masked_command_is_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
 def test_a_run_of_an_older_version_shows_no_secret(tmp_path: Path) -> None:
     run, report = tmp_path / "run", tmp_path / "report.html"
     shutil.copytree(Path(__file__).parents[2] / "sample_traces/ddp-healthy", run)

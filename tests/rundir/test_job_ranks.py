@@ -131,7 +131,6 @@ READERS: dict[str, Callable[[RunLayout], Any]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS.keys())
 def test_ranks_of_another_job_change_no_answer(
     reader: Callable[[RunLayout], object], run: RunLayout, tmp_path: Path

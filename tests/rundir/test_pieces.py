@@ -33,7 +33,6 @@ def reasons(result: Result) -> str:
     return "\n".join(f"{gap.path}: {gap.reason}" for gap in result.coverage.skipped)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("job", ["", "one"])
 def test_the_pieces_of_a_job_open_as_the_whole_run(job: str, tmp_path: Path) -> None:
     whole = recorded(tmp_path / "whole", job=job)
@@ -167,7 +166,6 @@ def test_a_name_of_folders_of_other_jobs_opens_none_of_them(tmp_path: Path) -> N
         local_path(" + ".join(roots(runs)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["analyze", "triage", "report", "compare", "check"])
 def test_every_command_takes_pieces(command: str, tmp_path: Path) -> None:
     pieces = split(recorded(tmp_path / "whole"), tmp_path / "pieces", [(0, 1), (2, 3)])

@@ -134,7 +134,6 @@ def test_no_line_is_wider_than_the_terminal(loader: Result, columns: int) -> Non
     assert not any("…" in line for line in printed(loader, width=columns))
 
 
-@pytest.mark.slow
 def test_the_options_of_the_command(tmp_path: Path) -> None:
     sample = str(shutil.copytree(SAMPLES / "ddp-healthy", tmp_path / "run"))
     assert "Looked for, not found" not in diag("analyze", sample).stdout

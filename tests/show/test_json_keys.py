@@ -15,7 +15,6 @@ _ROOT = Path(__file__).parents[2]
 _SAMPLES = _ROOT / "sample_traces"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("document", "arguments"),
     [

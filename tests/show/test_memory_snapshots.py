@@ -156,7 +156,6 @@ def by_counts(layout: RunLayout) -> str:
     return "3 allocations failed on rank 1 (steps.jsonl)"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "plant",
     [by_snapshot, by_snapshot_without_events, by_log, by_error_file, by_counts],

@@ -35,7 +35,6 @@ def made_by(text: str, templates: Sequence[Sentence] = TEMPLATES) -> list[Senten
     return [template for template in templates if template.pattern.fullmatch(text)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if (path / "manifest.json").exists()))
 def test_every_sentence_of_an_answer_is_of_a_template(name: str) -> None:
     result = open_run(SAMPLES / name)

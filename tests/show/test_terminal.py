@@ -125,7 +125,6 @@ def test_the_search_finds_what_writes(source: str, found: int) -> None:
     assert len(list(_writes(ast.parse(source)))) == found
 
 
-@pytest.mark.slow
 def test_nothing_else_writes_to_a_terminal() -> None:
     package = ROOT / "diag"
     files = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in ("app", "collectors")]

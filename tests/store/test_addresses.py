@@ -125,7 +125,6 @@ def test_no_message_holds_the_password_of_an_address(monkeypatch: pytest.MonkeyP
     assert "hunter2" not in f"{raised.value.message} {raised.value.hint} {raised.value.path}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["analyze", "triage", "compare", "check", "export", "report", "history"])
 def test_every_command_takes_an_address(command: str, tmp_path: Path) -> None:
     run = recorded(tmp_path / "run")

@@ -97,7 +97,6 @@ def change(folder: Path, chance: random.Random) -> None:
             file.write(chance.randbytes(chance.randrange(1, 400)).hex().encode() + b"\n")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_everything_arrives_whatever_fails(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("merged_count", 3), ("raw_bytes", 600), ("most_merged_bytes", 20_000)):
@@ -299,7 +298,6 @@ def test_a_node_of_8_ranks_needs_at_most_one_operation_a_rank_and_minute(tmp_pat
     assert 0 < Counted.asked.total() <= len(ranks) * minutes, Counted.asked
 
 
-@pytest.mark.slow
 def test_an_outage_within_the_budget_loses_nothing_and_a_longer_one_the_oldest_detail(tmp_path: Path) -> None:
     """Steps of a second, a budget that holds some 1,300 of them in full, and outages of 10 and of 45 minutes."""
     chance = random.Random(0)

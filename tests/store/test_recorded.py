@@ -35,7 +35,6 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copies_folder.cache_clear()
 
 
-@pytest.mark.slow
 def test_a_training_of_ours_is_whole_at_the_address(tmp_path: Path) -> None:
     address = f"file://{tmp_path}/out"
     ran = diag_process("run", "--nproc", "2", "--out", address, "--no-trace", str(EXAMPLE))
@@ -63,7 +62,6 @@ def packers_of(folder: Path) -> list[int]:
     return found
 
 
-@pytest.mark.slow
 def test_a_rank_starts_the_packer_and_another_one_when_it_is_killed(tmp_path: Path) -> None:
     folder = tmp_path / "node"
     rank = RunLayout(folder).rank(0)
@@ -110,7 +108,6 @@ while True:
 """
 
 
-@pytest.mark.slow
 def test_another_rank_takes_over_when_the_first_one_and_its_packer_are_killed(tmp_path: Path) -> None:
     """Under another launcher: the first rank starts the packer, and nothing that was written is lost."""
     address, script = f"file://{tmp_path}/out", tmp_path / "train.py"

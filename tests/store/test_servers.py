@@ -10,8 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from diag.api import local_path
 from diag.collectors.layout import RunLayout
 from diag.collectors.packing import HIDDEN, PACK_VARIABLE, Packing
@@ -46,7 +44,6 @@ def stored(address: str, name: str) -> bytes:
     return b""
 
 
-@pytest.mark.slow
 def test_an_outage_and_a_kill_lose_nothing(server: Server, tmp_path: Path) -> None:
     folder = tmp_path / "node"
     rank = RunLayout(folder).rank(0)

@@ -51,7 +51,6 @@ def check(result: Result) -> int:
     return compared
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_rows_of_every_line_give_its_number(name: str) -> None:
     result = open_run(SAMPLES / name)

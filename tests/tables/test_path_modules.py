@@ -123,7 +123,6 @@ def printed(result: Result) -> str:
 # -- sums --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(p.parent.name for p in SAMPLES.glob("*/manifest.json")))
 def test_the_path_of_every_sample_adds_up(name: str) -> None:
     check_path(open_run(SAMPLES / name))
@@ -152,7 +151,6 @@ def counted(places: list[str]) -> dict[str, int]:
     return {place: places.count(place) * US for place in set(places)}
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(10, thorough=60), deadline=None, database=None, derandomize=True)
 @given(spans.map(lambda found: list(dict.fromkeys(found))), spans)
 def test_on_a_host_it_is_the_innermost_range_at_each_microsecond(
@@ -170,7 +168,6 @@ def test_on_a_host_it_is_the_innermost_range_at_each_microsecond(
         assert modules_of(result, category) == truth
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(10, thorough=60), deadline=None, database=None, derandomize=True)
 @given(
     spans.map(lambda found: list(dict.fromkeys(found))), st.lists(st.tuples(st.integers(0, 399), st.integers(1, 40)))
@@ -262,7 +259,6 @@ def test_ranges_around_a_phase_name_no_module(tmp_path: Path) -> None:
 # -- a slow module -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("off", [0, 50 * MS], ids=["one clock", "clocks that are off"])
 def test_a_slow_module_of_one_rank(tmp_path: Path, off: int) -> None:
     result = open_run(Job({3: 30 * MS}, off=off).write(tmp_path))
@@ -277,7 +273,6 @@ def test_a_slow_module_of_one_rank(tmp_path: Path, off: int) -> None:
     assert by_place(result)[1, "compute/forward", "layers.2"].ns_per_step == pytest.approx(WORK // 2, abs=10 * US)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ppm", [-300, 300])
 def test_modules_keep_their_time_where_clocks_drift_apart(tmp_path: Path, ppm: float) -> None:
     result = open_run(Job({3: 30 * MS}, off=50 * MS, steps=40, ppm=ppm).write(tmp_path))
@@ -326,7 +321,6 @@ def test_no_more_modules_are_named_than_explain_half(tmp_path: Path, slow: dict[
     assert [item.filter.partition(":")[0] for item in found] == said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("inside", [0, 15 * MS, 25 * MS])
 def test_nothing_is_said_where_most_of_the_time_is_lost_outside_of_modules(tmp_path: Path, inside: int) -> None:
     for rank in range(3):
@@ -379,7 +373,6 @@ def test_records_alone_know_the_phase_and_no_module() -> None:
 # -- text and JSON -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_text_and_json(tmp_path: Path) -> None:
     Job({3: 30 * MS}).write(tmp_path)
     content = analyze_json(tmp_path)

@@ -62,7 +62,6 @@ def test_the_first_rule_that_matches_counts() -> None:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pattern", [r"(a*)*b(a*)*c", r"(a|aa)+$", r"\w*a" + r"\w" * 80 + "x", r"(\w+\s?)+!"])
 def test_no_expression_goes_back(pattern: str) -> None:
     """Of the name only the first characters are looked at: 2,000 names of a hostile trace take a fraction of a second,

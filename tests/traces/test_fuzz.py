@@ -26,7 +26,6 @@ from tests.account.kineto_builder import LAYOUTS, KinetoBuilder, nccl_args, seri
 from tests.examples import examples
 from tests.traces.outcomes import Outcome, is_plain, opened, read, rows
 
-pytestmark = pytest.mark.slow
 SEED = int(os.environ.get("DIAG_FUZZ_SEED", "0"))
 EXAMPLES = int(os.environ.get("DIAG_FUZZ_EXAMPLES", examples(50, thorough=300)))
 SAMPLES = Path(__file__).parents[2] / "sample_traces"

@@ -81,7 +81,6 @@ def is_error_or_stated_part(path: Path, whole: list[dict[str, Any]]) -> None:
 EACH = 3  # place is where the file is cut: one text in several layouts, each cut at other places of it
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("compress", [False, True], ids=["plain", "gzip"])
 @pytest.mark.parametrize("layout", ["kineto", "compact", "array"])
 def test_a_small_file_cut_anywhere(tmp_path: Path, layout: Layout | Literal["array"], compress: bool) -> None:
@@ -108,7 +107,6 @@ def test_a_recorded_file_cut_at_many_places(tmp_path: Path, compress: bool) -> N
 # -- damaged gzip ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_flipped_bit_of_a_gzip_is_an_error_or_harmless(tmp_path: Path) -> None:
     """Harmless: in what the header says beside the data (its time, its system), or in bits that nothing reads."""
     path = built().write(tmp_path, "whole.json", layout="kineto", compress=True)
@@ -418,7 +416,6 @@ def test_more_categories_than_a_byte_counts(tmp_path: Path) -> None:
     assert found.stated or [row["cat"] for row in rows(path)] == [f"cat{n}" for n in range(300)]
 
 
-@pytest.mark.slow
 def test_more_threads_than_anybody_has(tmp_path: Path) -> None:
     path = put(tmp_path, document(*({**OP, "tid": n, "ts": n} for n in range(70_000))))
     assert [row["thread"] for row in rows(path)] == [("1", str(n)) for n in range(70_000)]
@@ -519,7 +516,6 @@ def test_a_bomb_of_many_members(tmp_path: Path) -> None:
     assert found.peak_mb < MEMORY_MB
 
 
-@pytest.mark.slow
 def test_ten_gigabytes_of_zeros(tmp_path: Path) -> None:
     path = put(tmp_path, packed((bytes(1024), 10 << 20)), "rank-4.json.gz")
     found = apart("read", path)
@@ -555,7 +551,6 @@ def write_names(path: Path, count: int, each: int = 50_000) -> None:
         out.write(b"]}")
 
 
-@pytest.mark.slow
 def test_more_names_than_are_kept(tmp_path: Path) -> None:
     """205 MB were measured for as many as are kept and for 300,000, 252 MB for a million, 336 MB for three."""
     count = examples(300_000, thorough=1_000_000)
@@ -631,7 +626,6 @@ def _traces_and_gaps(path: Path) -> tuple[int, list[str]]:
     return len(found) - len(gaps), gaps
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run.tar", "run.tar.gz"])
 def test_of_an_archive_that_is_cut_off_the_whole_members_are_read(tmp_path: Path, name: str) -> None:
     """Wherever it is cut. Of a packed one, the end of a member may lie behind the cut in the same block."""
@@ -651,7 +645,6 @@ def test_of_an_archive_that_is_cut_off_the_whole_members_are_read(tmp_path: Path
     assert _traces_and_gaps(put(tmp_path, data, name)) == (3, [])
 
 
-@pytest.mark.slow
 def test_damaged_headers_of_an_archive_are_a_gap(tmp_path: Path) -> None:
     """Sparse maps, sizes, types and names of all kinds, with checksums that are right."""
     draw = random.Random(3)

@@ -304,7 +304,6 @@ def test_the_name_of_a_job(tmp_path: Path) -> None:
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_analyze_lists_jobs_with_their_verdicts(two: Path) -> None:
     ended = diag("analyze", two)
     assert ended.returncode == 0

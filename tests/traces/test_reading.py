@@ -110,7 +110,6 @@ def test_a_moved_file_is_known_and_a_changed_one_is_not(folder: Path, tmp_path: 
     assert len(result.tables.ranks[1].traces[0].select("kernel")) == STEPS * 6
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["empty", "cut", "gone", "other"])
 def test_a_damaged_entry_is_made_again(folder: Path, tmp_path: Path, small_counts: None, damage: str) -> None:
     before = numbers(open_run(folder, reading=cached(tmp_path)))
@@ -170,7 +169,6 @@ def truth(large: Path) -> Any:
     return numbers(open_run(large, reading=Reading(cache=Cache(None))))
 
 
-@pytest.mark.slow
 def test_several_processes(large: Path, tmp_path: Path, truth: Any) -> None:
     told: list[tuple[int, int]] = []
     seen = cached(tmp_path, jobs=2, progress=lambda done, total, path: told.append((done, total)))
@@ -204,7 +202,6 @@ def scheduler() -> Iterator[str]:
         yield cluster.scheduler_address
 
 
-@pytest.mark.slow
 def test_a_dask_cluster_reads_into_the_shared_cache(large: Path, tmp_path: Path, truth: Any, scheduler: str) -> None:
     (large / "notes.json").write_text('{"no": "trace"}')
     result = open_run(large, reading=cached(tmp_path, cluster=scheduler))
@@ -217,7 +214,6 @@ def test_a_dask_cluster_reads_into_the_shared_cache(large: Path, tmp_path: Path,
     assert any(gap.reason.startswith("JSON, but not a Kineto") for gap in result.tables.gaps if "notes" in gap.path)
 
 
-@pytest.mark.slow
 def test_on_a_cluster_small_traces_of_a_relative_folder_land_in_parquet_too(
     folder: Path, tmp_path: Path, scheduler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,7 +237,6 @@ def test_a_cluster_that_does_not_answer(folder: Path, tmp_path: Path, monkeypatc
 # -- archives and stores -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
 def test_an_archive_of_ranks(folder: Path, tmp_path: Path, small_counts: None, mode: Any) -> None:
     path = tmp_path / ("ranks.tar.gz" if mode == "w:gz" else "ranks.tar")

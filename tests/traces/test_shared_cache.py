@@ -175,7 +175,6 @@ def test_no_file_of_an_entry_is_read_when_it_is_damaged(trace: Path, tmp_path: P
         file.write_bytes(content)
 
 
-@pytest.mark.slow
 def test_a_damaged_cache_changes_no_number(run: Path) -> None:
     first = json.dumps(to_dict(open_run(run)))
     tables = shutil.copytree(run / "tables", run.parent / "pristine")

@@ -158,7 +158,6 @@ def test_cut_off_anywhere_is_an_error(tmp_path: Path) -> None:
             trimmed(path)
 
 
-@pytest.mark.slow
 def test_one_event_that_is_larger_than_any(tmp_path: Path) -> None:
     path = tmp_path / "rank-0.json.gz"
     event = b'{"ph": "X", "ts": 25, "dur": 1, "name": "'
@@ -168,7 +167,6 @@ def test_one_event_that_is_larger_than_any(tmp_path: Path) -> None:
     assert outcome.peak_mb < 400
 
 
-@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     names = [random.Random(i).randbytes(40).hex() for i in range(20_000)]
     unit = b"".join(json.dumps({**OP, "name": name, "ts": 25, "dur": 1}).encode() + b"," for name in names)

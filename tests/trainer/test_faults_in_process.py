@@ -153,7 +153,6 @@ def test_a_healthy_rank_keeps_its_dataset(inject: Callable[..., Injector]) -> No
     assert inject("slow-loader:rank=1", world_size=2).dataset(dataset, micro_batches=1) is dataset
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 def test_a_straggler_is_slow_in_its_phase_and_in_its_turn(inject: Callable[..., Injector], phase: str) -> None:
     injector = inject(f"straggler:rank=1,ms=150,phase={phase},rotate=yes", rank=0, world_size=2)

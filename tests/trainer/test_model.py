@@ -93,7 +93,6 @@ class Products(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("layers", "stages"), [(2, 2), (8, 3), (32, 8)])
 def test_the_stages_of_a_pipeline_make_up_the_model(layers: int, stages: int) -> None:
     shape = replace(PRESETS["tiny"], layers=layers)

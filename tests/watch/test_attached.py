@@ -94,7 +94,6 @@ def watcher_of(run: Path) -> psutil.Process | None:
     return None
 
 
-@pytest.mark.slow
 def test_a_line_in_the_log_a_message_and_an_end_with_the_job(tmp_path: Path) -> None:
     run, log, events = tmp_path / "run", tmp_path / "log", tmp_path / "events"
     run.mkdir()

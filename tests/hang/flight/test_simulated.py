@@ -20,7 +20,6 @@ from tests.hang.flight.simulator import run, write
 _LEAST = {"python": 0.9, "device": 0.5, "killed": 0.75, "empty": 0.75, "skip": 0.85, "shape": 0.85, "op": 0.8}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_culprits_of_most_hangs_are_found(tmp_path: Path, kind: str) -> None:
     verdicts: Counter[str] = Counter()

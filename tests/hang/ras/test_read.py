@@ -221,7 +221,6 @@ def test_names_cannot_do_anything_to_a_terminal(tmp_path: Path) -> None:
     assert "missing_rank" in ended.stdout
 
 
-@pytest.mark.slow
 def test_huge_files_are_refused_or_read_in_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     huge = tmp_path / "huge.json"
     with huge.open("wb") as file:

@@ -14,7 +14,6 @@ from tests.hang.real import HERE, Judged, cases_of, judge, known_wrong, score
 from tests.hang.real.first_runs import first_runs, is_blind
 from tests.hang.real.support import Support, independent, lost_without, name_of, names_its_source, recorded
 
-pytestmark = pytest.mark.slow
 CASES = list(cases_of())
 
 
