@@ -26,8 +26,8 @@ from tests import slow as slow_tests
 
 FILE = "PYTEST_COSTS"  # the environment's: where each worker writes its rows
 SHOWN = 40
-# A test is slow that takes as much on average over its parameters, at a load of 6 to 30 on two cores: on an idle machine
-# it takes less. A tenth of all tests are slow.
+# A test is slow that takes as much on average over its parameters, at a load of 6 to 30 on two cores, which makes it
+# slower. A tenth of all tests are.
 SLOW_S = 0.6
 # Of a test's time on the wall, a busy machine may take three quarters.
 OF_WALL = 0.25
