@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct, field
 
 from diag import processes
+from diag.collectors.layout import RankLayout
 from diag.errors import DiagError, not_installed
 from diag.model import Gap
 from diag.traces.policy import TRACE_READING
@@ -198,9 +199,9 @@ def read_file(path: str, folder: str | None, keep_small: bool = False) -> list[R
 def _read_file(path: str, cache: Cache, keep_small: bool) -> list[ReadResult]:
     if text_stream.is_archive(path):
         try:
-            return list(_read_archive(path, cache))
+            return _of_archive(path, cache)
         except UnwritableError:
-            return list(_read_archive(path, Cache(None)))
+            return _of_archive(path, Cache(None))
     if cache.folder is None or not (keep_small or _is_large(path)):
         with text_stream.opened(path) as file:
             return [ReadResult(path, contents=kineto.read_contents(file, path))]
@@ -243,8 +244,18 @@ def _ingest(path: str, cache: Cache, key: str) -> ReadResult:
         return ReadResult(path, contents=kineto.read_contents(file, path))
 
 
+_STEPS = RankLayout(Path()).steps.name
+_PACKED_RUN = "is a packed run directory: unpack it, and give its folder"
+
+
+def _of_archive(path: str, cache: Cache) -> list[ReadResult]:
+    results = list(_read_archive(path, cache))
+    return [result for result in results if result.reason == _PACKED_RUN] or results
+
+
 def _read_archive(path: str, cache: Cache) -> Iterator[ReadResult]:
-    """One pass over the archive: every member with a trace's ending. UnwritableError refers to the cache."""
+    """One pass over the archive: every member with a trace's ending. A packed run directory is refused, because its
+    traces alone give another verdict. UnwritableError refers to the cache."""
     archive_key = ""
     if cache.folder is not None:
         archive_key = _key(path, cache)
@@ -252,6 +263,9 @@ def _read_archive(path: str, cache: Cache) -> Iterator[ReadResult]:
     try:
         with text_stream.opened(path) as file:
             for name, content in members(file, path):
+                if name.rpartition("/")[2] == _STEPS:
+                    yield ReadResult(path, reason=_PACKED_RUN)
+                    return
                 if not name.endswith(text_stream.TRACE_ENDINGS):
                     continue
                 count += 1

@@ -252,6 +252,16 @@ def test_an_archive_of_ranks(folder: Path, tmp_path: Path, small_counts: None, m
     assert len(entries(tmp_path)) == 2
 
 
+def test_a_packed_run_directory_is_not_judged_by_its_traces(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for rank in (0, 1):
+            archive.add(folder / f"rank{rank}.json", f"run/ranks/0000{rank}/trace-step000011.json")
+            archive.addfile(tarfile.TarInfo(f"run/ranks/0000{rank}/steps.jsonl"), io.BytesIO())
+    with pytest.raises(DiagError, match="is a packed run directory: unpack it"):
+        open_run(path, reading=Reading(cache=Cache(None)))
+
+
 def test_a_store(folder: Path, tmp_path: Path, small_counts: None) -> None:
     store = fsspec.filesystem("memory")
     for path in folder.iterdir():
