@@ -69,7 +69,7 @@ def show_help(
         str | None,
         typer.Argument(
             help="A command, a guide, a concept, glossary, json, exit-codes, policy, the id of a finding or a hang "
-            "class, or a word of an answer.",
+            "class, a key of --json, or a word of an answer.",
             autocompletion=topics,
             show_default=False,
         ),
@@ -96,6 +96,9 @@ def show_help(
         return
     if not begun and (term := terms().get(topic.lower().replace("-", " "))):
         say(f"{topic}: {term}")
+        return
+    if not begun and (keys := _key_meanings(topic)):
+        say(keys)
         return
     if topic not in begun:
         raise _no_topic(topic, [*topics(), *terms()], "diag help", _pages_with(topic))
@@ -126,7 +129,7 @@ def _list_topics() -> None:
         say(f"  {name:18}{_title(_pages()[name])}")
     say(
         f"\nAlso: {_GLOSSARY}, {_JSON} (keys of --json), {_EXIT_CODES}, {_POLICY} (thresholds), the id of any finding "
-        'or hang class (such as slow-link), and any word of an answer (such as "others wait")'
+        'or hang class (such as slow-link), any key of --json, and any word of an answer (such as "others wait")'
     )
 
 
@@ -135,14 +138,26 @@ def _title(page: Traversable) -> str:
 
 
 def _meaning(id: str) -> str:
-    """What the id of a finding or of a hang class means; "" for any other word."""
+    """What the id of a finding or of a hang class means, or what lowers a confidence; "" for any other word."""
     from diag.diagnoses import DIAGNOSES
     from diag.hang.classes import CLASSES
+    from diag.words.wording import DOUBTS, sentence
 
     for diagnosis in DIAGNOSES:
         if id in diagnosis.means:
             return f"{id}: {diagnosis.means[id]}\nLooked for as: {diagnosis.question}. Needs {diagnosis.needs}"
+    if feature := next((feature for feature, words in DOUBTS.items() if words == id.lower()), ""):
+        row = re.search(rf"^\| `{feature}` \| (.+) \|$", _pages()["confidence"].read_text("utf-8"), re.M)
+        return f"{id}: lowers the confidence. {sentence(row[1] if row else feature)}. See diag help confidence."
     return f"{id}: {CLASSES[id].title}. `diag triage` says what to do about it." if id in CLASSES else ""
+
+
+def _key_meanings(name: str) -> str:
+    """What a key of ``--json`` means, a line for each meaning; "" if there is none of this name."""
+    from diag.show.json_keys import meanings
+
+    found = meanings(name).items()
+    return "\n".join(f"{name} (diag {', '.join(commands)} --json): {meaning}" for meaning, commands in found)
 
 
 def _show_policy(name: str | None) -> None:

@@ -55,6 +55,27 @@ def undescribed(value: object, record: Record, path: str = "") -> Iterator[str]:
                 yield from undescribed(inside, records()[key.record], place)
 
 
+def meanings(name: str) -> dict[str, list[str]]:
+    """The commands whose documents have a key of this name, at any depth, by its meaning."""
+    found: dict[str, list[str]] = {}
+    for command, document in documents().items():
+        for record in _records_of(document):
+            if (key := record.get(name)) is not None and command not in found.setdefault(key.meaning, []):
+                found[key.meaning].append(command)
+    return found
+
+
+def _records_of(document: Record) -> Iterator[Record]:
+    """A document and the records inside, each once."""
+    seen, rest = set[str](), [document]
+    while rest:
+        record = rest.pop()
+        yield record
+        names = {key.record for key in record.values() if key.record} - seen
+        seen |= names
+        rest += [records()[name] for name in sorted(names)]
+
+
 def lines(command: str) -> Iterator[str]:
     """The keys of a command's document, those of the records inside indented. A record is listed once."""
     yield from _lines(documents()[command], 0, set())

@@ -10,8 +10,12 @@ from diag.api import open_run
 from diag.cli.help import terms
 from diag.errors import ExitCode
 from diag.serve.server import SAMPLES
+from diag.show.history import step_table
 from diag.show.page import page_of
 from diag.show.ranks import MEANINGS
+from diag.summaries import open_history
+from diag.words.history import PARTS
+from diag.words.wording import DOUBTS
 from tests.command import diag
 
 RUNS = sorted(path for path in SAMPLES.iterdir() if (path / "manifest.json").exists())
@@ -26,6 +30,27 @@ def test_every_number_of_an_answer_is_in_the_glossary(run: Path) -> None:
     }
     assert printed - {"rank"} - set(terms()) == set()
     assert set(MEANINGS) <= set(terms())
+
+
+def test_every_number_of_a_life_is_in_the_glossary() -> None:
+    table = step_table(open_history(RUNS[0]).attempts[0])
+    printed = set(PARTS.values()) | {column.label or column.name for column in table.columns}
+    assert printed - {"steps", "since, UTC"} - set(terms()) == set()
+
+
+def test_what_lowers_a_confidence_is_explained() -> None:
+    for words in DOUBTS.values():
+        explained = diag("help", words).stdout
+        assert explained.startswith(f"{words}: lowers the confidence. ")
+        assert len(explained) > len(f"{words}: lowers the confidence. See diag help confidence.") + 10
+
+
+def test_a_key_of_json_is_explained_by_its_name() -> None:
+    explained = diag("help", "transfer_bound_ns").stdout
+    assert explained.startswith("transfer_bound_ns (diag analyze --json): The mean of the shortest duration")
+    steps = diag("help", "step_ns").stdout.splitlines()
+    assert len(steps) == len(set(steps)) > 1
+    assert all(line.startswith("step_ns (diag ") for line in steps)
 
 
 def test_a_word_of_an_answer_is_explained() -> None:
