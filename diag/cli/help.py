@@ -147,8 +147,9 @@ def _meaning(id: str) -> str:
         if id in diagnosis.means:
             return f"{id}: {diagnosis.means[id]}\nLooked for as: {diagnosis.question}. Needs {diagnosis.needs}"
     if feature := next((feature for feature, words in DOUBTS.items() if words == id.lower()), ""):
-        row = re.search(rf"^\| `{feature}` \| (.+) \|$", _pages()["confidence"].read_text("utf-8"), re.M)
-        return f"{id}: lowers the confidence. {sentence(row[1] if row else feature)}. See diag help confidence."
+        row = re.search(rf"^\| `{feature}` \| (?:1: )?(.+?) \|", _pages()["confidence"].read_text("utf-8"), re.M)
+        meaning = f" {sentence(row[1])}." if row else ""
+        return f"{id}: lowers the confidence.{meaning} See diag help confidence."
     return f"{id}: {CLASSES[id].title}. `diag triage` says what to do about it." if id in CLASSES else ""
 
 
