@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.config import WS_PROTOCOLS
 
+from diag.app.one_page import keep_to_one_page
 from diag.app.policy import DASHBOARD
 from diag.app.ready import READY, WANTED
 from diag.serve.guard import HEADERS, Answer, Guard, Request, with_headers
@@ -233,6 +234,7 @@ def _streamlit(script: Path, options: dict[str, Any]) -> App:
     config.get_config_files = _no_files
     config.get_config_options(force_reparse=True, options_from_flags=options)
     manifest_scanner.scan_component_manifests = _no_components
+    keep_to_one_page()
     return App(script, routes=routes())
 
 

@@ -77,3 +77,30 @@ def test_runs_are_analysed_while_one_looks_at_their_folder(browser: Browser, tmp
         found.settle()
         assert len(ends) == 1
         assert found.complaints == []
+
+
+def test_a_page_that_is_left_while_a_part_of_it_is_asked_for_does_not_blank_the_next_one(
+    browser: Browser, served: Served
+) -> None:
+    """The browser asks for a part of a page that the server has left: it does so on a busy machine."""
+    with visit(browser, height=900) as found:
+        page = found.page
+        ends = whole_runs(page)
+        found.open(served.at(), until="Coverage")
+        page.get_by_role("heading", name="Findings").scroll_into_view_if_needed()
+        page.get_by_role("button", name="over time").first.scroll_into_view_if_needed()
+        found.settle()
+        before = len(ends)
+        page.evaluate(
+            """() => {
+                const all = what => [...document.querySelectorAll(what)];
+                const shadows = all('[data-testid^=stBidiComponent]').map(it => it.shadowRoot);
+                const part = shadows.map(it => it?.querySelector('.moment .open')).find(it => it);
+                all('[data-testid=stSidebarNavLink]').find(it => it.textContent.includes('Memory')).click();
+                part.click();
+            }"""
+        )
+        expect(page.get_by_role("heading", name="Every rank")).to_be_visible()
+        found.settle()
+        expect(page.get_by_role("heading", name="Memory", exact=True)).to_be_visible()
+        assert len(ends) == before + 1

@@ -1,0 +1,49 @@
+"""Parts of a page that is no longer shown are not drawn.
+
+Streamlit takes the request of a part (a fragment) with the page that the browser showed when it asked. If another page
+has been asked for meanwhile, as on a busy machine, it tells the browser that the page has changed back. The browser
+then throws away what is drawn, and nothing draws it again: the page stays blank. Streamlit 1.67 does so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from streamlit.proto.ClientState_pb2 import ClientState
+    from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+    from streamlit.runtime.app_session import AppSession
+
+# By session: the page that the browser was told of last, and the one that was asked for last.
+_TOLD: WeakKeyDictionary[AppSession, str] = WeakKeyDictionary()
+_ASKED: WeakKeyDictionary[AppSession, str] = WeakKeyDictionary()
+
+
+def keep_to_one_page() -> None:
+    """Makes the sessions of this process ignore requests for parts of a page that has been left."""
+    from streamlit.runtime import app_session
+
+    session: Any = app_session.AppSession
+    ask, tell = session.request_rerun, session._enqueue_forward_msg
+
+    def request_rerun(self: AppSession, client_state: ClientState | None) -> None:
+        if client_state is not None and client_state.page_script_hash:
+            asked = _ASKED.get(self, client_state.page_script_hash)
+            if not client_state.fragment_id:
+                _ASKED[self] = client_state.page_script_hash
+            elif client_state.page_script_hash != asked:
+                return
+        ask(self, client_state)
+
+    def enqueue(self: AppSession, msg: ForwardMsg) -> None:
+        kind = msg.WhichOneof("type")
+        if kind == "navigation":
+            _TOLD[self] = _ASKED[self] = msg.navigation.page_script_hash
+        elif kind == "new_session" and not msg.metadata.run.fragment_ids:
+            _TOLD[self] = msg.new_session.page_script_hash
+        elif kind == "new_session":  # it may have been asked for before the server itself left the page
+            msg.new_session.page_script_hash = _TOLD.get(self, msg.new_session.page_script_hash)
+        tell(self, msg)
+
+    session.request_rerun, session._enqueue_forward_msg = request_rerun, enqueue
