@@ -599,8 +599,8 @@ def memory_peaks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
 
 def memory_history(view: RunView, memory: Memory, rank: int, theme: Theme) -> go.Figure:
     """The peak of each step of one rank, as lines."""
-    blocks = blocks_of(len(view.steps))
-    names = step_names(view.steps, blocks)
+    blocks = blocks_of(len(memory.steps))
+    names = step_names(memory.steps, blocks)
     row = view.ranks.index(rank)
     figure = go.Figure()
     for name, grid, colour in _series(memory, theme):
@@ -622,17 +622,17 @@ def memory_history(view: RunView, memory: Memory, rank: int, theme: Theme) -> go
         xaxis=step_axis(blocks, ticks=12),
         yaxis={"title": {"text": f"rank {rank}, GB"}, "rangemode": "tozero"},
     )
-    return shade_windows(figure, view.windows, blocks, theme)
+    return shade_windows(figure, memory.windows, blocks, theme)
 
 
 def memory_field(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
     """The peak by rank and step as a heat map, for many ranks."""
-    blocks = blocks_of(len(view.steps), field_columns(len(view.ranks)))
+    blocks = blocks_of(len(memory.steps), field_columns(len(view.ranks)))
     held = highest(memory.peaks, blocks) / GB
     figure = go.Figure(
         heatmap(
             held,
-            step_names(view.steps, blocks),
+            step_names(memory.steps, blocks),
             rank_names(view.ranks),
             theme,
             zmax=memory.capacity / GB if memory.capacity is not None else float(np.nanmax(held)),
@@ -647,7 +647,7 @@ def memory_field(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
         xaxis=step_axis(blocks),
         yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32, "showgrid": False},
     )
-    return shade_windows(figure, view.windows, blocks, theme)
+    return shade_windows(figure, memory.windows, blocks, theme)
 
 
 def _series(memory: Memory, theme: Theme) -> list[tuple[str, Grid, str]]:

@@ -53,8 +53,11 @@ Grid = npt.NDArray[np.float64]  # ranks by steps; NaN where a rank has no such s
 
 @dataclass(frozen=True)
 class Memory:
-    """Peaks of each step in bytes: the allocator's on a device, the process's on a CPU."""
+    """Peaks of each step in bytes: the allocator's on a device, the process's on a CPU. ``steps``: their numbers; where
+    the account holds profiled steps only, of all recorded ones. ``windows``: whether a profiler recorded each."""
 
+    steps: tuple[int, ...]
+    windows: npt.NDArray[np.bool_]
     on_device: bool
     allocated: Grid  # on a CPU: the resident set
     reserved: Grid  # NaN on a CPU
@@ -157,11 +160,18 @@ def view_of(result: Result) -> RunView:
         dur_ns=dur_ns,
         parts={part: grid for part, grid in parts.items() if np.nansum(grid)},
         waiting_known=bool((every.exposed_wait_ns != UNKNOWN).any()),
-        memory=_memory(result, ranks, steps),
+        memory=_memory(result, ranks, steps, accounts.window, bool(every.from_source("trace").all())),
     )
 
 
-def _memory(result: Result, ranks: tuple[int, ...], steps: tuple[int, ...]) -> Memory | None:
+def _memory(
+    result: Result, ranks: tuple[int, ...], steps: tuple[int, ...], windows: npt.NDArray[np.bool_], traced: bool
+) -> Memory | None:
+    if traced:  # the steps around the profiler's have records of memory all the same
+        inside = set(steps)
+        recorded = {record.step for rank in ranks for record in result.tables.ranks[rank].steps if record.memory}
+        steps = tuple(sorted(inside | recorded))
+        windows = np.array([step in inside for step in steps], dtype=np.bool_)
     column = {step: i for i, step in enumerate(steps)}
     rss, allocated, reserved = (np.full((len(ranks), len(steps)), np.nan) for _ in range(3))
     capacities = []
@@ -177,7 +187,7 @@ def _memory(result: Result, ranks: tuple[int, ...], steps: tuple[int, ...]) -> M
             if memory.capacity:
                 capacities.append(memory.capacity)
     if not np.isnan(allocated).all():
-        return Memory(True, allocated, reserved, float(min(capacities)) if capacities else None)
+        return Memory(steps, windows, True, allocated, reserved, float(min(capacities)) if capacities else None)
     if not np.isnan(rss).all():
-        return Memory(False, rss, np.full_like(rss, np.nan), None)
+        return Memory(steps, windows, False, rss, np.full_like(rss, np.nan), None)
     return None

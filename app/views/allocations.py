@@ -81,15 +81,21 @@ def _picture(data: dict[str, Any], key: str) -> None:
         component("memory")(key=f"{key}-picture", data=data)
 
 
-def show_lower(found: Sequence[Lower]) -> None:
-    """Draws what would lower a peak, the most first."""
+NOT_MEASURED = (
+    "By what was allocated at each moment; not measured. Where another moment is the highest then, it counts."
+)
+BY_FORMULA = (
+    "Not measured: what is not the model's states by formula counts as activations, so each frees at most that."
+)
+
+
+def show_lower(found: Sequence[Lower], basis: str = NOT_MEASURED) -> None:
+    """Draws what would lower a peak, the most first. ``basis``: what it is estimated from."""
     if not found:
         return
     st.markdown("**What would lower the peak**")
     show_table(lower_peak_table(found))
-    st.caption(
-        "By what was allocated at each moment; not measured. Where another moment is the highest then, it counts."
-    )
+    st.caption(basis)
 
 
 def _show_live(curve: MemoryCurve) -> None:

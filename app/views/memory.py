@@ -17,7 +17,7 @@ from diag.app.picture import grid_of_peaks
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Memory, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.allocations import show_curves, show_lower, show_snapshots
+from diag.app.views.allocations import BY_FORMULA, NOT_MEASURED, show_curves, show_lower, show_snapshots
 from diag.app.views.common import (
     beyond_summaries,
     card_px,
@@ -159,7 +159,8 @@ def _lower(view: RunView, table: MemoryTable) -> None:
         return
     fullest = max(table.rows, key=lambda row: row.peak)
     unused = None if fullest.reserved is None else fullest.reserved - fullest.allocated
-    show_lower(lower_peaks(None, unused, "", view.result.tables.manifest))
+    found = lower_peaks(None, unused, "", view.result.tables.manifest, fullest.allocated)
+    show_lower(found, BY_FORMULA if table.estimate.states is not None else NOT_MEASURED)
     nothing(
         "What is allocated at the peak is not known.",
         "`diag trace R --memory` records it of a running job, `diag run --memory-snapshots` near out-of-memory.",
@@ -269,8 +270,8 @@ _DASHES = ("solid", "dash")
 
 def lines_of_ranks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
     """Memory that counts against the capacity in each step, a line per rank, to see which ranks grow."""
-    blocks = blocks_of(len(view.steps))
-    names = step_names(view.steps, blocks)
+    blocks = blocks_of(len(memory.steps))
+    names = step_names(memory.steps, blocks)
     held = highest(memory.peaks, blocks) / GB
     figure = go.Figure()
     for row, rank in enumerate(view.ranks):
@@ -286,13 +287,13 @@ def lines_of_ranks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
             },
             hovertemplate=f"rank {rank}, step %{{x}}<br>%{{y:,.3f}} GB<extra></extra>",
         )
-    return _over_steps(figure, view, memory, blocks, step_axis(blocks), theme)
+    return _over_steps(figure, memory, blocks, step_axis(blocks), theme)
 
 
 def range_of_ranks(view: RunView, memory: Memory, rank: int, theme: Theme) -> go.Figure:
     """Memory that counts against the capacity in each step: a rank, and the range and the median of all ranks."""
-    blocks = blocks_of(len(view.steps))
-    names = step_names(view.steps, blocks)
+    blocks = blocks_of(len(memory.steps))
+    names = step_names(memory.steps, blocks)
     held = highest(memory.peaks, blocks) / GB
     low, high, middle = np.fmin.reduce(held), np.fmax.reduce(held), np.full(len(names), np.nan)
     known = ~np.isnan(high)
@@ -313,16 +314,16 @@ def range_of_ranks(view: RunView, memory: Memory, rank: int, theme: Theme) -> go
             line={"color": colour, "width": 2, "dash": dash},
             hovertemplate=f"{name}, step %{{x}}<br>%{{y:,.3f}} GB<extra></extra>",
         )
-    return _over_steps(figure, view, memory, blocks, step_axis(blocks, ticks=12), theme)
+    return _over_steps(figure, memory, blocks, step_axis(blocks, ticks=12), theme)
 
 
 def _over_steps(
-    figure: go.Figure, view: RunView, memory: Memory, blocks: Sequence[slice], axis: dict[str, Any], theme: Theme
+    figure: go.Figure, memory: Memory, blocks: Sequence[slice], axis: dict[str, Any], theme: Theme
 ) -> go.Figure:
     """With the capacity as a line, the axes, and the profiler's windows. ``axis``: as of ``step_axis``."""
     if memory.capacity is not None:
         line, text = {"color": theme.ink, "dash": "dash"}, f"capacity {size(memory.capacity)}"
-        figure.add_hline(y=memory.capacity / GB, line=line, annotation_text=text, annotation_position="bottom right")
+        figure.add_hline(y=memory.capacity / GB, line=line, annotation_text=text, annotation_position="top right")
     finish(
         figure,
         theme,
@@ -330,7 +331,7 @@ def _over_steps(
         xaxis=axis,
         yaxis={"title": {"text": "reserved, GB" if memory.on_device else "resident, GB"}, "rangemode": "tozero"},
     )
-    return shade_windows(figure, view.windows, blocks, theme)
+    return shade_windows(figure, memory.windows, blocks, theme)
 
 
 def against_states(table: MemoryTable, theme: Theme) -> go.Figure:

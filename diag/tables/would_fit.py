@@ -60,10 +60,20 @@ class Lower(Struct, frozen=True):
 
 
 def lower_peaks(
-    history: History | None, unallocated: int | None, settings: str, manifest: Manifest | None
+    history: History | None,
+    unallocated: int | None,
+    settings: str,
+    manifest: Manifest | None,
+    peak_allocated: int = 0,
 ) -> tuple[Lower, ...]:
     """What would lower a peak, by the bytes that it frees. ``unallocated``: of the reserved bytes at the peak, those
-    that no tensor used."""
+    that no tensor used. Without a history, what is not the model's states by formula counts as activations of
+    ``peak_allocated``, so that each change frees at most that."""
+    states = estimate_of(manifest).states
+    if history is None and states is not None and peak_allocated > states.total:
+        rest = {Category.ACTIVATIONS: peak_allocated - states.total}
+        fits = would_fit(0, None, unallocated, rest, settings, manifest)
+        return tuple(Lower(fit.change, None, fit.frees, True, fit.risk) for fit in sorted(fits, key=_most_first))
     allocated = history.allocated if history is not None else np.zeros(1, dtype=np.int64)
     of = {category: history.of_category(category) for category in history.categories} if history is not None else {}
     live = {category: int(held[allocated.argmax()]) for category, held in of.items()}
@@ -79,6 +89,10 @@ def lower_peaks(
         if peak < highest:
             found.append(Lower(change.change, peak, highest - peak, change.at_most, change.risk))
     return tuple(sorted(found, key=lambda lower: -lower.frees))
+
+
+def _most_first(fit: Fit) -> int:
+    return -fit.frees
 
 
 class _Change(Struct, frozen=True):

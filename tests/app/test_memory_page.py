@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from streamlit.testing.v1 import AppTest
@@ -21,6 +22,7 @@ from diag.app.views import memory as figures
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import MemoryRecord
 from diag.serve.server import SCRIPT
+from diag.tables.would_fit import lower_peaks
 from diag.words.formatting import size
 from tests.allocator import FORWARD, MIB, Allocator, frame, train
 from tests.app.runs import write_run
@@ -237,3 +239,33 @@ def test_the_rank_whose_memory_grows_is_found_among_many(leaking: Path, monkeypa
     assert test.selectbox(key="rank").value == "37"
     (lower,) = (table.value for table in test.table if "Frees" in table.value)
     assert column(lower, "Frees") == ["at most 4.00 GB"]
+
+
+def test_a_run_of_profiled_steps_has_the_memory_of_all_recorded_steps() -> None:
+    view = view_of(open_run(SAMPLES / "gpu-hf-trainer"))
+    assert view.memory is not None
+    assert len(view.steps) == 3
+    assert len(view.memory.steps) == 60
+    assert [step for step, window in zip(view.memory.steps, view.memory.windows, strict=True) if window] == [11, 12, 13]
+    (line,) = figures.lines_of_ranks(view, view.memory, LIGHT).select_traces({"mode": "lines"})
+    assert len(line.y) == 60
+    assert not np.isnan(line.y).any()
+
+
+def test_a_full_device_says_what_would_lower_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but its size was recorded: what is not the model's states by formula is what the batch takes, at most."""
+    run = SAMPLES / "gpu-memory-nearly-full"
+    (row,) = open_run(run).memory_table.rows
+    states = open_run(run).memory_table.estimate.states
+    assert states is not None
+    assert row.reserved is not None
+    changes = {
+        each.change: each
+        for each in lower_peaks(None, row.reserved - row.allocated, "", open_run(run).tables.manifest, row.allocated)
+    }
+    half = changes["half the micro-batch, and twice as many of them"]
+    assert half.frees == (row.allocated - states.total) // 2
+    assert all(change.at_most for change in changes.values())
+    test = shown("memory", run, monkeypatch)
+    assert "What would lower the peak" in text(test)
+    assert "counts as activations" in text(test)
