@@ -16,6 +16,7 @@ from diag.account.device_clock import on_device_clocks
 from diag.account.durations import Durations, durations_of
 from diag.account.trace_ranges import AFTER_ITERATIONS, BEFORE_ITERATIONS
 from diag.collectors.layout import OOM, RunLayout
+from diag.collectors.records import Manifest
 from diag.diagnoses import Examination, examine, examine_collectives
 from diag.diagnoses.costs import CHARGED, Cost
 from diag.diagnoses.durations import collectives_account, notes_on
@@ -618,6 +619,13 @@ def compare_runs(before: Result, after: Result) -> Comparison:
         (before.tables, before.attribution, before.examination.shares),
         (after.tables, after.attribution, after.examination.shares),
     )
+
+
+def manifest_of(run: str | Path) -> Manifest | None:
+    """What `diag run` was asked for: ranks, strategy, settings of the trainer. None if the path is no run directory, or
+    its manifest cannot be read."""
+    layout = RunLayout(Path(run))
+    return read_manifest(layout)[0] if layout.is_run() else None
 
 
 def describe_run(result: Result) -> dict[str, Any]:

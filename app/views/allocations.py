@@ -9,7 +9,7 @@ from typing import Any
 
 import streamlit as st
 
-from diag.api import open_memory_snapshots
+from diag.api import manifest_of, open_memory_snapshots
 from diag.app.address import choose
 from diag.app.curves import memory_figure, snapshot_figure
 from diag.app.markup import plain, prose
@@ -165,8 +165,7 @@ def _show_snapshot(account: SnapshotAccount, theme: Theme, capacity: float | Non
     )
     for oom in account.ooms:
         st.error(plain(oom_sentence(oom, account)), icon=":material/memory:")
-    if account.ooms:
-        _show_room(account, account.ooms[-1], manifest)
+    room_shown = bool(account.ooms) and _show_room(account, account.ooms[-1], manifest)
     if account.doubt:
         st.warning(plain(f"The curve may be wrong: {account.doubt}."))
     st.markdown(plain(peak_sentence(account)))
@@ -175,7 +174,7 @@ def _show_snapshot(account: SnapshotAccount, theme: Theme, capacity: float | Non
         _picture(data, "snapshot-curve")
         if missing := missing_in(account, capacity):
             st.caption(prose(missing))
-    if not account.ooms:
+    if not room_shown:
         unused = account.peak_reserved - account.peak_allocated
         show_lower(lower_peaks(account.history, unused, account.settings, manifest))
     if account.history is None and account.events:
@@ -192,8 +191,8 @@ def _show_snapshot(account: SnapshotAccount, theme: Theme, capacity: float | Non
         st.caption(plain(f"PYTORCH_CUDA_ALLOC_CONF={account.settings}"))
 
 
-def _show_room(account: SnapshotAccount, failure: OutOfMemory, manifest: Manifest | None) -> None:
-    """Draws what would have made room for an allocation that failed, what is enough first."""
+def _show_room(account: SnapshotAccount, failure: OutOfMemory, manifest: Manifest | None) -> bool:
+    """Draws what would have made room for an allocation that failed, what is enough first; whether anything would."""
     fits = would_fit(
         failure.requested,
         failure.device_free,
@@ -203,10 +202,11 @@ def _show_room(account: SnapshotAccount, failure: OutOfMemory, manifest: Manifes
         manifest,
     )
     if not fits:
-        return
+        return False
     lacking = max(0, failure.requested - (failure.device_free or 0))
     st.markdown(plain(f"What would have made room for the {size(lacking)} that were lacking:"))
     show_table(made_room_table(fits))
+    return True
 
 
 # -- snapshots alone ---------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def show_left(run: Path, changed_ns: int) -> bool:
         said = out_of_memory_lines(layout, layout.ranks()) if layout.is_run() else said
     capacity = min((own.capacity for own in said.values() if own.capacity), default=None)
     st.subheader("Memory snapshots", anchor="snapshots")
-    show_snapshots(table, theme_of(st.context.theme.type), str(run), capacity)
+    show_snapshots(table, theme_of(st.context.theme.type), str(run), capacity, manifest_of(run))
     return True
 
 

@@ -190,6 +190,15 @@ def test_a_run_that_ran_out_of_memory_in_its_first_step(tmp_path: Path, monkeypa
     assert int(first["Allocations"]) == 108
     assert "Memory outside of PyTorch is not known" not in written(test)  # the error has the capacity
     assert "nothing else to show" not in written(test)
+    offered = [str(table.value.to_dict()) for table in test.table if "Change" in table.value]
+    assert any("activation checkpointing" in each for each in offered)
+    manifest = json.loads((run / "manifest.json").read_bytes())
+    manifest["trainer"]["activation_checkpointing"] = True
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    again = AppTest.from_file(str(SCRIPT), default_timeout=PATIENCE_S).run()
+    offered = [str(table.value.to_dict()) for table in again.table if "Change" in table.value]
+    assert offered
+    assert not any("activation checkpointing" in each for each in offered)
 
 
 def test_names_in_a_snapshot_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
