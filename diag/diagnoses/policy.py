@@ -462,6 +462,9 @@ class Confidence(Topic, name="confidence"):
     least_told = threshold(
         0.01, "confidence", "chosen", "a reason for doubt that lowers the confidence by less is not listed"
     )
+    startup_share = threshold(
+        0.5, "fraction", "chosen", "of the steps: an answer is as sure as the rest of them is long"
+    )
     pieces_for_half = threshold(4, "pieces", "chosen", "of device work: with so many, the confidence is at most half")
     unless_sure = threshold(
         0.89, "confidence", "chosen", "where what was recorded may be unlike the rest, or the next bound is missed"

@@ -386,6 +386,9 @@ def _rules(
         rules.append(Rule("few steps may not be like the others", CONFIDENCE.unless_sure))
     if (most := _of_work(attribution, attribution.counted)) < 1:
         rules.append(Rule("little work on the device", most))
+    whole, startup = _startup(attribution.counted)
+    if startup > CONFIDENCE.startup_share * whole:
+        rules.append(Rule("most of the window is start-up", 1 - startup / whole))
     if coverage.ranks_missing:
         rules.append(Rule("ranks that were not recorded may be at fault", CONFIDENCE.unless_sure))
     if examination.doubts:
@@ -549,10 +552,7 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
     unread = next((record for record in records if not record.decides), None)
     if unread is not None:
         return _undetermined(f"the trace holds {unread.holds}, but not {unread.lacks}", unread.collect)
-    whole, startup = (
-        sum(step.dur_ns for step in steps),
-        int(steps.spent()[Kind.IDLE, list(STARTUP_DETAILS)].sum()),
-    )
+    whole, startup = _startup(steps)
     record_again = (
         "record several steps after the warm-up (schedule(skip_first=10, wait=1, warmup=1, active=3), prof.step())"
     )
@@ -570,6 +570,11 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
     ):
         return _undetermined(f"the window contains only {busy / 1e3:.1f} us of work", record_again)
     return None
+
+
+def _startup(steps: StepAccounts) -> tuple[int, int]:
+    """The time of the steps, and what of it is no part of a step, in ns."""
+    return sum(step.dur_ns for step in steps), int(steps.spent()[Kind.IDLE, list(STARTUP_DETAILS)].sum())
 
 
 def _idle(attribution: Attribution, shares: Shares) -> float:

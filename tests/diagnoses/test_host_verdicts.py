@@ -203,3 +203,17 @@ def test_few_pieces_of_work_and_a_single_step_lower_the_confidence(tmp_path: Pat
         return verdict.confidence
 
     assert confidence(4, "few") < 0.6 < confidence(60, "more") <= confidence(600, "many") < 0.9
+
+
+def test_an_answer_on_a_window_of_start_up_is_as_sure_as_the_rest_is_long(tmp_path: Path) -> None:
+    """Of 10 ms, a first launch that loads code takes 6 ms."""
+    build = KinetoBuilder(world_size=1).step(0, 0, 10 * MS, "ProfilerStep#")
+    build.kernel(0, 50 * US, launch=0)
+    build.runtime("cudaLaunchKernel", 60 * US, 6060 * US, correlation=900)
+    build.event("kernel", "volta_sgemm", 6060 * US, 6100 * US, 7, 0, device=0, stream=7, correlation=900)
+    for at in range(6200 * US, 10 * MS - 50 * US, 100 * US):
+        build.kernel(at, at + 40 * US, launch=at - 2 * US)
+    verdict = opened(build, tmp_path).verdict
+    assert verdict.bottleneck == Bottleneck.HOST
+    assert verdict.confidence == pytest.approx(0.4, abs=0.02)
+    assert verdict.doubts[0].name == "most of the window is start-up"
