@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from diag.show.redact import Pseudonyms
 
 
+_PACKED = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip")  # names of archives
+
+
 class Form(StrEnum):
     HTML, ISSUE, MESSAGE = "html", "issue", "message"
 
@@ -86,6 +89,13 @@ def report(
     if bundle is not None and (len(paths) > 1 or out is not None or open_it or form is not Form.HTML):
         hint = "one run, without -o, --open and --format: diag report RUN --bundle FOLDER"
         raise DiagError("--bundle writes a copy of one run", hint=hint, exit_code=ExitCode.USAGE)
+    if bundle is not None and bundle.name.endswith(_PACKED):
+        raise DiagError(
+            "--bundle writes a folder, and this is the name of an archive",
+            path=bundle,
+            hint=f"--bundle {bundle.name.partition('.')[0]}, and pack that folder to send it",
+            exit_code=ExitCode.USAGE,
+        )
     printed = out is None and form is not Form.HTML
     if printed and open_it:
         raise DiagError("--open needs a file", hint="give -o report.html", exit_code=ExitCode.USAGE)

@@ -15,7 +15,7 @@ from diag.api import Result, open_memory_snapshots, open_run
 from diag.collectors.layout import RunLayout
 from diag.collectors.masking import MASK
 from diag.collectors.policy import RECORDED_FILES
-from diag.errors import DiagError
+from diag.errors import DiagError, ExitCode
 from diag.show.bundle import write_bundle
 from diag.show.redact import Pseudonyms
 from tests.allocator import MIB, Allocator, frame
@@ -140,3 +140,11 @@ def test_a_file_that_is_nested_as_deeply_as_is_searched_is_redacted(secretive: P
     (secretive / "deep.json").write_text("[" * levels + '{"password": "zqpassword1"}' + "]" * levels)
     write_bundle(secretive, tmp_path / "bundle", Pseudonyms(open_run(secretive)))
     assert (tmp_path / "bundle" / "deep.json").read_text() == f'{"[" * levels}{{"password":"{MASK}"}}{"]" * levels}'
+
+
+@pytest.mark.parametrize("name", ["bundle.zip", "bundle.tar.gz"])
+def test_a_bundle_is_no_archive(secretive: Path, tmp_path: Path, name: str) -> None:
+    ended = diag("report", secretive, "--bundle", tmp_path / name)
+    assert ended.returncode == ExitCode.USAGE
+    assert "--bundle bundle, and pack that folder" in ended.stderr
+    assert not (tmp_path / name).exists()
