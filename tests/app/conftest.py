@@ -7,8 +7,9 @@ import streamlit as st
 from tests.app.runs import write_run
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _nothing_opened_before() -> Iterator[None]:
+    """Once a file: as in a dashboard, all pages of a run show one analysis of it."""
     st.cache_resource.clear()
     yield
     st.cache_resource.clear()
@@ -26,7 +27,7 @@ def _all_figures_are_in_view(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diag.app.views.common.LAZY", False)
 
 
-@pytest.fixture
-def slow_rank_1(tmp_path: Path) -> Path:
-    """Two ranks, twelve steps; rank 1 waits 40 ms for data where rank 0 waits 1 ms."""
-    return write_run(tmp_path / "slow", slow_data_ms={1: 40})
+@pytest.fixture(scope="session")
+def slow_rank_1(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks, twelve steps; rank 1 waits 40 ms for data where rank 0 waits 1 ms. Only to be read."""
+    return write_run(tmp_path_factory.mktemp("runs") / "slow", slow_data_ms={1: 40})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import streamlit as st
 
 from tests.app.runs import write_run
 from tests.app.shown import RUN_PAGES, shown, text
@@ -14,12 +13,6 @@ from tests.tables.test_breakdowns import rank_trace, two_ranks
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 PAGES = [path for path in RUN_PAGES if path not in ("overview", "timeline", "compare")]  # each has tests of its own
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _nothing_opened_before() -> None:
-    """As for the other tests, but once: as in a dashboard, all pages of a run show one analysis of it."""
-    st.cache_resource.clear()
 
 
 def check(page: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

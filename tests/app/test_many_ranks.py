@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import streamlit as st
 
 from diag.app.address import runs_of
 from diag.app.pages import contents_of, pages_for
@@ -14,12 +13,6 @@ from tests.app.shown import RUN_PAGES, shown, text
 from tests.many_ranks import Job, write_summaries
 
 RANKS, SLOW = 2_048, 700
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _nothing_opened_before() -> None:
-    """As for the other tests, but once: as in a dashboard, all pages of a run show one analysis of it."""
-    st.cache_resource.clear()
 
 
 @pytest.fixture(scope="module")

@@ -118,12 +118,6 @@ def check_label(text: str) -> None:
     assert "<b>b</b>" not in text
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _nothing_opened_before() -> None:
-    """As for the other tests, but once: as in a dashboard, all pages of a run show one analysis of it."""
-    st.cache_resource.clear()
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of two runs, and of a tuning, with hostile names in hostile files."""
