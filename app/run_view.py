@@ -54,7 +54,8 @@ Grid = npt.NDArray[np.float64]  # ranks by steps; NaN where a rank has no such s
 @dataclass(frozen=True)
 class Memory:
     """Peaks of each step in bytes: the allocator's on a device, the process's on a CPU. ``steps``: their numbers; where
-    the account holds profiled steps only, of all recorded ones. ``windows``: whether a profiler recorded each."""
+    the account holds profiled steps only, of all recorded ones. ``windows``: whether each is in a profiler window and
+    therefore not counted."""
 
     steps: tuple[int, ...]
     windows: npt.NDArray[np.bool_]
@@ -168,10 +169,10 @@ def _memory(
     result: Result, ranks: tuple[int, ...], steps: tuple[int, ...], windows: npt.NDArray[np.bool_], traced: bool
 ) -> Memory | None:
     if traced:  # the steps around the profiler's have records of memory all the same
-        inside = set(steps)
         recorded = {record.step for rank in ranks for record in result.tables.ranks[rank].steps if record.memory}
-        steps = tuple(sorted(inside | recorded))
-        windows = np.array([step in inside for step in steps], dtype=np.bool_)
+        left_out = {step for step, window in zip(steps, windows.tolist(), strict=True) if window}
+        steps = tuple(sorted(recorded.union(steps)))
+        windows = np.array([step in left_out for step in steps], dtype=np.bool_)
     column = {step: i for i, step in enumerate(steps)}
     rss, allocated, reserved = (np.full((len(ranks), len(steps)), np.nan) for _ in range(3))
     capacities = []

@@ -255,7 +255,7 @@ def test_a_run_of_profiled_steps_has_the_memory_of_all_recorded_steps() -> None:
     assert view.memory is not None
     assert len(view.steps) == 3
     assert len(view.memory.steps) == 60
-    assert [step for step, window in zip(view.memory.steps, view.memory.windows, strict=True) if window] == [11, 12, 13]
+    assert not view.memory.windows.any(), "the profiled steps are those that count"
     (line,) = figures.lines_of_ranks(view, view.memory, LIGHT).select_traces({"mode": "lines"})
     assert len(line.y) == 60
     assert not np.isnan(line.y).any()

@@ -5,7 +5,9 @@ import socket
 import subprocess
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -85,8 +87,9 @@ def test_the_modules_of_figures_leave_the_processor_to_the_first_screen(
 ) -> None:
     wanted: dict[str, bool] = {}
 
-    def imported(name: str) -> None:
+    def imported(name: str) -> ModuleType:
         wanted.setdefault(name, ready.WANTED.is_set())
+        return import_module(name)
 
     monkeypatch.setattr("diag.app.address.prepare", lambda path: None)
     monkeypatch.setattr(app_server, "import_module", imported)
