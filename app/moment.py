@@ -30,7 +30,6 @@ _COSTS: Mapping[Bottleneck, frozenset[Part]] = {
     Bottleneck.DATA: frozenset({Part.DATA, Part.COPY}),
     Bottleneck.HOST: frozenset({Part.HOST, Part.QUEUED, Part.IDLE, Part.CHECKPOINT}),
 }
-_PERCENT = 100
 
 
 def moment_of(view: RunView, finding: Finding, place: Place, theme: Theme) -> dict[str, Any] | None:
@@ -101,7 +100,7 @@ def _row(
     percent = np.zeros((DASHBOARD.columns_of_moment, len(used)), dtype=np.int64)
     for at, part in enumerate(used):
         if part in found:
-            percent[:, at] = np.rint(found[part] * _PERCENT / max(width_ns, 1.0))
+            percent[:, at] = np.rint(100 * found[part] / max(width_ns, 1.0))
     begins = np.flatnonzero(np.r_[True, (percent[1:] != percent[:-1]).any(axis=1)])
     runs = [
         [int(end - begin), [[at, int(share)] for at, share in enumerate(percent[begin]) if share]]

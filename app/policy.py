@@ -129,6 +129,7 @@ class Dashboard(Topic, name="dashboard", fixed=True):
         3.0, "s", "chosen", "the verdict of a run of a few ranks is there by then; pages that need none wait no longer"
     )
     most_ranks_of_moment = threshold(4, "ranks", "chosen", "in the picture beside a finding")
+    most_findings_beside = threshold(2, "findings", "chosen", "in a line below the verdict, which does not hold them")
     columns_of_moment = threshold(300, "columns", "chosen", "of that picture: about one for two pixels")
     moment_px = threshold(150, "pixels", "chosen", "the place of that picture until it is in view")
     first_screen_s = threshold(

@@ -52,7 +52,6 @@ _MEAN = "mean"
 _PICTURE = "picture"
 _VERDICT_AND_PICTURE = (5, 6)  # widths
 _FINDING_AND_PICTURE = (5, 6)
-_MOST_BESIDE = 2  # findings in a line
 _FIRST_THE_STANDSTILL = "The standstill first. Who is at fault, its stack and what to do:"
 _DETAILS = "Commands, code and assumptions"
 _RISK_COLOUR: dict[Risk, Literal["gray", "orange", "red"]] = {
@@ -95,7 +94,9 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
         every_s = DASHBOARD.live_every_s if state.live else None
         st.fragment(_followed, run_every=every_s)(page.verdict, state.path, page.since)
         if page.beside:
-            titles = " · ".join(f"[{plain(card.title)}](#findings)" for card in page.beside[:_MOST_BESIDE])
+            titles = " · ".join(
+                f"[{plain(card.title)}](#findings)" for card in page.beside[: DASHBOARD.most_findings_beside]
+            )
             st.markdown(f":material/warning: **{words.ALSO}:** {titles}")
     show_metrics(*(metrics_of(view.result, baseline.result) if baseline is not None else page.metrics))
     if baseline is not None:
