@@ -49,19 +49,22 @@ _BY_FIELD = {f"DCGM_FI_{field}": (name, times) for name, (times, fields) in _FIE
 # DCGM's values that stand for "no value" begin here: of integers, and of all others.
 _BLANK_INTEGER, _BLANK = 0x7FFF_FFFF_FFFF_FFF0, float(0x7FFF_FFFF_FFFF)
 
-_LINE = re.compile(r'^(DCGM_FI_\w+)\{((?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*)\}[ \t]+(\S+)', re.M)
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LINE = re.compile(r'\w+\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\}[ \t]+(\S+)')
+_LABEL = re.compile(r'\b(UUID|GPU_I_ID)="((?:[^"\\]|\\.)*)"')
 
 
 def values_in(text: str, gpus: Collection[str]) -> dict[str, int]:
     """The values of these GPUs, by NVML's ids, in an exporter's text. A part of a GPU (MIG) has the id of its GPU, a
     colon and its number."""
     found: dict[str, int] = {}
-    for field, labels, number in _LINE.findall(text):
-        name, times = _BY_FIELD.get(field, ("", 0))
-        label = dict(_LABEL.findall(labels))
+    for line in text.split("\n"):  # one at a time: an expression on all of them would keep other threads waiting
+        name, times = _BY_FIELD.get(line.partition("{")[0], ("", 0))
+        told = _LINE.match(line) if name else None
+        if told is None:
+            continue
+        label = dict(_LABEL.findall(told[1]))
         gpu, part = label.get("UUID", ""), label.get("GPU_I_ID", "")
-        value = _value(number, times) if name and gpu in gpus else None
+        value = _value(told[2], times) if gpu in gpus else None
         if value is not None and (part.isdecimal() or not part):
             found[f"dcgm.{gpu}{':' * bool(part)}{part}.{name}"] = value
     return found

@@ -18,7 +18,7 @@ from diag.collectors.policy import RECORDING
 
 A, B, ELSEWHERE = "GPU-1d82f4df-3cf9-150d-088b-52f18f8654e1", "GPU-94168100-c5d5-1c05-9005-26953dd598e7", "GPU-0"
 _A = f'gpu="0",UUID="{A}",pci_bus_id="00000000:07:00.0",device="nvidia0",modelName="NVIDIA H100 80GB HBM3"'
-_B = f'gpu="1",UUID="{B}",device="nvidia1",Hostname="node {{1}}, \\"east\\"",pod="train-0"'
+_B = f'gpu="1",UUID="{B}",device="nvidia1",POD_UUID="x",Hostname="node {{1}}, \\"east\\"",pod="train-0"'
 TEXT = f"""\
 # HELP DCGM_FI_DEV_XID_ERRORS Value of the last XID error encountered.
 # TYPE DCGM_FI_DEV_XID_ERRORS gauge
