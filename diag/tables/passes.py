@@ -83,11 +83,12 @@ class PhasedCalls(Columns[PhasedCall]):
             np.array([names.setdefault(name, len(names)) for name in each.names], dtype=np.int32)[each.op]
             for each in several
         ]
-        nothing = np.zeros(0, dtype=np.int64)
         columns: dict[str, Any] = {
-            name: np.concatenate([getattr(each, name) for each in several] or [nothing]) for name in cls.columns()
+            name: np.concatenate([np.zeros(0, dtype=np.int64), *(getattr(each, name) for each in several)])
+            for name in cls.columns()
         }
-        columns["op"] = np.concatenate([*codes, np.zeros(0, dtype=np.int32)])
+        columns["of_data"] = columns["of_data"] != 0
+        columns["op"] = np.concatenate([np.zeros(0, dtype=np.int32), *codes])
         return cls(**{name: stored_once(column) for name, column in columns.items()}, names=tuple(names))
 
     def with_op(self, ops: Collection[str]) -> Bools:

@@ -166,4 +166,5 @@ def test_steps_that_are_read_together_are_those_of_each_rank(
         assert together[rank][1] == gaps
     assert [rank for rank in ranks if together[rank][1]] == [4, 5]
     assert len(together[4][0]) == STEPS - 1
-    assert not together[2][0] and not together[3][0]
+    assert not together[2][0]
+    assert not together[3][0]

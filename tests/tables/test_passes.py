@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from diag.account.calls import Calls, Some
 from diag.model.accounts import Attribution, StepAccounts
 from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, Segments
-from diag.tables.passes import PhasedCall, phased_calls
+from diag.tables.passes import PhasedCall, PhasedCalls, phased_calls
 
 OPS = ("all_gather", "reduce_scatter", "all_reduce")
 PIECES = (
@@ -36,9 +36,13 @@ def step_of(
     return RankStep(0, number, begin_ns, int(edges[-1]), "records", cut, 0, 0, calls)
 
 
-def phased(steps: list[RankStep]) -> list[PhasedCall]:
+def columns_of(steps: list[RankStep]) -> PhasedCalls:
     attribution = Attribution(StepAccounts.of(()), (0,), 0, True, True, (), rank_steps=tuple(steps))
-    return list(phased_calls(attribution, [step.step for step in steps]))
+    return phased_calls(attribution, [step.step for step in steps])
+
+
+def phased(steps: list[RankStep]) -> list[PhasedCall]:
+    return list(columns_of(steps))
 
 
 def in_a_table(steps: list[RankStep]) -> list[RankStep]:
@@ -103,3 +107,15 @@ def test_steps_together_have_the_rows_of_each_step_alone(steps: list[RankStep]) 
     alone = [row for step in steps for row in phased([step])]
     assert phased(steps) == alone
     assert phased(in_a_table(steps)) == alone
+
+
+@given(runs())
+def test_rows_are_chosen_by_columns_as_by_objects(steps: list[RankStep]) -> None:
+    columns, rows = columns_of(steps), phased(steps)
+    chosen = columns.take(columns.with_op(OPS[:2]) & columns.of_data & ~columns.in_pass(Detail.BACKWARD))
+    assert list(chosen) == [row for row in rows if row.op in OPS[:2] and row.of_data and row.phase != Detail.BACKWARD]
+
+
+def test_without_calls_there_are_no_rows() -> None:
+    nothing = PhasedCalls.joined([])
+    assert not len(nothing.take(nothing.of_data & nothing.with_op(OPS)))
