@@ -57,7 +57,7 @@ def told(fitted: float, most: float = 1.0) -> float:
 
 
 def weighed(features: Features, rules: tuple[Rule, ...]) -> tuple[float, tuple[Doubt, ...]]:
-    """The confidence, and what lowered it, the largest first: by how much the probability would be higher without each."""
+    """The confidence, and what lowered it, the largest first: by how much the model's probability would be higher."""
     model, values = fit(), asdict(features)
     fitted = model.probability(values)
     confidence = told(fitted, min((rule.most for rule in rules), default=1.0))

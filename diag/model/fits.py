@@ -1,6 +1,7 @@
 """Probabilities that were fitted on cases with a known truth: models of named reasons for doubt.
 
-Each feature is a reason for doubt, 0 where there is none, and more doubt never makes an answer surer. The coefficients are data, with the cases and the script that fits them.
+Each feature is a reason for doubt, 0 where there is none, and more doubt never makes an answer surer. The coefficients
+are data, with the cases and the script that fits them.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Fit(Struct, frozen=True, kw_only=True):
 
 
 class Rates(Fit, frozen=True, kw_only=True):
-    """An answer is right unless one of its doubts makes it wrong, each by itself: their rates add, and what the answer
-    would be right in without each multiplies (a log-linear binomial model). ``coefficients``: by feature, none below 0."""
+    """A log-linear binomial model: each doubt makes an answer wrong by itself, so their probabilities of not doing so
+    multiply. ``coefficients``: rates by feature, none below 0."""
 
     def probability(self, features: Mapping[str, float]) -> float:
         rate = self.intercept + sum(coefficient * features[name] for name, coefficient in self.coefficients.items())

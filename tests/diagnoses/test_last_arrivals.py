@@ -141,7 +141,7 @@ def test_waiting_for_ranks_that_were_not_recorded(tmp_path: Path, recorded: tupl
     assert value(finding, ", fastest") == pytest.approx(plan.transfer_ns / MS)
     assert result.verdict.bottleneck == Bottleneck.COMMUNICATION
     assert result.verdict.cause == "waiting-for-missing-ranks"
-    assert result.verdict.confidence <= 0.6
+    assert result.verdict.confidence <= 0.7  # a quarter of the ranks
     assert result.verdict.culprit_ranks == ()
     assert set(waits(result)) <= {"waiting-for-missing-ranks", "exposed-communication"}
 

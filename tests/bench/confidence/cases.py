@@ -287,9 +287,7 @@ def write(cases: Iterable[Case], path: Path) -> None:
         out.writerow(("set", "name", "right", *FEATURES, "most", "rules"))
         for case in sorted(cases, key=lambda case: (case.set, case.name)):
             values = (f"{case.features[name]:g}" for name in FEATURES)
-            out.writerow(
-                (case.set, case.name, int(case.right), *values, f"{case.most:g}", case.rules)
-            )
+            out.writerow((case.set, case.name, int(case.right), *values, f"{case.most:g}", case.rules))
 
 
 def read(path: Path) -> list[Case]:
