@@ -101,13 +101,6 @@ ENDS: dict[str, LogPattern] = {
         "mpirun saw rank {rank} end without MPI_Finalize, or after it called MPI_Abort.",
         SUGGESTS,
     ),
-    "pals-exited": confirms(
-        (" exited with code ",),
-        r"(?:(?P<host>[\w.-]+): )?\brank (?P<rank>\d+) exited with code (?P<exitcode>\d+)",
-        "HPE PALS, its mpiexec",
-        "mpiexec saw rank {rank} end with exit code {exitcode}.",
-        SUGGESTS,
-    ),
     "elastic-event": confirms(
         ("torchelastic.worker.status.FAILED",),
         r"\"torchelastic\.worker\.status\.FAILED\".*?\"global_rank\": (?P<rank>\d+).*?\"hostname\": "
@@ -132,9 +125,12 @@ ENDS: dict[str, LogPattern] = {
     ),
     "pod-exited": confirms(
         (" exited with code ",),
-        r"(?:\bPod: [\w-]+\.|^)(?P<host>[A-Za-z0-9][\w.-]{0,252}) exited with code (?P<exitcode>\d+)\s*$",
-        "Kubeflow's training operator 1.0+; pkg/controller.v1/common/pod.go; docker compose, pkg/compose/printer.go",
-        "The container of {host} ended with exit code {exitcode}.",
+        r"(?:\bPod: [\w-]+\.|^)(?P<host>[A-Za-z0-9][\w.-]{0,252}) exited with code (?P<exitcode>\d+)\s*$|"
+        r"\brank (?P<rank>\d+) exited with code (?P<code>[1-9]\d*)\b",
+        "Kubeflow's training operator 1.0+; pkg/controller.v1/common/pod.go; docker compose, pkg/compose/printer.go; "
+        "mpiexec of HPE PALS",
+        "[The container of {host} ended with exit code {exitcode}.][The launcher saw rank {rank} end with exit code "
+        "{code}.]",
         SUGGESTS,
     ),
     "pod-failed": confirms(

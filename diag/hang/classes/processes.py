@@ -53,18 +53,6 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
             f"any Slurm; {_SRUN}",
             says,
         ),
-        f"pals-{name}": LogPattern(
-            (f"died from signal {number}",),
-            rf"(?:(?P<host>[\w.-]+): )?\brank (?P<rank>\d+) died from signal {number}\b",
-            "HPE PALS, its mpiexec",
-            says,
-        ),
-        f"jsrun-{name}": LogPattern(
-            (f"terminated with signal {number}",),
-            rf"\(first noticed rank (?P<rank>\d+)\) terminated with signal {number}\b",
-            "IBM Job Step Manager, jsrun",
-            says,
-        ),
         f"diag-{name}": LogPattern(
             ("diag: the training ended early",),
             rf"^diag: the training ended early: rank (?P<rank>\d+): killed by {name.upper()}\b",
@@ -93,14 +81,18 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
                 f"exited with signal {number}",
                 f"ExitCode -{number}",
                 f"ExitCode {128 + number}",
+                f"died from signal {number}",
+                f") terminated with signal {number}",
             ),
             rf"Signals\.{name.upper()}\b|(?:(?:\[rank: |\b[Rr]ank )(?P<rank>\d+)\b[\]\w ]{{0,60}} with )?"
             rf"(?:return ?code ?=? ?|(?:exit )?code )-{number}\b|[eE]xit ?[cC]ode:? +{128 + number}\b|(?:process "
             rf"(?P<local_rank>\d+) )?terminated with signal {name.upper()}|interrupted by signal {number}\b|KILLED BY "
             rf"SIGNAL: {number} |Command terminated by signal {number}\b|"
             rf"EXIT STRING: [\w ]+ \(signal {number}\)|exited with signal {number}\b|(?:Process "
-            rf"(?P<pid>\d+) )?exits with return code = -{number}\b|\bExitCode (?:-{number}|{128 + number})\b",
-            "any; Lib/subprocess.py, deepspeed/launcher/launch.py, torch/multiprocessing/spawn.py, MPICH, Kubernetes",
+            rf"(?P<pid>\d+) )?exits with return code = -{number}\b|\bExitCode (?:-{number}|{128 + number})\b|"
+            rf"\brank (?P<number>\d+)\)? (?:died from|terminated with) signal {number}\b",  # PALS; jsrun
+            "any; Lib/subprocess.py, deepspeed/launcher/launch.py, torch/multiprocessing/spawn.py, MPICH, HPE PALS, "
+            "jsrun, Kubernetes",
             says,
             support=NAMES_AN_EFFECT,
             unless=("forcefully exiting",),
