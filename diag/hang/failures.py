@@ -15,6 +15,7 @@ from diag.hang.job import JobLogs, culprit_of
 from diag.hang.model import MOST_RANKS, Line, Role, Speaker, absent_of, grouped
 from diag.hang.numbering import Member, Numbering
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
+from diag.hang.text.gather import is_telling
 from diag.hang.text.prefixes import at_ns
 
 # -- torchrun's last block: which rank failed, where, with which exit code ---------------------------------------------
@@ -565,6 +566,14 @@ STEP = re.compile(
     # nccl-tests
     r"|^\s*+\d++\s++\d++\s++(?:u?int\d++|float|half|double|bfloat16|f8\w++)\s++\w++\s++(?:-?\d++\s++)?\d++\.\d"
 )
+# A step with its loss or its speed, and what servers print of requests that they answer
+_WORK = re.compile(
+    r"(?i)loss(?:es)?\b\W{0,4}(?:is |= )?\W{0,3}-?\d|\"POST [^\"]{1,200}\" 200 OK|\bDecode batch\b|"
+    r"\bgeneration throughput: (?!0\.0+ )\d|(?:step|iter|epoch|batch)\b.{0,400}(?:[1-9][\d.]*|0\.\d*[1-9]\d*) "
+    r"?(?:samples?|images?|img|tokens|examples)/s"
+)
+_NOT_FINITE = re.compile(r"(?i)loss\b\W{0,4}(?:is )?(?:nan|inf(?:inity)?)\b")
+_AT_WORK_NAMES = ("evaluating", "saving", "preprocessing", "lightning-member")  # what jobs print that are well
 # The last step of the last epoch.
 _LAST_STEP = re.compile(
     r"(?i)\bepoch:? \[?(\d+)/\1\]?,? (?:iter|step|batch):? \[?(\d+)/\2\b|"
@@ -584,6 +593,31 @@ def failed(job: JobLogs) -> bool:
     ]
     by_signal = [name for name in endings if name.partition("-")[0] in SAYS]
     return bool(job.named(*_FAILED, *by_signal)) or bool(job.once(failed_ranks))
+
+
+def goes_on(job: JobLogs) -> list[Line]:
+    """The last lines of work, where every file that has some ends with them and no line tells of a failure. A single
+    line of work shows no progress."""
+    ends = {line.path: line.number for line in job.logs.last_lines}
+    works: dict[str, list[Line]] = defaultdict(list)
+    for line in job.logs.lines:
+        if _WORK.search(line.text):
+            works[line.path].append(line)
+    at_end = all(
+        len({line.text for line in lines}) > 1
+        and ends.get(path, 0) - lines[-1].number <= HANG_RULES.lines_after_work
+        and not _NOT_FINITE.search(lines[-1].text)
+        for path, lines in works.items()
+    )
+    calm = all(hit.pattern.role == Role.HARMLESS or hit.name in _AT_WORK_NAMES for hit in job.hits)
+    if not at_end or not calm or job.once(failed):
+        return []
+    last = {line for lines in works.values() for line in lines[-2:]}
+    since = {path: lines[-2].number for path, lines in works.items()}
+    after = (line for line in job.logs.last_lines if line.number > since.get(line.path, 0) and line not in last)
+    if any(is_telling(line.raw) or _NOT_FINITE.search(line.text) for line in after):
+        return []
+    return sorted(last, key=lambda line: line.number)
 
 
 def ended_well(job: JobLogs) -> bool:

@@ -57,6 +57,7 @@ class HangRules(Topic, name="hang-rules"):
     absent_in_report = threshold(0.85, "confidence")
     lags_by_counters = threshold(0.8, "confidence", "chosen", "the group's own counters show it")
     few_absent_ranks = threshold(3, "ranks")
+    lines_after_work = threshold(2, "lines", "chosen", "work that ends no further from the end of a file goes on")
     most_gpus_of_a_host = threshold(
         8, "GPUs", "chosen", "a job of no more ranks, of which one host is seen, is taken to be on it"
     )
@@ -268,6 +269,7 @@ class HangReading(Topic, name="hang-reading", fixed=True):
     telling_reach_lines = threshold(
         64, "lines", "chosen", "at the end of a file, searched for words of failures and waits"
     )
+    work_lines = threshold(3, "lines", "chosen", "the last of a file that show a step or an answered request")
     telling_lines = threshold(3, "lines", "chosen", "of those, kept beside the last line")
     longest_prefix_chars = threshold(120, "characters", "chosen", "of a prefix in front of a traceback")
     message_tail_lines = threshold(

@@ -15,7 +15,17 @@ from diag.ended.state import EndedWell, Standing
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
 from diag.hang.confidence import doubts_of, fitted, named
-from diag.hang.failures import STEP, TIMED_OUT, Timeout, actor_above, ended_well, groups_of, in_order, timeouts_of
+from diag.hang.failures import (
+    STEP,
+    TIMED_OUT,
+    Timeout,
+    actor_above,
+    ended_well,
+    goes_on,
+    groups_of,
+    in_order,
+    timeouts_of,
+)
 from diag.hang.flight import FlightFindings
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Known, Line, Logs, Role, RuledOut, Triage, absent_of
@@ -223,6 +233,15 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
         words = shortened(last.text.strip(), HANG_ANSWER.quoted_chars)
         text = f"No known log pattern matches. The last error in the logs: {words}"
         return NoCause("undetermined", 0.3, text, (), tuple(errors[-HANG_ANSWER.most_next_steps :]))
+    working = goes_on(job)
+    if working:
+        text = (
+            "Work goes on up to the last line, and no line tells of a failure. If nothing was printed since then, the "
+            "job stands still there."
+        )
+        return NoCause(
+            "healthy", HANG_EVIDENCE.steps_alone_go_on, text, (), tuple(working[: HANG_ANSWER.most_next_steps])
+        )
     if _only_about_speed(job):
         text = (
             "Only a warning about speed was read, which DDP prints while a training runs. If this one does not go on, "

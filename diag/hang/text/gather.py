@@ -53,14 +53,20 @@ _PROGRESS = re.compile(
 )
 
 
-def last_progress(block: TextBlock, file: int) -> RawLine | None:
-    at = -1
-    for match in _PROGRESS.finditer(block.data, max(0, len(block.data) - HANG_READING.progress_reach_bytes)):
-        at = match.start()
-    if at < 0:
-        return None
-    line = int(block.starts.searchsorted(at, side="right")) - 1
-    return file, block.first + line, raw_of(block, line, at)
+# Lines of a step with its loss, and of a server that answers: what goes on at the end of a file.
+_WORK = re.compile(
+    rb"(?i:loss(?:es)?\b)|\"POST [^\"\n]{1,200}\" 200 OK|\bDecode batch\b|\bgeneration throughput: \d|"
+    rb"\b(?:samples?|images?|img|tokens|examples)/s"
+)
+
+
+def last_matches(pattern: re.Pattern[bytes], block: TextBlock, file: int, before: RawLines, most: int) -> RawLines:
+    """The last lines with a pattern, in order. ``before``: those of the blocks in front of this one."""
+    at: dict[int, int] = {}
+    for match in pattern.finditer(block.data, max(0, len(block.data) - HANG_READING.progress_reach_bytes)):
+        at[int(block.starts.searchsorted(match.start(), side="right")) - 1] = match.start()
+    found = [(file, block.first + line, raw_of(block, line, at[line])) for line in sorted(at)[-most:]]
+    return (*before, *found)[-most:]
 
 
 LAST_LINES = "the last lines"
@@ -193,7 +199,9 @@ class Gatherer:
     def read(self, path: str, explicit: bool = False) -> None:
         """Reads one file; does nothing where it is no text. ``explicit``: the user named it."""
         self._file, self._year = len(self.files), _year_of(path)
-        known, bar, cut = False, None, -1
+        known, cut = False, -1
+        bar: RawLines = ()
+        work: RawLines = ()
         last: RawLines = ()
         for block in blocks_of(unwrapped(pieces_of(path, self._gaps, explicit))):
             if not known:
@@ -216,7 +224,8 @@ class Gatherer:
                 cut = block.first
                 self._gaps.say(path, f"line {cut} is longer than {len(block.data) >> 20} MiB and was read in pieces")
             self._take(block)
-            bar = last_progress(block, self._file) or bar
+            bar = last_matches(_PROGRESS, block, self._file, bar, 1)
+            work = last_matches(_WORK, block, self._file, work, HANG_READING.work_lines)
             last = last_lines(block, self._file, last)
         if not known:
             if not self._gaps.about(path):
@@ -225,8 +234,8 @@ class Gatherer:
         for open_block in self._open:
             self._close(open_block)
         self._open = OpenBlocks()
-        if bar is not None:
-            self.keep.add("the last progress bar", self._file, (bar,))
+        for raw_line in (*bar, *work):
+            self.keep.add("the last progress bar", self._file, (raw_line,))
         for raw_line in last:
             self.keep.add(LAST_LINES, self._file, (raw_line,))
 

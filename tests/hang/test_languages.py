@@ -1,0 +1,113 @@
+"""What programs print of their processes, each in its own words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.hang.api import triage
+from diag.hang.model import Triage
+
+_EVENT = (
+    '{"name": "torchelastic.worker.status.%s", "source": "WORKER", "metadata": {"global_rank": 7, "role": "default", '
+    '"hostname": "n7.example", "state": "%s", "raw_error": null}}'
+)
+
+
+def _answer(tmp_path: Path, *lines: str) -> Triage:
+    (tmp_path / "job.log").write_text("\n".join(lines) + "\n")
+    return triage([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("line", "fault_class", "rank"),
+    [
+        ("x1922c6s5b0n0-hsn0: rank 34 died from signal 11 and dumped core", "rank_killed_sigsegv", 34),  # PALS
+        ("x1922c6s5b0n0-hsn0: rank 34 exited with code 3", "rank_killed_exception", 34),
+        ("ERROR:  One or more process (first noticed rank 3) terminated with signal 9", "rank_killed_sigkill", 3),
+        (_EVENT % ("FAILED", "FAILED"), "rank_killed_exception", 7),
+        (_EVENT % ("SUCCEEDED", "SUCCEEDED"), "healthy", None),
+    ],
+)
+def test_how_a_process_ended_is_read_in_the_words_of_its_launcher(
+    tmp_path: Path, line: str, fault_class: str, rank: int | None
+) -> None:
+    answer = _answer(tmp_path, line)
+    assert answer.fault_class == fault_class
+    assert [culprit.rank for culprit in answer.culprits] == ([] if rank is None else [rank])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[   49.261458] NVRM: GPU at 0000:01:00.0 has fallen off the bus.", "0000:01:00.0"),
+        ("[  127.1234567] amdgpu 0000:c2:00.0: ring sdma0 timeout, signaled seq=309, emitted seq=313", "0000:c2:00.0"),
+        ("drmn0: GPU reset begin!", "GPU 0"),
+    ],
+)
+def test_a_gpu_that_a_driver_gives_up_is_named(tmp_path: Path, line: str, words: str) -> None:
+    answer = _answer(tmp_path, line)
+    assert answer.fault_class == "gpu_hardware"
+    assert words in answer.headline
+
+
+def test_a_call_of_the_neuron_runtime_that_failed_is_told(tmp_path: Path) -> None:
+    answer = _answer(
+        tmp_path, "2026-Jan-05 10:00:00 71:71 ERROR   NRT:nrt_init        Failed to initialize devices, error:1"
+    )
+    assert answer.fault_class == "cuda_failure"
+    assert "nrt_init" in answer.headline
+
+
+def test_an_exception_behind_a_local_rank_is_of_that_rank_on_one_host_only(tmp_path: Path) -> None:
+    raised = ["Traceback (most recent call last):", '  File "/app/train.py", line 3, in step', "OSError: broken"]
+    tagged = [f"[default3]:{line}" for line in raised]
+    assert [culprit.rank for culprit in _answer(tmp_path, *tagged).culprits] == [3]
+    of_many = [f"gpu-{i // 8}:{i}:{i} [{i % 8}] NCCL INFO comm 0x7a rank {i} nranks 16 - Init COMPLETE" for i in (0, 9)]
+    assert not [c for c in _answer(tmp_path, *of_many, *tagged).culprits if c.rank is not None]
+
+
+STEPS = tuple(f"iter {step}: loss 3.{9 - step}, time 120.11ms" for step in range(4))
+
+
+def test_steps_that_go_on_up_to_the_end_are_well_as_far_as_the_log_goes(tmp_path: Path) -> None:
+    answer = _answer(tmp_path, *STEPS)
+    assert (answer.fault_class, answer.confidence) == ("healthy", 0.5)
+    assert "stands still" in answer.headline
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        ("waiting for the other ranks",),
+        ("saving", "saved", "next"),  # work ended before the end of the log
+        ("[rank0]: OSError: [Errno 5] Input/output error",),
+        ("iter 4: loss nan, time 120.11ms",),
+    ],
+)
+def test_steps_that_something_follows_are_not(tmp_path: Path, after: tuple[str, ...]) -> None:
+    assert _answer(tmp_path, *STEPS, *after).fault_class != "healthy"
+
+
+def test_one_step_alone_shows_no_progress(tmp_path: Path) -> None:
+    assert _answer(tmp_path, STEPS[0]).fault_class == "undetermined"
+
+
+def test_what_all_ranks_launched_and_none_finished_points_to_the_devices(tmp_path: Path) -> None:
+    whole = [
+        f"gpu-0:{rank}:{rank} [{rank}] NCCL INFO comm 0x7a rank {rank} nranks 2 cudaDev {rank} busId {rank + 1}000 "
+        "commId 0xabc - Init COMPLETE"
+        for rank in range(2)
+    ]
+    timed_out = [
+        f"[rank{rank}]:[E602 11:17:52.399340160 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective "
+        "operation timeout: WorkNCCL(SeqNum=28, OpType=ALLREDUCE, NumelIn=19, NumelOut=19, Timeout(ms)=600000) ran for "
+        "600080 milliseconds before timing out."
+        for rank in range(2)
+    ]
+    answer = _answer(tmp_path, *whole, *timed_out)
+    assert answer.fault_class == "undetermined"
+    assert "none finished it" in answer.headline
+    assert "dmesg" in answer.next_steps[0]
+    assert not answer.culprits
