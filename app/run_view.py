@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from diag.api import Result, describe_run
 from diag.app.policy import DASHBOARD
-from diag.diagnoses.comm_cause import SLOW_LINK
 from diag.diagnoses.compare import PART_NAMES, StepPart
+from diag.diagnoses.ids import SLOW_LINK
 from diag.model import UNKNOWN
 from diag.model.steps import Bottleneck, Kind
 from diag.show.page import Page, page_of

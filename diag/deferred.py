@@ -1,4 +1,6 @@
-"""polars, loaded at its first use: loading it is a third of the CPU time of analysing a short run without traces.
+"""What is loaded at its first use: polars, and functions that a registry names.
+
+Loading polars is a third of the CPU time of analysing a short run without traces.
 
 Modules take ``pl`` from here; Ruff refuses an import of polars at the top of any other module (TID253). What runs
 while a module is loaded must not use ``pl``: columns are declared as ``Schema``, expressions lie in functions.
@@ -11,7 +13,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Schema", "pl"]
+__all__ = ["Schema", "by_name", "loaded", "pl"]
 
 
 class _AtFirstUse(ModuleType):
@@ -45,3 +47,29 @@ class Schema(Mapping[str, "type[pl.DataType]"]):
 
     def __len__(self) -> int:
         return len(self._types)
+
+
+class ByName:
+    """The function at ``where`` ("module:name"), whose module is loaded at the first call. Registries name what they
+    list this way: neither Python nor a reader has to follow them to what a run does not need. The annotation beside
+    each says what it takes and returns; ``tests/test_by_name.py`` looks up every name."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return loaded(self.where)(*arguments, **named)
+
+    def __repr__(self) -> str:
+        return f"by_name({self.where!r})"
+
+
+def by_name(where: str) -> Any:
+    """``ByName``, for mypy of the type that it is assigned to."""
+    return ByName(where)
+
+
+def loaded(where: str) -> Any:
+    """What is called ``name`` in a module, given as "module:name"."""
+    module, _, name = where.partition(":")
+    return getattr(import_module(module), name)

@@ -156,19 +156,20 @@ def finding_ids() -> set[str]:
                 ids.update(re.findall(r"^[a-z]+(?:-[a-z]+)+$", node.value))
             if isinstance(node, ast.ClassDef):  # its keywords name a topic of thresholds
                 waiting += node.body
-            elif not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in ("Diagnosis", "rule"):
+            elif not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in ("Diagnosis", "Listed", "rule"):
                 waiting += ast.iter_child_nodes(node)
             elif getattr(node.func, "id", "") == "rule":
                 named = {keyword.arg: keyword.value for keyword in node.keywords}
-                waiting.append(named.get("finding", named["id"]))
+                waiting.append(named["id"])
     return ids - {"reduce-overhead"}  # a mode of torch.compile
 
 
 def findings() -> str:
     """Every diagnosis: what it looks for, what it needs, its findings."""
-    from diag.diagnoses import DIAGNOSES, LACKS_IN_SUMMARIES
+    from diag.diagnoses import LACKS_IN_SUMMARIES
+    from diag.diagnoses.registry import DIAGNOSES
 
-    if wrong := finding_ids() ^ {id for diagnosis in DIAGNOSES for id in diagnosis.means}:
+    if wrong := finding_ids() ^ {id for listed in DIAGNOSES for id in listed.diagnosis.means}:
         raise UndocumentedError(f"diag/diagnoses: ids without a meaning, or not in use: {', '.join(sorted(wrong))}")
     parts = [
         "# Findings\n",
@@ -176,15 +177,15 @@ def findings() -> str:
         "this run, with its cost, its confidence and its evidence. Its id is `findings[].id` in `--json`. The report "
         "also lists the diagnoses that were looked for and not found, and those that could not be looked for.\n",
     ]
-    for diagnosis in DIAGNOSES:
-        parts += [f"## {sentence(diagnosis.question)[:-1]}\n"]
-        parts += [f"Diagnosis `{diagnosis.id}`. Needs {described(diagnosis.id, diagnosis.needs)}"]
+    for listed in DIAGNOSES:
+        parts += [f"## {sentence(listed.question)[:-1]}\n"]
+        parts += [f"Diagnosis `{listed.id}`. Needs {described(listed.id, listed.diagnosis.needs)}"]
         parts += [
             ""
-            if LACKS_IN_SUMMARIES.keys() & set(diagnosis.reads)
+            if LACKS_IN_SUMMARIES.keys() & set(listed.reads)
             else "It also works on [summaries](../guides/large-jobs.md).\n"
         ]
-        rows = [(code(id), described(id, meaning)) for id, meaning in diagnosis.means.items()]
+        rows = [(code(id), described(id, meaning)) for id, meaning in listed.diagnosis.means.items()]
         parts.append(table(("finding", "meaning"), rows))
     return "\n".join(parts)
 

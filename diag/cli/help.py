@@ -139,13 +139,13 @@ def _title(page: Traversable) -> str:
 
 def _meaning(id: str) -> str:
     """What the id of a finding or of a hang class means, or what lowers a confidence; "" for any other word."""
-    from diag.diagnoses import DIAGNOSES
+    from diag.diagnoses.registry import DIAGNOSES
     from diag.hang.classes import CLASSES
     from diag.words.wording import DOUBTS, sentence
 
-    for diagnosis in DIAGNOSES:
-        if id in diagnosis.means:
-            return f"{id}: {diagnosis.means[id]}\nLooked for as: {diagnosis.question}. Needs {diagnosis.needs}"
+    for listed in DIAGNOSES:
+        if id in (diagnosis := listed.diagnosis).means:
+            return f"{id}: {diagnosis.means[id]}\nLooked for as: {listed.question}. Needs {diagnosis.needs}"
     if feature := next((feature for feature, words in DOUBTS.items() if words == id.lower()), ""):
         row = re.search(rf"^\| `{feature}` \| (?:1: )?(.+?) \|", _pages()["confidence"].read_text("utf-8"), re.M)
         meaning = f" {sentence(row[1])}." if row else ""

@@ -1,5 +1,4 @@
-"""The diagnoses: one file each, listed in ``DIAGNOSES``; diagnoses of a part of the communication are in
-``exposed_communication.PARTS``.
+"""The diagnoses: one file each, which ``registry`` lists, and which is loaded where a run may show what it looks for.
 
 A diagnosis examines the account of the steps and returns findings: their cost, the culprits and the remedy. Problems
 that were not found, and those that could not be looked for, are results as well.
@@ -7,7 +6,7 @@ that were not found, and those that could not be looked for, are results as well
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from msgspec import Struct, field
@@ -20,6 +19,7 @@ from diag.account.device_summaries import Idle
 from diag.account.durations import durations_of, of_steps
 from diag.account.frontier import Frontier, summary_means
 from diag.account.scheduling import Scheduling, scheduling_of
+from diag.deferred import by_name
 from diag.model.accounts import Attribution
 from diag.model.query import By, Query
 from diag.model.steps import Finding, Knob, NotLooked
@@ -31,78 +31,26 @@ from diag.rundir.tables import Tables
 from diag.words.formatting import counted
 from diag.words.wording import ONLY_DURATIONS
 
-from . import (
-    checkpoint_stall,
-    code_between_phases,
-    contended_host,
-    degraded_links,
-    durations,
-    exposed_communication,
-    exposed_copy,
-    exposed_offload,
-    garbage_collection,
-    host_bound,
-    long_evaluation,
-    low_mfu,
-    machine_samples,
-    memory_pressure,
-    mismatched_collectives,
-    odd_numbers,
-    pipeline_bubble,
-    ranks_train_alone,
-    recompute_with_memory_free,
-    shared_gpu,
-    slow_data,
-    stalled_rank,
-    straggler,
-    throttled_device,
-    unbalanced_stages,
-    unhealthy_memory,
-    unseen_communication,
-)
+from . import durations, ids, needs
 from .cost_rows import Source
 from .costs import Cost
 from .durations import CollectivesAccount, collectives_account
 from .phases import PhaseAccount, phases_alone, phases_from, phases_of, unlike_the_rest
 from .policy import FINDINGS
+from .registry import BY_ID, DIAGNOSES
 from .relabel import relabelled
 from .resolutions import Comparison, follow
 from .shares import NO_NOISE, Shares, noise_of
-from .subject import Column, Diagnosis, RankMeans, Subject, mean_ns
+from .subject import Column, Listed, RankMeans, Subject, mean_ns
 from .timelines import shares_of
 
-DIAGNOSES: tuple[Diagnosis, ...] = (
-    slow_data.DIAGNOSIS,
-    exposed_copy.DIAGNOSIS,
-    exposed_offload.DIAGNOSIS,
-    exposed_communication.DIAGNOSIS,
-    *exposed_communication.PARTS,
-    straggler.DIAGNOSIS,
-    pipeline_bubble.DIAGNOSIS,
-    unbalanced_stages.DIAGNOSIS,
-    shared_gpu.DIAGNOSIS,
-    throttled_device.DIAGNOSIS,
-    unhealthy_memory.DIAGNOSIS,
-    degraded_links.DIAGNOSIS,
-    contended_host.DIAGNOSIS,
-    stalled_rank.DIAGNOSIS,
-    ranks_train_alone.DIAGNOSIS,
-    garbage_collection.DIAGNOSIS,
-    checkpoint_stall.DIAGNOSIS,
-    code_between_phases.DIAGNOSIS,
-    long_evaluation.DIAGNOSIS,
-    host_bound.DIAGNOSIS,
-    memory_pressure.DIAGNOSIS,
-    recompute_with_memory_free.DIAGNOSIS,
-    low_mfu.DIAGNOSIS,
-    mismatched_collectives.DIAGNOSIS,
-    odd_numbers.DIAGNOSIS,
-)
+# With a finding in hand, what the machines say about it; of a run whose machines were recorded.
+_cited: Callable[[Subject, Finding], Finding] = by_name("diag.diagnoses.machine_samples:cited")
 
 
 def answered_by(knob: Knob) -> dict[str, str]:
     """The ids of the findings that a knob answers, with what to change, "" where the knob says that."""
-    return {id: knobs[knob] for diagnosis in DIAGNOSES for id, knobs in diagnosis.knobs.items() if knob in knobs}
+    return {id: knobs[knob] for listed in DIAGNOSES for id, knobs in listed.diagnosis.knobs.items() if knob in knobs}
 
 
 class Examination(Struct, frozen=True):
@@ -144,7 +92,7 @@ def examine(
     else:
         phases = phases_from(blocks.frontier, attribution, tables, clocked, noise)
         scheduling = blocks.scheduling
-    alone, sharing = ranks_train_alone.train_alone(attribution, tables), sharing_of(tables)
+    alone, sharing = needs.train_alone(attribution, tables), sharing_of(tables)
     shares = relabelled(shares, scheduling, attribution, alone, sharing)
     if phases is not None:
         phases = replace(phases, shares=relabelled(phases.shares, scheduling, attribution, alone, sharing))
@@ -157,12 +105,12 @@ def examine(
     rests_on_phases = compared.shares.source == Source.PHASES
     subject = Subject(attribution, tables, compared.shares, rests_on_phases, by_phases, scheduling)
     findings, not_found, not_looked = ask(subject, DIAGNOSES)
-    not_looked += unseen_communication.inside_fused(attribution)
+    not_looked += needs.inside_fused(attribution)
     longer = profiled(attribution, tables)
     doubts = tuple(doubt for doubt in (compared.doubt, unlike_the_rest(attribution, tables, longer)) if doubt)
     collectives = _collectives_of(attribution, tables, sharing)
     if collectives is not None:  # they show who is late, where the timelines may not
-        looked, late = straggler.DIAGNOSIS, durations.find(collectives)
+        looked, late = BY_ID[ids.STRAGGLER], durations.find(collectives)
         findings = tuple(sorted((*findings, *late), key=lambda finding: (-finding.share, finding.id)))
         open_before = any(item.diagnosis == looked.id for item in not_looked)
         not_looked = tuple(item for item in not_looked if item.diagnosis != looked.id)
@@ -185,7 +133,7 @@ def examine(
 def examine_collectives(collectives: CollectivesAccount) -> Examination:
     """For a job of which nothing else is known: it has no steps."""
     findings = durations.find(collectives)
-    looked = straggler.DIAGNOSIS
+    looked = BY_ID[ids.STRAGGLER]
     not_looked = tuple(NotLooked(d.question, ONLY_DURATIONS, d.id) for d in DIAGNOSES if d is not looked)
     steps = Shares((), np.zeros(0), (), collectives.durations.ranks, True, NO_NOISE)
     not_found = () if findings else (looked.question,)
@@ -203,20 +151,21 @@ def _collectives_of(attribution: Attribution, tables: Tables, sharing: Sharing) 
 
 
 def ask(
-    subject: Subject, diagnoses: Iterable[Diagnosis]
+    subject: Subject, diagnoses: Iterable[Listed]
 ) -> tuple[tuple[Finding, ...], tuple[str, ...], tuple[NotLooked, ...]]:
     """The first three fields of ``Examination``."""
     findings: list[Finding] = []
     not_found, not_looked = [], []
+    machines = subject.machines is not None or any(of_rank.machine for of_rank in subject.tables.ranks.values())
     for diagnosis in diagnoses:
         if reason := diagnosis.unseen(subject):
             not_looked.append(NotLooked(diagnosis.question, reason, diagnosis.id))
             continue
-        answers = diagnosis.find(subject) if diagnosis.worth_looking(subject.shares) else ()
-        findings.extend(machine_samples.cited(subject, answer) for answer in answers)
+        answers = diagnosis.diagnosis.find(subject) if diagnosis.worth_looking(subject.shares) else ()
+        findings.extend(_cited(subject, answer) if machines else answer for answer in answers)
         if not answers:
             not_found.append(diagnosis.question)
-    findings.sort(key=lambda finding: (finding.id != ranks_train_alone.ID, -finding.share, finding.id))
+    findings.sort(key=lambda finding: (finding.id != ids.RANKS_TRAIN_ALONE, -finding.share, finding.id))
     return tuple(findings), tuple(not_found), tuple(not_looked)
 
 

@@ -11,7 +11,7 @@ from diag.model.query import By, Query
 from diag.model.steps import Evidence, Finding
 
 from .costs import Cost
-from .subject import Column, Diagnosis, Subject, in_ms, rounded_ms
+from .subject import Diagnosis, Subject, in_ms, rounded_ms
 
 _NOT_RECORDED = "Save asynchronously (torch.distributed.checkpoint.async_save with its own group), or less often."
 _IN_FOREGROUND = (
@@ -89,11 +89,7 @@ def _writing_ns(record: CheckpointRecord) -> int:
 
 
 DIAGNOSIS = Diagnosis(
-    "checkpoint-stall",
-    "checkpoint stalls",
     find,
-    reads=(Column.PHASES,),
-    costs=(Cost.CHECKPOINT,),
     needs="the phases of the steps, or `checkpoints.jsonl`.",
     means={
         "checkpoint-stall": "Saving a checkpoint stops the training.",

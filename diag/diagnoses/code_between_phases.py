@@ -5,11 +5,10 @@ from __future__ import annotations
 from diag.words.sentences import OneOrMany, Sentence
 
 from .costs import Cost
+from .ids import CODE_BETWEEN_PHASES as ID
 from .rules import rule
 from .stalled_rank import no_loader
-from .subject import Column, Subject, highest_ranks
-
-ID = "code-between-phases"
+from .subject import Subject, highest_ranks
 
 
 def _action(subject: Subject) -> str:
@@ -23,19 +22,9 @@ def _action(subject: Subject) -> str:
     return action
 
 
-def cannot_look(subject: Subject) -> str:
-    if subject.shares.on_device:
-        return "the run is on a GPU, whose idle time shows it"
-    known = any(len(tables.steps.cpu.name) for tables in subject.tables.ranks.values())
-    return "" if subject.scheduling.ranks and known else "the CPU time of the training's thread was not recorded"
-
-
 DIAGNOSIS = rule(
     Cost.BETWEEN,
     id=ID,
-    question="code between the phases",
-    reads=(Column.SCHEDULING,),
-    cannot_look=cannot_look,
     title=OneOrMany(
         Sentence("The training runs code outside of data loading, forward, backward and the optimizer: {cost}"),
         Sentence("All ranks run code outside of data loading, forward, backward and the optimizer: {cost}"),

@@ -29,7 +29,9 @@ from diag.words import sentences
 from .contended_host import queued
 from .costs import Cost
 from .culprits import Culprits, Series, find_culprits
+from .ids import SLOW_LINK
 from .missing_ranks import missing_ranks
+from .needs import ONE_RANK
 from .shares import crowd_of
 from .subject import Subject, ranks_text, settings_of_run
 from .workload import workload
@@ -77,8 +79,6 @@ _OF_REPLICAS = frozenset({"all_reduce", "reduce", "broadcast", "barrier"})
 
 
 WRAP_OR_PREFETCH = {Knob.WRAP: "", Knob.PREFETCH: ""}  # knobs that overlap communication with more computation
-SLOW_LINK = "slow-link"
-_ONE_RANK = "the run has one rank"
 NEEDS_PARTS = "two ranks or more, and waiting that is separated from transfer (clocks that agree)"  # of a part's claim
 
 
@@ -154,7 +154,7 @@ def cause_of(subject: Subject) -> Cause:
     if subject.tables.world_size == 1:
         return Cause(
             "exposed-communication",
-            f"{_ONE_RANK}, so its collectives only copy",
+            f"{ONE_RANK}, so its collectives only copy",
             "On one process, train without FSDP, DDP and ZeRO, or use more ranks.",
         )
     slow_link = subject.once(slow_link_of)
@@ -647,28 +647,6 @@ def worth_asking(subject: Subject) -> bool:
     if subject.tables.world_size == 1:
         return False
     return subject.once(cause_of).refinable
-
-
-def cannot_tell_parts(subject: Subject) -> str:
-    """Why the exposed communication cannot be divided into parts; "" where it can."""
-    if subject.tables.world_size == 1:
-        return _ONE_RANK
-    if (reason := not_recorded(subject)) or len(subject.attribution.ranks) < 2:
-        return reason or "only one rank was recorded, so waiting cannot be separated from transfer"
-    if subject.phases_alone or not subject.attribution.aligned:
-        return "waiting for other ranks cannot be separated from transfer"
-    return ""
-
-
-def not_recorded(subject: Subject) -> str:
-    """Why nothing is known about the communication; "" where something is."""
-    if subject.tables.world_size == 1 and not subject.shares.share(Cost.COMM):
-        return _ONE_RANK
-    if not subject.attribution.comm_known:
-        return "communication runs on the device, and no profiler window was recorded"
-    if subject.phases_alone and Cost.COMM not in subject.shares.cost_ns:
-        return "collectives were not recorded; their time counts as forward and backward"
-    return ""
 
 
 Queued = dict[tuple[int, int, int], int]  # exposed nanoseconds by (rank, step, start)

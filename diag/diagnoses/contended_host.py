@@ -12,7 +12,7 @@ from diag.words import sentences
 from .costs import Cost
 from .culprits import Culprits, Series
 from .shares import Shares
-from .subject import Column, Diagnosis, Subject, highest_ranks, late_ranks_text, mean_ns, ranks_text, times_last
+from .subject import Diagnosis, Subject, highest_ranks, late_ranks_text, mean_ns, ranks_text, times_last
 
 ID = "contended-host"
 
@@ -35,10 +35,6 @@ def find(subject: Subject) -> list[Finding]:
             ranks=ranks,
         )
     ]
-
-
-def cannot_look(subject: Subject) -> str:
-    return "" if subject.scheduling.ranks else "the system does not report how long threads wait for a core"
 
 
 def dominates(shares: Shares) -> bool:
@@ -109,12 +105,7 @@ def _evidence(subject: Subject, culprits: Culprits | None) -> list[Evidence]:
 
 
 DIAGNOSIS = Diagnosis(
-    ID,
-    "CPU contention",
     find,
-    cannot_look,
-    reads=(Column.SCHEDULING,),
-    costs=(Cost.CONTENTION,),
     knobs={ID: {Knob.STRAGGLER: "give cores to {ranks}, or move the other processes of {its} host"}},
     needs="Linux: the scheduler's counters (`schedstat`).",
     means={

@@ -9,17 +9,16 @@ from .comm_cause import (
     NEEDS_PARTS,
     Claim,
     calls_of,
-    cannot_tell_parts,
     cause_of,
     is_replicated,
     last_reductions,
     reductions,
 )
 from .costs import Cost
+from .needs import cannot_tell_parts
 from .subject import Subject
 
 ID = "ddp-buckets"
-QUESTION = "late DDP buckets"
 NEEDS = f"reductions that are recorded as buckets of a backward; {NEEDS_PARTS}."
 MEANS = "The last DDP bucket holds most of the gradients, or there are too many small buckets."
 _OP = "all_reduce"  # of a bucket

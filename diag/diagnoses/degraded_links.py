@@ -31,7 +31,7 @@ from .device_samples import (
     sampled,
     usual_of_others,
 )
-from .subject import Column, Diagnosis, Subject, ranks_text
+from .subject import Diagnosis, Subject, ranks_text
 
 _LINK_ERRORS_A_SECOND: Mapping[str, float] = {"recovery": 0.0, "replay": 0.0, "crc": 100.0}
 
@@ -270,11 +270,7 @@ def _of_link(health: DeviceHealth, counter: str, link: int) -> int | None:
 
 
 DIAGNOSIS = Diagnosis(
-    "degraded-links",
-    "degraded device links",
     find,
-    cannot_look,
-    reads=(Column.SAMPLES, Column.DEVICE),
     needs="the state of PCIe and NVLink or XGMI links (`device.jsonl`).",
     means={
         "degraded-pcie": (

@@ -21,7 +21,7 @@ from diag.words import sentences
 from diag.words.formatting import counted, share
 from diag.words.wording import only_durations, sentence
 
-from . import straggler
+from . import ids
 from .cost_rows import CostTable, Side, Source
 from .costs import Cost
 from .shares import NO_NOISE, Shares
@@ -72,7 +72,7 @@ def find(collectives: CollectivesAccount) -> tuple[Finding, ...]:
     per = account.complete
     was, rows = "was" if len(late.ranks) == 1 else "were", Query("collectives")
     finding = Finding(
-        id=straggler.DIAGNOSIS.id,
+        id=ids.STRAGGLER,
         title=sentences.RANKS_ARRIVE_LAST(len(late.ranks), ranks=sentence(names), share=share(late.of_busy)),
         severity=severity(cost_share) if account.wall_ns else Severity.WARN,
         share=round(cost_share, 4),

@@ -31,11 +31,11 @@ from diag.words import sentences
 
 from .costs import Cost
 from .culprits import at_least, t95
+from .ids import EXPERT_IMBALANCE as ID
 from .subject import Subject, in_ms, ranks_text
 
 Series = npt.NDArray[np.float64]
 
-ID = "expert-imbalance"
 
 _SAME = (0.85, 1.1)  # time per token relative to the others'
 

@@ -20,22 +20,20 @@ from . import (
     zero_buckets,
 )
 from .comm_cause import (
-    SLOW_LINK,
     WRAP_OR_PREFETCH,
     Cause,
     Claim,
     bandwidth,
     cause_of,
     evidence_by_axis,
-    not_recorded,
     shards_optimizer_only,
     slow_link_of,
     worth_asking,
 )
 from .costs import Cost
+from .ids import SLOW_LINK
 from .missing_ranks import missing_ranks
 from .subject import Column, Diagnosis, Subject, in_ms, mean_ns
-from .unseen_communication import unrecognised
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -160,17 +158,8 @@ def finder(id: str) -> Callable[[Subject], list[Finding]]:
     return find_part
 
 
-def cannot_look(subject: Subject) -> str:
-    return not_recorded(subject) or unrecognised(subject)
-
-
 DIAGNOSIS = Diagnosis(
-    "exposed-communication",
-    "exposed communication",
     find,
-    cannot_look,
-    (Column.PHASES, Column.OWN_DEVICE),
-    costs=(Cost.COMM,),
     knobs={
         "root-only-unit": {Knob.WRAP: ""},
         **dict.fromkeys(
@@ -211,16 +200,12 @@ _PARTS = (
     ddp_buckets,
     zero_buckets,
 )
-PARTS = tuple(
-    Diagnosis(
-        part.ID,
-        part.QUESTION,
+PARTS = {
+    part.ID: Diagnosis(
         finder(part.ID),
-        part.cannot_look,
-        (Column.CALLS, Column.OWN_DEVICE, *getattr(part, "READS", ())),
         knobs={part.ID: getattr(part, "KNOBS", {})},
         needs=part.NEEDS,
         means={part.ID: part.MEANS},
     )
     for part in _PARTS
-)
+}

@@ -7,7 +7,7 @@ from diag.diagnoses.policy import DATA_LOADING
 from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Detail, Finding, Kind
 
 from .costs import Cost
-from .subject import Column, Diagnosis, Subject, mean_ns
+from .subject import Diagnosis, Subject, mean_ns
 
 _AHEAD = "with non_blocking=True, one batch ahead"
 _PIN = f"Copy from pinned memory (pin_memory=True) {_AHEAD}."
@@ -72,11 +72,7 @@ def _pinned(spent: dict[Detail, int], details: tuple[Detail, Detail, Detail], to
 
 
 DIAGNOSIS = Diagnosis(
-    "exposed-copies",
-    "exposed copies between host and device",
     find,
-    reads=(Column.PIECES, Column.DEVICE),
-    costs=(Cost.COPY,),
     needs="a run on a GPU.",
     means={
         "exposed-copy": "Copies between host and device are not overlapped with computation.",

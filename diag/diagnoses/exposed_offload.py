@@ -10,7 +10,7 @@ from diag.model.query import Query
 from diag.model.steps import Detail, Evidence, Finding, Kind
 
 from .costs import Cost
-from .subject import Column, Diagnosis, Subject, mean_ns
+from .subject import Diagnosis, Subject, mean_ns
 
 ID = "exposed-offload"
 
@@ -56,11 +56,7 @@ def _per_rank(subject: Subject) -> tuple[Evidence, ...]:
 
 
 DIAGNOSIS = Diagnosis(
-    ID,
-    "exposed offload copies",
     find,
-    reads=(Column.PIECES, Column.DEVICE),
-    costs=(Cost.OFFLOAD,),
     needs="a run on a GPU.",
     means={
         ID: (

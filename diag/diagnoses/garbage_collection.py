@@ -6,14 +6,10 @@ from diag.words.sentences import Sentence
 
 from .costs import Cost
 from .rules import rule
-from .subject import Column
 
 DIAGNOSIS = rule(
     Cost.GC,
-    id="garbage-collection",
-    finding="gc-pause",
-    question="garbage collection pauses",
-    reads=(Column.PIECES,),
+    id="gc-pause",
     title=Sentence("Python's garbage collector stops the training: {cost}"),
     action="Call gc.freeze() after setting up, then gc.disable(), and gc.collect() every few hundred steps on all "
     "ranks together.",

@@ -14,7 +14,7 @@ from diag.model.steps import Detail, Evidence, Finding, Kind
 from diag.words import sentences
 
 from .costs import Cost
-from .subject import Column, Diagnosis, Subject, gpus_of, in_ms, mean_ns
+from .subject import Column, Diagnosis, Subject, in_ms, mean_ns
 from .workload import allocator_action, launch_action, stall_action, sync_action, workload
 
 _WORDS = {
@@ -209,25 +209,8 @@ def _stalls(busy: list[tuple[str, int]], per: str, steps: int) -> list[Evidence]
     ]
 
 
-def cannot_look(subject: Subject) -> str:
-    if any(tables.traces for tables in subject.tables.ranks.values()):
-        return ""
-    if not subject.attribution.comm_known:
-        return "no profiler window was recorded"
-    if subject.attribution.idle_known or any(subject.shares.cost(cost).any() for cost in DIAGNOSIS.costs):
-        return ""
-    if subject.once(gpus_of).not_alone:
-        return "no profiler window was recorded, and the utilization of a GPU is that of all its processes"
-    return "no profiler window was recorded, and no samples of the device's utilization"
-
-
 DIAGNOSIS = Diagnosis(
-    HOST_BOUND,
-    "launch-bound devices",
     find,
-    cannot_look,
-    reads=(Column.PHASES, Column.DEVICE),
-    costs=(Cost.HOST, Cost.QUEUED, Cost.ONCE),
     needs="a run on a GPU with a profiler window, or with samples of its utilization.",
     means={
         HOST_BOUND: (

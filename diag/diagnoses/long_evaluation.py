@@ -11,7 +11,7 @@ from diag.model.query import Query
 from diag.model.steps import Evidence, Finding
 from diag.rundir.columns import Steps
 
-from .subject import Column, Diagnosis, Subject, severity
+from .subject import Diagnosis, Subject, severity
 
 ID = "long-evaluation"
 _UNTIMED = "the summaries of this run's version do not say how long an evaluation took"
@@ -95,11 +95,7 @@ def _unusual(steps: Steps) -> float:
 
 
 DIAGNOSIS = Diagnosis(
-    ID,
-    "long evaluation",
     find,
-    cannot_look,
-    reads=(Column.PHASES,),
     needs="the phases of the steps in the collectors' records, or the ranks' summaries.",
     means={
         ID: (

@@ -8,12 +8,12 @@ from diag.model.query import By, Query
 from diag.model.steps import Evidence
 from diag.tables.collectives import collective_table
 
-from .comm_cause import NEEDS_PARTS, Claim, cannot_tell_parts, worth_asking
+from .comm_cause import NEEDS_PARTS, Claim, worth_asking
 from .costs import Cost
+from .needs import cannot_tell_parts
 from .subject import Subject, mean_ns
 
 ID = "low-bus-bandwidth"
-QUESTION = "low bus bandwidth"
 NEEDS = f"{NEEDS_PARTS}, and collectives large enough to show the best bandwidth of their group."
 MEANS = "Large collectives reach less than half of the best bandwidth of their own group."
 

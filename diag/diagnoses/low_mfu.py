@@ -13,11 +13,10 @@ from diag.rundir.tables import Tables
 from diag.tables.efficiency import device_of, efficiency
 
 from .costs import Cost
+from .ids import LOW_MFU as ID
 from .shares import Shares
-from .subject import Column, Diagnosis, Subject
+from .subject import Diagnosis, Subject
 from .workload import Workload, larger_batches, workload
-
-ID = "low-mfu"
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -75,11 +74,7 @@ def _mfu(subject: Subject) -> Measure:
 
 
 DIAGNOSIS = Diagnosis(
-    ID,
-    "low MFU",
     find,
-    cannot_look,
-    reads=(Column.STEPS, Column.DEVICE, Column.OWN_DEVICE),
     needs="a known model and GPU, and no larger cost.",
     means={
         ID: "Nothing can be removed, and yet the MFU is below 30 %.",

@@ -19,7 +19,7 @@ from diag.rundir.machines import Machine, Machines, Rates, counter_of, machines_
 from diag.rundir.sharing import as_nvml, sharing_by
 from diag.words.formatting import counted, measured
 
-from .comm_cause import SLOW_LINK
+from .ids import SLOW_LINK
 from .memory_pressure import peaks as peaks_of_run
 from .subject import Subject
 

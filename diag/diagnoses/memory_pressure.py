@@ -14,7 +14,7 @@ from diag.rundir.tables import Tables
 from diag.tables.memory import rank_peaks
 from diag.words import sentences
 
-from .subject import Column, Diagnosis, Subject, ranks_text
+from .subject import Diagnosis, Subject, ranks_text
 from .workload import allocator_setting, less_memory, workload
 
 
@@ -135,11 +135,7 @@ def why_unknown(tables: Tables) -> str:
 
 
 DIAGNOSIS = Diagnosis(
-    "memory-pressure",
-    "memory pressure",
     find,
-    cannot_look,
-    reads=(Column.MEMORY,),
     needs="device memory in the records.",
     means={
         "allocator-retries": "The caching allocator had to free its cache and try again.",

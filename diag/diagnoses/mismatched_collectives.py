@@ -10,7 +10,7 @@ from diag.model.query import By, Query
 from diag.model.steps import Evidence, Finding, MatchedCollective, Severity
 from diag.words import sentences
 
-from .subject import Column, Diagnosis, Subject, ranks_text
+from .subject import Diagnosis, Subject, ranks_text
 
 # All ranks pass tensors of one size to these. An all-to-all, a send, a scatter may differ from rank to rank.
 _EQUAL_SIZES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
@@ -77,17 +77,8 @@ def _culprits(collective: MatchedCollective) -> dict[int, int]:
     return {rank: size for rank, size in known.items() if size != usual or most == second}
 
 
-def cannot_look(subject: Subject) -> str:
-    inferred = all(collective.inferred for collective in subject.attribution.collectives)
-    return "no collective of two ranks carries the library's sequence number" if inferred else ""
-
-
 DIAGNOSIS = Diagnosis(
-    "mismatched-collectives",
-    "mismatched collectives",
     find,
-    cannot_look,
-    reads=(Column.CALLS,),
     needs="sequence numbers of the library in the collectives of two ranks.",
     means={
         "mismatched-collectives": (

@@ -11,16 +11,14 @@ from diag.model.steps import Detail, Evidence
 from diag.tables.passes import GATHERS, PhasedCalls
 from diag.words import sentences
 
-from .comm_cause import NEEDS_PARTS, WRAP_OR_PREFETCH, Calls, Claim, calls_of, cannot_tell_parts, exposed_of, gathers_in
+from .comm_cause import NEEDS_PARTS, WRAP_OR_PREFETCH, Calls, Claim, calls_of, exposed_of, gathers_in
 from .subject import Subject
 
 ID = "missing-prefetch"
-QUESTION = "all-gathers without prefetch"
 NEEDS = f"{NEEDS_PARTS}."
 MEANS = "All-gathers are exposed that the unit ahead of them could overlap."
 _PREFETCH = "trainer.prefetch"
 KNOBS = WRAP_OR_PREFETCH
-cannot_look = cannot_tell_parts
 
 
 def claim(subject: Subject) -> Claim | None:

@@ -48,10 +48,7 @@ def _finding(
 
 
 DIAGNOSIS = Diagnosis(
-    NOT_FINITE,
-    "loss or gradient norm that is not finite, or jumps",
     find,
-    reads=(Column.NUMBERS,),
     needs="losses or gradient norms on the host: a training on CPUs, Hugging Face's Trainer, which reports them, or a "
     "training that prints them, or ends with an exception that says so.",
     means={

@@ -12,9 +12,9 @@ from diag.model.query import Query
 from diag.model.steps import Evidence, Finding
 
 from .costs import Cost
-from .subject import Column, Diagnosis, Subject, settings_of_run
+from .ids import PIPELINE_BUBBLE as ID
+from .subject import Diagnosis, Subject, settings_of_run
 
-ID = "pipeline-bubble"
 _SETTINGS = Query("facts", {"key": [f"trainer.{name}" for name in ("pipeline_schedule", "micro_batches")]})
 _ONE_STAGE_A_RANK = ("gpipe", "1f1b")
 _SEVERAL = ("interleaved",)
@@ -43,12 +43,6 @@ def find(subject: Subject) -> list[Finding]:
             evidence=(waited, *formula),
         )
     ]
-
-
-def cannot_look(subject: Subject) -> str:
-    if subject.attribution.axes.stages() and not subject.attribution.comm_known:
-        return "messages between stages run on the device, and no profiler window was recorded"
-    return ""
 
 
 def pipeline(subject: Subject) -> Pipeline | None:
@@ -94,12 +88,7 @@ def _action(ranks: int, trainer: Mapping[str, Any], program: Settings | None) ->
 
 
 DIAGNOSIS = Diagnosis(
-    ID,
-    "pipeline bubbles",
     find,
-    cannot_look,
-    reads=(Column.PIECES, Column.OWN_DEVICE),
-    costs=(Cost.BUBBLE,),
     needs="on a GPU a profiler window, because messages between stages run on the device.",
     means={
         ID: (

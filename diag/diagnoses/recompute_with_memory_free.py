@@ -13,7 +13,7 @@ from diag.tables.recompute import recomputed
 from diag.tables.work import work_of
 
 from .memory_pressure import Peak, peak_of, peaks, why_unknown
-from .subject import Column, Diagnosis, Subject, ranks_text, settings_of_run
+from .subject import Diagnosis, Subject, ranks_text, settings_of_run
 
 ID = "recompute-with-memory-free"
 
@@ -90,11 +90,7 @@ def _recomputed(subject: Subject) -> tuple[float, str]:
 
 
 DIAGNOSIS = Diagnosis(
-    ID,
-    "recomputation with free memory",
     find,
-    cannot_look,
-    reads=(Column.MEMORY, Column.DEVICE, Column.OWN_DEVICE),
     needs="a run on a GPU with a profiler window, and device memory.",
     means={
         ID: "Activations are recomputed although there is memory to keep them.",

@@ -14,19 +14,15 @@ from .comm_cause import (
     WRAP_OR_PREFETCH,
     Claim,
     calls_of,
-    cannot_tell_parts,
     last_reductions,
     queued_behind,
 )
-from .subject import Column, Subject
+from .subject import Subject
 
 ID = "reduce-scatter-stall"
-QUESTION = "backward stalled by reduce-scatter"
 NEEDS = f"a run on a GPU; {NEEDS_PARTS}."
 MEANS = "The backward waits for reduce-scatters between units."
-READS = (Column.DEVICE,)
 KNOBS = WRAP_OR_PREFETCH
-cannot_look = cannot_tell_parts
 _WAIT = r"^FSDP::post_backward_rs_wait"
 
 

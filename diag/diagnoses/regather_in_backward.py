@@ -16,25 +16,17 @@ from .comm_cause import (
     Claim,
     backward_gathers,
     calls_of,
-    cannot_tell_parts,
     exposed_of,
     gathers_in,
     queued_behind,
 )
-from .memory_pressure import peaks, why_unknown
+from .memory_pressure import peaks
 from .subject import Subject
 
 ID = "regather-in-backward"
-QUESTION = "all-gathers in the backward"
 NEEDS = f"device memory (peak and capacity); {NEEDS_PARTS}."
 KNOBS = {Knob.PREFETCH: ""}
 MEANS = "Parameters are gathered again in the backward although memory would keep them (`reshard_after_forward=False`)."
-
-
-def cannot_look(subject: Subject) -> str:
-    if not subject.once(peaks):
-        return why_unknown(subject.tables)
-    return cannot_tell_parts(subject)
 
 
 def claim(subject: Subject) -> Claim | None:

@@ -13,9 +13,10 @@ from diag.words.formatting import begun, counted
 
 from .costs import Cost
 from .device_samples import also_late
-from .subject import Column, Diagnosis, Subject, gpus_of, ranks_text, shared_words
+from .ids import SHARED_GPU as ID
+from .subject import Diagnosis, Subject, gpus_of, ranks_text, shared_words
 
-ID, OTHERS = "shared-gpu", "other-processes-on-gpu"
+OTHERS = "other-processes-on-gpu"
 _ONE_EACH = (
     "Start as many processes as there are GPUs (--nproc-per-node), and give each its own: "
     "torch.cuda.set_device(local_rank) before anything is put on a device, or one entry of CUDA_VISIBLE_DEVICES for "
@@ -97,18 +98,8 @@ def _processes(gpu: UsedGpu) -> Evidence:
     return Evidence(quantity, float(gpu.processes or 0), "processes", rows)
 
 
-def cannot_look(subject: Subject) -> str:
-    return "" if subject.once(gpus_of).gpus else "which GPU each rank uses was not recorded"
-
-
 DIAGNOSIS = Diagnosis(
-    ID,
-    "shared GPUs",
     find,
-    cannot_look,
-    costs=(Cost.SHARING,),
-    reads=(Column.DEVICE,),
-    always=True,
     needs="the ids of the ranks' GPUs, or the driver's count of the processes on each.",
     means={
         ID: (

@@ -18,7 +18,7 @@ from diag.words import sentences
 from .contended_host import no_core_for_loaders
 from .costs import Cost
 from .culprits import Culprits
-from .subject import Column, Diagnosis, Subject, both_ends, in_ms, mean_ns, ranks_text, waited_for
+from .subject import Diagnosis, Subject, both_ends, in_ms, mean_ns, ranks_text, waited_for
 from .workload import workload
 
 # A loader with workers draws a seed when its iterator is made, just before it starts them.
@@ -242,11 +242,7 @@ def _workers(subject: Subject) -> int | None:
 
 
 DIAGNOSIS = Diagnosis(
-    "slow-data",
-    "slow data loading",
     find,
-    reads=(Column.PHASES,),
-    costs=(Cost.DATA,),
     knobs={id: {Knob.LOADER: ""} for id in ("slow-data-all-ranks", "slow-data-bursty")},
     needs="the phases of the steps: the collectors' records, or a trace whose data loader is visible.",
     means={

@@ -6,14 +6,13 @@ import numpy as np
 
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, REST
 from diag.diagnoses.policy import STRAGGLER
-from diag.model import UNKNOWN
 from diag.model.query import By, Query
 from diag.model.steps import Evidence, Finding, Knob
 from diag.words import sentences
 from diag.words.wording import sentence
 
 from .costs import Cost
-from .subject import Column, Diagnosis, Subject, both_ends, ranks_text, scheduled
+from .subject import Diagnosis, Subject, both_ends, ranks_text, scheduled
 
 ONE, ALL = "stalled-rank", "stalled-ranks"
 _WHERE = {
@@ -66,15 +65,6 @@ def _apart(subject: Subject, ranks: tuple[int, ...]) -> bool:
     return by.apart(ranks, "blocked_ns", "paused_ns", "frozen_ns") or (
         subject.shares.on_device and by.apart(ranks, "outside_backward_ns")
     )
-
-
-def cannot_look(subject: Subject) -> str:
-    known = any((tables.steps.on_cpu_ns[:1] != UNKNOWN).any() for tables in subject.tables.ranks.values())
-    if not subject.scheduling.ranks or not known:
-        return "the CPU time of the training's thread was not recorded"
-    if subject.shares.on_device and len(subject.shares.ranks) < 2:
-        return "a host that waits for its device is blocked as well, and there is no other rank to compare with"
-    return ""
 
 
 def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, ...]:
@@ -180,12 +170,7 @@ def _evidence(subject: Subject) -> list[Evidence]:
 
 
 DIAGNOSIS = Diagnosis(
-    "stalled-rank",
-    "stalled ranks",
     find,
-    cannot_look,
-    reads=(Column.SCHEDULING,),
-    costs=(Cost.STALL,),
     knobs={ONE: {Knob.STRAGGLER: "remove what blocks {ranks}"}},
     needs="the CPU time of the training's thread, and on a GPU a second rank.",
     means={

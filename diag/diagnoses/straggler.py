@@ -26,19 +26,15 @@ from . import expert_imbalance
 from .costs import Cost
 from .culprits import Culprits, at_least
 from .expert_imbalance import ExpertLoad, Reason
-from .ranks_train_alone import train_alone
+from .ids import COMPUTE_IMBALANCE, COMPUTE_STRAGGLER
 from .stalled_rank import no_loader
 from .subject import (
-    Column,
     Diagnosis,
     Subject,
-    gpus_of,
     in_ms,
     late_ranks_text,
     mean_ns,
-    ranks_not_comparable,
     ranks_text,
-    shared_words,
     times_last,
     waited_for,
 )
@@ -255,8 +251,6 @@ def longest_batch_last(subject: Subject) -> tuple[int, int] | None:
 
 
 # How the waiting for slower ranks is explained: by the same ranks in every step, or by all ranks in turn.
-ONE_RANK, ALL_RANKS = "compute-straggler", "compute-imbalance"
-ONE_OR_ALL = frozenset({ONE_RANK, ALL_RANKS})
 
 _INPUT = " No batch came from a torch DataLoader: reading and preparing the input counts as forward here."
 _WHERE = {Detail.FORWARD: "forward", Detail.BACKWARD: "backward", Detail.OPTIMIZER: "the optimizer"}
@@ -381,7 +375,7 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: Expe
     evidence += subject.per_rank("compute_ns" if subject.phases_alone else "exposed_comm_ns")
     finding = subject.costing(
         Cost.STRAGGLER,
-        id=ONE_RANK,
+        id=COMPUTE_STRAGGLER,
         title=sentences.RANKS_ARE_SLOWER(
             len(ranks),
             ranks=ranks_text(ranks).capitalize(),
@@ -403,7 +397,7 @@ def _changing_rank(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     leads, affected = culprits.steps
     return subject.costing(
         Cost.STRAGGLER,
-        id=ALL_RANKS,
+        id=COMPUTE_IMBALANCE,
         title=sentences.SLOWEST_RANK_CHANGES(cost=cost, waits=waited_for(culprits, subject.per, everybody=True)),
         action="Look for work that differs from batch to batch (sequence lengths: bucket them), or for more ranks than "
         "free cores on a host.",
@@ -618,22 +612,8 @@ def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> s
     )
 
 
-def cannot_look(subject: Subject) -> str:
-    # Beside summaries, the calls of a few ranks may have been read: they are not all of them.
-    if Column.CALLS not in subject.lacks and train_alone(subject.attribution, subject.tables):
-        return "the ranks do not communicate, so no rank waits for another"
-    sharing = subject.once(gpus_of)
-    if sharing.ranks and not any(subject.shares.share(cost) >= FINDINGS.mention_share for cost in DIAGNOSIS.costs):
-        return shared_words(sharing)
-    return ranks_not_comparable(subject)
-
-
 DIAGNOSIS = Diagnosis(
-    "straggler",
-    "stragglers",
     find,
-    cannot_look,
-    costs=(Cost.STRAGGLER, Cost.HOST_STRAGGLER),
     knobs={
         "compute-straggler": {
             Knob.STRAGGLER: "make {ranks} as fast as the others, or replace {its} host or device",

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diag.account.scheduling import Scheduling
+from diag.deferred import loaded
 from diag.diagnoses.policy import FINDINGS, STRAGGLER
 from diag.model.accounts import Attribution
 from diag.model.parts import PartColumns
@@ -360,23 +361,36 @@ def late_ranks_text(culprits: Culprits) -> str:
 
 
 class Diagnosis(Struct, frozen=True):
-    """A kind of problem. ``id`` names it, ``question`` is its name in words. ``find`` looks for it. ``reads``: the
-    columns without which it cannot look; ``cannot_look`` returns any other reason why the data of this run does not
-    show it, "" where it does. ``costs``: what it looks for; with costs, ``find`` is called only where one of them is
-    worth a mention, or ``always``. ``knobs``: by the id of a finding, the knobs that answer it, each
-    with what to change, or "" where the knob says that. For its documentation: ``needs``, what has to be recorded, and
-    ``means``, what each of its findings means, by id."""
+    """What looks for a kind of problem, in a module of its own. ``find`` returns its findings. ``knobs``: by the id of
+    a finding, the knobs that answer it, each with what to change, or "" where the knob says that. For its
+    documentation: ``needs``, what has to be recorded, and ``means``, what each of its findings means, by id."""
 
-    id: str
-    question: str
     find: Callable[[Subject], Sequence[Finding]]
-    cannot_look: Callable[[Subject], str] = lambda _: ""
-    reads: tuple[Column, ...] = ()
-    costs: tuple[Cost, ...] = ()
-    always: bool = False
     knobs: Mapping[str, Mapping[Knob, str]] = {}
     needs: str = ""
     means: Mapping[str, str] = {}
+
+
+class Listed(Struct, frozen=True):
+    """A diagnosis in the registry. ``id`` names it, ``question`` is its name in words. ``where``: its ``Diagnosis``, as
+    "module:name", which is loaded where a run may show it; a module of several has a table of them by id. ``reads``:
+    the columns without which it cannot look; ``cannot_look`` returns any other reason why the data of this run does not
+    show it, "" where it does. ``costs``: what it looks for; with costs, ``find`` is called only where one of them is
+    worth a mention, or ``always``."""
+
+    id: str
+    question: str
+    where: str
+    reads: tuple[Column, ...] = ()
+    costs: tuple[Cost, ...] = ()
+    always: bool = False
+    cannot_look: Callable[[Subject], str] = lambda _: ""
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """Loads its module."""
+        found: Diagnosis | Mapping[str, Diagnosis] = loaded(self.where)
+        return found if isinstance(found, Diagnosis) else found[self.id]
 
     def unseen(self, subject: Subject) -> str:
         """Why it could not be looked for; "" where it could."""

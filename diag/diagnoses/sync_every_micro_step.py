@@ -18,16 +18,15 @@ from .comm_cause import (
     PER_RANK_AND_STEP,
     Claim,
     calls_of,
-    cannot_tell_parts,
     exposed_of,
     is_replicated,
     reductions,
     reductions_of,
 )
+from .needs import micro_batches
 from .subject import Subject
 
 ID = "sync-every-micro-step"
-QUESTION = "gradient reduction in every micro-batch"
 NEEDS = f"the number of micro-batches of a step; {NEEDS_PARTS}."
 MEANS = "Gradients are reduced in every micro-batch."
 _NO_SYNC = "Run all micro-batches but the last inside model.no_sync()."
@@ -42,19 +41,6 @@ _PARTITIONED = (
     "ZeRO-2 and ZeRO-3 reduce in every micro-batch, since no rank keeps whole gradients between them. Use fewer and "
     "larger micro-batches; or, where memory allows, stage 1, which reduces in the last one only."
 )
-
-
-def cannot_look(subject: Subject) -> str:
-    if micro_batches(subject) is None:
-        return "the number of micro-batches was not recorded"
-    return cannot_tell_parts(subject)
-
-
-def micro_batches(subject: Subject) -> int | None:
-    recorded = {int(rank.steps.micro_batches.max()) for rank in subject.tables.ranks.values() if rank.steps}
-    manifest = subject.tables.manifest
-    configured = manifest.trainer.get("micro_batches") if manifest is not None else None
-    return max(recorded) if recorded else configured if isinstance(configured, int) else None
 
 
 def claim(subject: Subject) -> Claim | None:

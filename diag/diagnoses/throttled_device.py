@@ -20,7 +20,7 @@ from diag.words import sentences
 
 from .costs import Cost
 from .device_samples import Readings, hosts_text, not_recorded, plausible, readings, reads_amd, sampled, samples_of
-from .subject import Column, Diagnosis, Subject, in_ms, mean_ns, ranks_not_comparable, ranks_text
+from .subject import Diagnosis, Subject, in_ms, mean_ns, ranks_not_comparable, ranks_text
 
 # Reasons as the samplers of diag.collectors name them. A power cap or sync boost is what a healthy GPU under load
 # shows, too.
@@ -177,12 +177,7 @@ def _evidence(each: Throttled, others: Sequence[int]) -> list[Evidence]:
 
 
 DIAGNOSIS = Diagnosis(
-    "throttled-device",
-    "throttled devices",
     find,
-    cannot_look,
-    reads=(Column.SAMPLES, Column.DEVICE),
-    costs=(Cost.STRAGGLER,),
     needs="samples of the GPU (`device.jsonl`) on two ranks or more.",
     means={
         "throttled-device": (

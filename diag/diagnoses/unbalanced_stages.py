@@ -11,9 +11,8 @@ from diag.model.query import Query
 from diag.model.steps import Evidence, Finding
 
 from .costs import Cost
-from .pipeline_bubble import cannot_look as cannot_look
 from .pipeline_bubble import pipeline
-from .subject import Column, Diagnosis, Subject
+from .subject import Diagnosis, Subject
 
 ID = "unbalanced-stages"
 
@@ -76,12 +75,7 @@ def _action(account: Pipeline) -> str:
 
 
 DIAGNOSIS = Diagnosis(
-    ID,
-    "unbalanced pipeline stages",
     find,
-    cannot_look,
-    reads=(Column.PIECES, Column.OWN_DEVICE),
-    costs=(Cost.IMBALANCE,),
     needs="a run with pipeline parallelism.",
     means={
         ID: "A pipeline stage has more work than the mean. With one rank a stage, a slow machine looks the same.",

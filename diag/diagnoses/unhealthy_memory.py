@@ -26,7 +26,7 @@ from .device_samples import (
     reads_amd,
     sampled,
 )
-from .subject import Column, Diagnosis, Subject, ranks_text
+from .subject import Diagnosis, Subject, ranks_text
 
 _CORRECTED = "growing corrected ECC errors"
 _STATES = (
@@ -144,11 +144,7 @@ def _action(subject: Subject, ranks: tuple[int, ...], troubles: list[Trouble]) -
 
 
 DIAGNOSIS = Diagnosis(
-    "unhealthy-memory",
-    "unhealthy device memory",
     find,
-    cannot_look,
-    reads=(Column.SAMPLES, Column.DEVICE),
     needs="ECC and row remapping counters of the GPU (`device.jsonl`).",
     means={
         "unhealthy-memory": (

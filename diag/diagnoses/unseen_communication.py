@@ -10,11 +10,10 @@ from diag.deferred import pl
 from diag.diagnoses.policy import COMMUNICATION
 from diag.model.accounts import Attribution
 from diag.model.breakdown import KernelKind
-from diag.model.steps import Kind, NotLooked
+from diag.model.steps import Kind
 from diag.rundir.tables import Tables
 from diag.tables.work import work_of
 from diag.traces import kineto_names as names
-from diag.words.wording import fused_words, per_whole
 
 from .subject import Subject
 
@@ -34,14 +33,6 @@ def unrecognised(subject: Subject) -> str:
         return reason
     kernels = ", ".join(f"{_short(name)} ({ns / 1e6:.1f} ms {subject.per})" for name, ns in unknown)
     return f"{reason}; the longest kernels of unknown kind are {kernels}: name those that communicate (--comm-kernels)"
-
-
-def inside_fused(attribution: Attribution) -> tuple[NotLooked, ...]:
-    """The communication inside kernels that also compute, which cannot be examined; empty where there are none."""
-    counted = attribution.counted
-    parts = counted.parts
-    fused = int(parts.fused_ns.sum())
-    return (NotLooked(_FUSED, fused_words(fused / len(parts), per_whole(attribution))),) if fused else ()
 
 
 def _seen(attribution: Attribution) -> bool:

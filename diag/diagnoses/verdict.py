@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, sqrt
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diag.deferred import by_name
 from diag.diagnoses.confidence import Features, Rule, weighed
 from diag.diagnoses.policy import COMPUTE, CONFIDENCE, FINDINGS, HOST_TIME, STRAGGLER, VERDICT
 from diag.model.accounts import Attribution, StepAccounts
@@ -18,18 +19,7 @@ from diag.words import sentences
 from diag.words.formatting import share as printed
 from diag.words.wording import per_whole
 
-from . import (
-    Examination,
-    code_between_phases,
-    expert_imbalance,
-    low_mfu,
-    pipeline_bubble,
-    ranks_train_alone,
-    shared_gpu,
-    slow_data,
-    straggler,
-)
-from .comm_cause import SLOW_LINK
+from . import Examination, ids
 from .costs import REMOVABLE, Cost, class_of
 from .culprits import Series, t95
 from .durations import CollectivesAccount
@@ -45,6 +35,8 @@ _WINDOW_OF_RUN = "record a profiler window (`diag run --trace`)"
 _INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000"
 _COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
 _STRAGGLER = "Straggler"
+# Of a run that is bound by loading.
+_of_first_batch: Callable[[Attribution, Tables], bool] = by_name("diag.diagnoses.slow_data:of_first_batch")
 
 
 def judge(attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables) -> Verdict:
@@ -53,7 +45,7 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
     verdict = _judge(attribution, examination, coverage, tables)
     if examination.collectives is not None and verdict.bottleneck == Bottleneck.UNDETERMINED:
         verdict = verdict if verdict.culprit_ranks else _by_collectives(examination.collectives, tables)
-    alone = next((finding for finding in examination.findings if finding.id == ranks_train_alone.ID), None)
+    alone = next((finding for finding in examination.findings if finding.id == ids.RANKS_TRAIN_ALONE), None)
     if alone is None:
         return verdict
     return replace(
@@ -136,7 +128,7 @@ def _answer(attribution: Attribution, examination: Examination, tables: Tables) 
     findings = _findings(examination, shares)
     by_class = _by_class(shares)
     removable = {name: float(series.sum() / shares.dur_ns.sum()) for name, series in by_class.items()}
-    shared = next((finding for finding in findings if finding.id == shared_gpu.ID), None)
+    shared = next((finding for finding in findings if finding.id == ids.SHARED_GPU), None)
     if shared is not None and max(removable[name] for name in REMOVABLE) < FINDINGS.warning_share:
         return _unexplained(shared, removable[Bottleneck.UNDETERMINED])
     drawn = {name: resampled(series, shares.dur_ns) for name, series in by_class.items()}
@@ -149,8 +141,8 @@ def _answer(attribution: Attribution, examination: Examination, tables: Tables) 
     if not attribution.comm_known and most < FINDINGS.warning_share:
         return _undetermined("the device's work was not recorded", _WINDOW)
     cause = _cause(findings, bottleneck)
-    if cause is not None and cause.id == pipeline_bubble.ID:  # faults come first here, too
-        cause = _cause([finding for finding in findings if finding.id != pipeline_bubble.ID], bottleneck) or cause
+    if cause is not None and cause.id == ids.PIPELINE_BUBBLE:  # faults come first here, too
+        cause = _cause([finding for finding in findings if finding.id != ids.PIPELINE_BUBBLE], bottleneck) or cause
     if bottleneck == Bottleneck.COMPUTE and not _waits_known(attribution):
         return _undetermined(_UNSEEN_WAITS, _WINDOW)
     level = severity(share)
@@ -168,7 +160,7 @@ def _findings(examination: Examination, shares: Shares) -> tuple[Finding, ...]:
     """The findings about ``shares``, which may be without the pipeline bubble."""
     if Cost.BUBBLE in shares.cost_ns:
         return examination.findings
-    return tuple(finding for finding in examination.findings if finding.id != pipeline_bubble.ID)
+    return tuple(finding for finding in examination.findings if finding.id != ids.PIPELINE_BUBBLE)
 
 
 def _by_collectives(account: CollectivesAccount, tables: Tables) -> Verdict:
@@ -308,7 +300,7 @@ def _features(
         mixed=float(answer.bottleneck == Bottleneck.MIXED),
         unseen_waits=missing if _waits(answer.bottleneck, answer.cause, shares) else 0.0,
         phases_mixed=float(answer.phases is not None and not answer.phases.frontier.communication_known),
-        unseen_pauses=float(by_phases and answer.cause is not None and answer.cause.id == straggler.ONE_RANK),
+        unseen_pauses=float(by_phases and answer.cause is not None and answer.cause.id == ids.COMPUTE_STRAGGLER),
         clock=_clock(attribution, tables, answer),
     )
 
@@ -359,11 +351,11 @@ def _one_or_all(answer: _Answer) -> float:
     """Where ranks wait for late ranks, one rank or all may be the reason, and both cost something: what the other
     explanation costs, over the one that the answer names."""
     cause, shares = answer.cause, answer.shares
-    if cause is None or answer.bottleneck == Bottleneck.MIXED or cause.id not in straggler.ONE_OR_ALL:
+    if cause is None or answer.bottleneck == Bottleneck.MIXED or cause.id not in ids.ONE_OR_ALL:
         return 0.0
     of_one = max(0.0, shares.beyond_typical(Cost.STRAGGLER, cause.ranks))
     of_all = max(0.0, float(shares.cost(Cost.STRAGGLER).mean()) - of_one)
-    named, other = (of_one, of_all) if cause.id == straggler.ONE_RANK else (of_all, of_one)
+    named, other = (of_one, of_all) if cause.id == ids.COMPUTE_STRAGGLER else (of_all, of_one)
     return min(1.0, other / named) if named else float(other > 0)
 
 
@@ -399,11 +391,11 @@ def _rules(
 
 
 def _without_cases(cause: Finding) -> float:
-    if cause.id == expert_imbalance.ID:
+    if cause.id == ids.EXPERT_IMBALANCE:
         return cause.confidence
     kinds = {
-        low_mfu.ID: COMPUTE.confidence_of_low_mfu,
-        code_between_phases.ID: HOST_TIME.confidence_of_code_between_phases,
+        ids.LOW_MFU: COMPUTE.confidence_of_low_mfu,
+        ids.CODE_BETWEEN_PHASES: HOST_TIME.confidence_of_code_between_phases,
     }
     return kinds.get(cause.id, 1.0)
 
@@ -433,7 +425,7 @@ def _unrecorded(
             yield "copies in the idle time", most
     if bottleneck == Bottleneck.COMPUTE and answer.quiet:
         yield "the time without operators", 1 - answer.quiet
-    if bottleneck == Bottleneck.DATA and slow_data.of_first_batch(attribution, tables):
+    if bottleneck == Bottleneck.DATA and _of_first_batch(attribution, tables):
         yield "a batch after the first", CONFIDENCE.of_first_batch
     if cause is not None and cause.ranks and explained is not None and explained < CONFIDENCE.explained_wait_share:
         yield "why ranks are late", max(explained, CONFIDENCE.of_late_rank)
@@ -456,7 +448,7 @@ def _waits(bottleneck: Bottleneck, cause: Finding | None, shares: Shares) -> boo
     """Whether much of the answer is time in collectives: a transfer begins when the last rank arrives, and that may be
     a rank that was not recorded."""
     if bottleneck in (Bottleneck.COMMUNICATION, Bottleneck.MIXED):
-        return cause is None or cause.id != SLOW_LINK
+        return cause is None or cause.id != ids.SLOW_LINK
     return shares.share(Cost.COMM) >= FINDINGS.warning_share
 
 
@@ -469,7 +461,7 @@ def _waits_known(attribution: Attribution) -> bool:
 
 def _low_use(findings: Sequence[Finding]) -> Finding | None:
     """The finding of low MFU: it bounds a run where nothing else costs time (docs/concepts/verdict.md)."""
-    return next((finding for finding in findings if finding.id == low_mfu.ID), None)
+    return next((finding for finding in findings if finding.id == ids.LOW_MFU), None)
 
 
 def _cause(findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding | None:

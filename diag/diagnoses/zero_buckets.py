@@ -11,7 +11,6 @@ from .comm_cause import (
     NEEDS_PARTS,
     Claim,
     calls_of,
-    cannot_tell_parts,
     last_reductions,
     reductions,
     shards_optimizer_only,
@@ -19,13 +18,11 @@ from .comm_cause import (
 from .subject import Subject
 
 ID = "zero-buckets"
-QUESTION = "ZeRO's gradient reduction not overlapped with backward"
 NEEDS = f"ZeRO 1 or 2; {NEEDS_PARTS}."
 MEANS = (
     "ZeRO 1 or 2: reductions are not overlapped with the backward (`overlap_comm`), or their buckets are too large or "
     "too many."
 )
-cannot_look = cannot_tell_parts
 
 
 def claim(subject: Subject) -> Claim | None:

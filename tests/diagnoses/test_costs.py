@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from diag.account.attribute import attribute
 from diag.account.scheduling import RankScheduling, Scheduling
 from diag.api import analyze
-from diag.diagnoses import DIAGNOSES
 from diag.diagnoses.cost_rows import Side
 from diag.diagnoses.costs import OF_WAITING, ON_PATH, Cost, Label, cost_of
+from diag.diagnoses.registry import DIAGNOSES
 from diag.diagnoses.relabel import relabelled
 from diag.diagnoses.shares import Shares, noise_of, step_parts
 from diag.diagnoses.timelines import shares_of, shares_of_steps

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from diag.diagnoses import DIAGNOSES
+from diag.diagnoses.registry import DIAGNOSES
 from diag.export.definitions import METRICS
 from diag.rundir.states import State
 from tests.command import diag
