@@ -32,7 +32,8 @@ from diag.app.run_view import PART_OF, Grid, Memory, Part, RunView
 from diag.app.theme import Theme, ink_on
 from diag.diagnoses.compare import RankDifference
 from diag.model.steps import Bottleneck
-from diag.show.memory import curve_sentence, snapshots_sentence
+from diag.show.curves import curve_sentence
+from diag.show.memory import snapshots_sentence
 from diag.words.formatting import counted, listing, number, share, size
 from diag.words.wording import class_name
 

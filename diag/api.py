@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,21 +11,26 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.attribute import Profiled, attribute, with_comparable_steps
-from diag.account.blocks import account_in_blocks
 from diag.account.device_clock import on_device_clocks
 from diag.account.durations import Durations, durations_of
+from diag.account.frontier import BlockAccount
 from diag.account.trace_ranges import AFTER_ITERATIONS, BEFORE_ITERATIONS
-from diag.collectors.layout import OOM, RunLayout
+from diag.collectors.layout import RunLayout
 from diag.collectors.records import Manifest
+from diag.deferred import by_name, loaded
 from diag.diagnoses import Examination, examine, examine_collectives
 from diag.diagnoses.costs import CHARGED, Cost
 from diag.diagnoses.durations import collectives_account, notes_on
 from diag.diagnoses.phases import HostWait, host_wait
 from diag.diagnoses.policy import FINDINGS
+from diag.diagnoses.shares import Shares
 from diag.diagnoses.verdict import agreeing, bottlenecks_of, classes_of, faults_first, judge
 from diag.errors import DiagError, ExitCode
 from diag.model import Gap
 from diag.model.accounts import Attribution, StepAccount, StepAccounts
+from diag.model.breakdown import Supposition as Supposition
+from diag.model.breakdown import WhatIf as WhatIf
+from diag.model.evidence import query_of
 from diag.model.history import History as History
 from diag.model.query import Query
 from diag.model.steps import (
@@ -44,7 +49,6 @@ from diag.rundir.asked import StepsAsked, steps_asked
 from diag.rundir.durations import with_ranks
 from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector
 from diag.rundir.job_ranks import job_ranks, of_its_job
-from diag.rundir.kept import with_kept
 from diag.rundir.lines import interval_s, read_manifest
 from diag.rundir.local import local_path as local_path
 from diag.rundir.local import local_paths as local_paths
@@ -60,16 +64,14 @@ from diag.rundir.runs import record_bytes as record_bytes
 from diag.rundir.runs import split_job as split_job
 from diag.rundir.runs import state_of as state_of
 from diag.rundir.state_words import where_words as where_words
+from diag.rundir.states import Judged
 from diag.rundir.states import RankState as RankState
 from diag.rundir.states import Standstill as Standstill
 from diag.rundir.states import State as State
+from diag.rundir.tables import Only, restricted
 from diag.rundir.tables import Tables as Tables
-from diag.rundir.tables import restricted
-from diag.tables import evidence, frames, of_history, of_run
-from diag.tables.duration_table import duration_table
-from diag.traces.memory_snapshots import read_snapshots
 from diag.traces.reading import Reading as Reading
-from diag.traces.snapshot_files import mentions_failure, rank_of, snapshot_files, within_bytes
+from diag.traces.snapshot_files import snapshot_files
 from diag.traces.snapshot_files import snapshots_alone as snapshots_alone
 from diag.traces.trace import DeviceWork, Trace
 from diag.words.formatting import NBSP, begun, counted, duration, masked, rank_ranges
@@ -78,19 +80,50 @@ from diag.words.wording import ONLY_DURATIONS, resolutions, run_facts
 
 _MUCH_OUTSIDE = 0.1  # of a trace: time in no inferred step is mentioned from here on
 
-if TYPE_CHECKING:  # imported at run time where first needed: all of it takes a tenth of a second
+if TYPE_CHECKING:
     import polars as pl
 
     from diag.diagnoses.compare import Comparison, RankDifference, Work
     from diag.model.breakdown import Breakdowns, CostCurve, Measure
-    from diag.replay.advice import WhatIf as WhatIf
-    from diag.replay.predict import Baseline
-    from diag.replay.program import Refusal
-    from diag.replay.suppose import Supposition as Supposition
     from diag.tables.loading import LoadingTable
     from diag.tables.memory import MemoryTable, Peak
     from diag.tables.memory_curves import MemoryCurve
     from diag.tables.snapshots import SnapshotTable
+
+# -- what few runs need, and what is shown beside a verdict: each is loaded when it is asked for -----------------------
+
+_account_in_blocks: Callable[[Tables], BlockAccount] = by_name("diag.account.blocks:account_in_blocks")
+_only_of: Callable[[Tables, StepsAsked], Only] = by_name("diag.history.steps:only_of")
+_with_kept: Callable[[Tables, Only], Tables | None] = by_name("diag.rundir.kept:with_kept")
+_history_of: Callable[[Tables, Attribution, Shares, Judged | None], History] = by_name("diag.history:history_of")
+_outcome_of: Callable[[RunState, Manifest, int | None], Outcome | None] = by_name("diag.ended.outcome:outcome_of")
+_failed_allocations: Callable[[Tables], tuple[FailedAllocation, ...]] = by_name(
+    "diag.tables.failed_allocations:failed_allocations"
+)
+_breakdowns: Callable[[Tables, Attribution], Breakdowns] = by_name("diag.tables.breakdowns:breakdowns")
+_mfu_of: Callable[[Tables, Shares], Measure] = by_name("diag.diagnoses.low_mfu:mfu_of")
+_memory_table: Callable[[Tables, Attribution], MemoryTable] = by_name("diag.tables.memory:memory_table")
+_memory_curves: Callable[[Tables], tuple[MemoryCurve, ...]] = by_name("diag.tables.memory_curves:memory_curves")
+_snapshots: Callable[[Iterable[Path | str]], SnapshotTable] = by_name("diag.tables.snapshots:snapshots_of")
+_loading_table: Callable[[Tables, Attribution, Mapping[int, float]], LoadingTable] = by_name(
+    "diag.tables.loading:loading_table"
+)
+# The replay of a run, and what it predicts. Its result is only handed on.
+_Replay = Any
+_baseline: Callable[[Attribution, Tables], _Replay] = by_name("diag.replay.predict:baseline")
+_recommend: Callable[[Attribution, Tables, Examination, Callable[[], _Replay]], Recommendation] = by_name(
+    "diag.replay.advice:recommend"
+)
+_what_if: Callable[[_Replay, Attribution, Tables, Examination], WhatIf] = by_name("diag.replay.advice:what_if")
+_nothing_offered: Callable[[str], WhatIf] = by_name("diag.replay.advice:nothing_offered")
+_curves_of: Callable[[_Replay], tuple[CostCurve, ...]] = by_name("diag.replay.advice:curves_of")
+_without_fault: Callable[[Verdict, bool], Supposition] = by_name("diag.replay.suppose:without_fault")
+
+
+def _frame(where: str, *arguments: Any) -> pl.DataFrame:
+    """What a function that makes a data frame returns; ``where``: its name, as of ``by_name``."""
+    frame: pl.DataFrame = loaded(where)(*arguments)
+    return frame
 
 
 class Result(Struct, frozen=True, dict=True):
@@ -120,11 +153,9 @@ class Result(Struct, frozen=True, dict=True):
         was recorded by another tool."""
         if self.tables.manifest is None or self.state is None:
             return None
-        from diag.ended.outcome import outcome_of
-
         left = self.tables.retained
         steps = len(self.attribution.steps) if left is None else left.steps
-        return outcome_of(self.state, self.tables.manifest, steps if self.tables.only is None else None)
+        return _outcome_of(self.state, self.tables.manifest, steps if self.tables.only is None else None)
 
     @cached_property
     def state(self) -> RunState | None:
@@ -135,7 +166,7 @@ class Result(Struct, frozen=True, dict=True):
     def failed_allocations(self) -> tuple[FailedAllocation, ...]:
         """The ranks that ran out of device memory, whether or not that ended the training: by their snapshots of the
         allocator, their logs and the counts of the allocator. The details are those of the first source."""
-        return _failed_allocations(self)
+        return () if self.from_summaries else _failed_allocations(self.tables)
 
     def share_of(self, bottleneck: Bottleneck) -> float:
         """Fraction of the critical path that a change in this class could remove, 0 to 1. The verdict compares these
@@ -145,57 +176,44 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def mfu(self) -> Measure:
         """Model FLOPs utilisation, or why it is not known."""
-        from diag.diagnoses.low_mfu import mfu_of
-
-        return mfu_of(self.tables, self.examination.shares)
+        return _mfu_of(self.tables, self.examination.shares)
 
     @cached_property
     def breakdowns(self) -> Breakdowns:
         """The tables behind the verdict, computed on first access: they read the traces again."""
-        from diag.tables.breakdowns import breakdowns  # a tenth of a second that most callers need not wait
-
-        return breakdowns(self.tables, self.attribution)
+        return _breakdowns(self.tables, self.attribution)
 
     @cached_property
     def recommendation(self) -> Recommendation:
         """The changes to make first, with their gains predicted by replay; computed on first access."""
-        from diag.replay.advice import recommend
-
-        return recommend(self.attribution, self.tables, self.examination, lambda: self.baseline)
+        return _recommend(self.attribution, self.tables, self.examination, lambda: self.baseline)
 
     @cached_property
-    def baseline(self) -> Baseline | Refusal:
-        """The run replayed unmodified, the basis of every prediction; or the reason why it cannot be replayed."""
-        from diag.replay.predict import baseline
-
-        return baseline(self.attribution, self.tables)
+    def baseline(self) -> Any:
+        """The run replayed unmodified, the basis of every prediction: a ``diag.replay.predict.Baseline``, or a
+        ``Refusal`` with the reason why it cannot be replayed."""
+        return _baseline(self.attribution, self.tables)
 
     @property
     def baseline_refusal(self) -> str:
         """Why the run cannot be replayed; "" if it can."""
-        return getattr(self.baseline, "reason", "")
+        reason: str = getattr(self.baseline, "reason", "")
+        return reason
 
     @cached_property
     def what_if(self) -> WhatIf:
         """The changes that can be chosen for this run, and the gain of any combination of them."""
-        from diag.replay.advice import what_if
-
-        return what_if(self.baseline, self.attribution, self.tables, self.examination)
+        return _what_if(self.baseline, self.attribution, self.tables, self.examination)
 
     @property
     def without_fault(self) -> Supposition:
         """What the verdict is about, taken away, for ``what_if.suppose``."""
-        from diag.replay.suppose import without_fault
-
-        return without_fault(self.verdict, self.tables.on_device)
+        return _without_fault(self.verdict, self.tables.on_device)
 
     @cached_property
     def cost_curves(self) -> tuple[CostCurve, ...]:
         """The cost of collectives by their size in the replay's model; empty if the run cannot be replayed."""
-        from diag.replay.advice import curves_of
-        from diag.replay.predict import Baseline
-
-        return curves_of(self.baseline) if isinstance(self.baseline, Baseline) else ()
+        return () if self.baseline_refusal else _curves_of(self.baseline)
 
     @cached_property
     def peak_memory(self) -> Peak | None:
@@ -207,17 +225,13 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def memory_table(self) -> MemoryTable:
         """Peaks, growth and fragmentation of each rank, and the size of the model states by formula."""
-        from diag.tables.memory import memory_table
-
-        return memory_table(self.tables, self.attribution)
+        return _memory_table(self.tables, self.attribution)
 
     @cached_property
     def memory_curves(self) -> tuple[MemoryCurve, ...]:
         """Device memory over time from each trace that was recorded with ``profile_memory``, with its peak and the
         allocations at the peak; computed on first access."""
-        from diag.tables.memory_curves import memory_curves
-
-        return memory_curves(self.tables)
+        return _memory_curves(self.tables)
 
     @cached_property
     def memory_snapshots(self) -> SnapshotTable:
@@ -227,9 +241,7 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def loading(self) -> LoadingTable:
         """The time that each rank waited for its DataLoader, and that the other ranks waited because of it."""
-        from diag.tables.loading import loading_table
-
-        return loading_table(self.tables, self.attribution, self.examination.shares.charged_means(Cost.DATA))
+        return _loading_table(self.tables, self.attribution, self.examination.shares.charged_means(Cost.DATA))
 
     @property
     def advice(self) -> tuple[Advice, ...]:
@@ -284,53 +296,52 @@ class Result(Struct, frozen=True, dict=True):
     def history(self) -> History:
         """The step time over the whole run, when it changed and because of what; of a run that was restarted, this
         attempt's. Read on first access."""
-        from diag.history import history_of
-
         judged = self.state.judged if self.state is not None else None
-        return history_of(self.tables, self.attribution, self.examination.shares, judged)
+        return _history_of(self.tables, self.attribution, self.examination.shares, judged)
 
     # -- data frames, whose columns diag.tables.frames.COLUMNS documents ---------------------------------------------
 
     @cached_property
     def steps(self) -> pl.DataFrame:
         """The time of every rank in every step, by part: a row for each rank of each step."""
-        return frames.steps(self.attribution, self.bottlenecks)
+        return _frame("diag.tables.frames:steps", self.attribution, self.bottlenecks)
 
     @cached_property
     def ranks(self) -> pl.DataFrame:
         """The same as ``steps``, as means over the counted steps: a row for each rank."""
-        return frames.ranks(self.attribution, self.tables, self.verdict.culprit_ranks)
+        return _frame("diag.tables.frames:ranks", self.attribution, self.tables, self.verdict.culprit_ranks)
 
     @cached_property
     def collectives(self) -> pl.DataFrame:
         """Collectives by process group, operation, element type and size."""
-        return frames.collectives(self.breakdowns.collectives)
+        return _frame("diag.tables.frames:collectives", self.breakdowns.collectives)
 
     @cached_property
     def all_to_alls(self) -> pl.DataFrame:
         """Bytes that each rank sent and received in all-to-alls, and how long the others waited for it."""
-        return frames.all_to_alls(self.breakdowns.collectives)
+        return _frame("diag.tables.frames:all_to_alls", self.breakdowns.collectives)
 
     @cached_property
     def kernels(self) -> pl.DataFrame:
         """Kernels by name; for a run on a CPU, operators."""
-        return frames.kernels(self.breakdowns.kernels)
+        return _frame("diag.tables.frames:kernels", self.breakdowns.kernels)
 
     @cached_property
     def modules(self) -> pl.DataFrame:
         """Time in the modules of the model."""
-        return frames.modules(self.breakdowns.modules)
+        return _frame("diag.tables.frames:modules", self.breakdowns.modules)
 
     @cached_property
     def memory(self) -> pl.DataFrame:
         """Peaks of memory by rank."""
-        return frames.memory(self.memory_table)
+        return _frame("diag.tables.frames:memory", self.memory_table)
 
     @cached_property
     def costs(self) -> pl.DataFrame:
         """The costs of each counted step, and which late ranks they are charged to."""
         shares = self.examination.shares
-        return evidence.costs(
+        return _frame(
+            "diag.tables.evidence:costs",
             {cost.words: ns for cost, ns in shares.cost_ns.items()},
             {
                 (cost.words, rank): shares.charged(cost, (rank,))
@@ -344,77 +355,77 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def path(self) -> pl.DataFrame:
         """The critical path: a row for each of its pieces."""
-        return evidence.path(self.attribution)
+        return _frame("diag.tables.evidence:path", self.attribution)
 
     @cached_property
     def calls(self) -> pl.DataFrame:
         """The collectives of the ranks, each with its pass and its exposed time."""
-        return evidence.calls(self.attribution)
+        return _frame("diag.tables.evidence:calls", self.attribution)
 
     @cached_property
     def meetings(self) -> pl.DataFrame:
         """Collectives across ranks: who came last, how long the others waited, how long the transfer took."""
-        return evidence.meetings(self.attribution)
+        return _frame("diag.tables.evidence:meetings", self.attribution)
 
     @cached_property
     def stalls(self) -> pl.DataFrame:
         """The longest pieces of the devices' idle time, with what their hosts did."""
-        return evidence.stalls(self.attribution)
+        return _frame("diag.tables.evidence:stalls", self.attribution)
 
     @cached_property
     def scheduling(self) -> pl.DataFrame:
         """How long the ranks were queued for a CPU core or blocked in each step."""
-        return evidence.scheduling(self.examination.scheduling)
+        return _frame("diag.tables.evidence:scheduling", self.examination.scheduling)
 
     @cached_property
     def checkpoints(self) -> pl.DataFrame:
         """The checkpoints of the ranks."""
-        return evidence.checkpoints(self.tables)
+        return _frame("diag.tables.evidence:checkpoints", self.tables)
 
     @cached_property
     def summaries(self) -> pl.DataFrame:
         """The means of the ranks' summaries; empty if the run was not analysed from them."""
-        return frames.frame("summaries", ())
+        return _frame("diag.tables.frames:frame", "summaries", ())
 
     @cached_property
     def stretches(self) -> pl.DataFrame:
         """The step time and its parts over the whole run: each step, older ones in sums over several."""
-        return of_history.stretches(self.history)
+        return _frame("diag.tables.of_history:stretches", self.history)
 
     @cached_property
     def changes(self) -> pl.DataFrame:
         """When the step time changed, and because of what."""
-        return of_history.changes(self.history)
+        return _frame("diag.tables.of_history:changes", self.history)
 
     @cached_property
     def incidents(self) -> pl.DataFrame:
         """What cost this attempt time: slow stretches, stalls, and a run that is stuck."""
-        return of_history.incidents(self.history)
+        return _frame("diag.tables.of_history:incidents", self.history)
 
     @cached_property
     def goodput(self) -> pl.DataFrame:
         """Where the wall time of this attempt went."""
-        return of_history.goodput(self.history)
+        return _frame("diag.tables.of_history:goodput", self.history)
 
     @cached_property
     def findings(self) -> pl.DataFrame:
         """The findings, the most expensive first."""
-        return frames.findings(self.examination.findings)
+        return _frame("diag.tables.frames:findings", self.examination.findings)
 
     @cached_property
     def spans(self) -> pl.DataFrame:
         """The consecutive pieces of each rank's steps."""
-        return of_run.spans(self.attribution)
+        return _frame("diag.tables.of_run:spans", self.attribution)
 
     @cached_property
     def waits(self) -> pl.DataFrame:
         """How long others waited for a rank in each step, by what it did more of than they did."""
-        return of_run.waits(self.attribution)
+        return _frame("diag.tables.of_run:waits", self.attribution)
 
     @cached_property
     def samples(self) -> pl.DataFrame:
         """Readings of devices, hosts, allocators and loaders over time."""
-        return of_run.samples(self.tables)
+        return _frame("diag.tables.of_run:samples", self.tables)
 
     @cached_property
     def facts(self) -> pl.DataFrame:
@@ -422,7 +433,8 @@ class Result(Struct, frozen=True, dict=True):
         described, axes = describe_run(self), self.attribution.axes
         known = {name: described[name] for name in ("world_size", "hosts", "device", "backend", "steps", "steps_from")}
         groups = {", ".join(map(str, ranks)): axis for ranks, axis in axes.named.items()}
-        return of_run.facts(self.tables, {"analysis": {**known, "mesh": axes.mesh, "axes": groups}})
+        of_analysis = {**known, "mesh": axes.mesh, "axes": groups}
+        return _frame("diag.tables.of_run:facts", self.tables, {"analysis": of_analysis})
 
     def evidence(self, finding: Finding | str) -> pl.DataFrame:
         """The rows that a finding (or its id) rests on. DiagError if there is no finding with this id."""
@@ -432,11 +444,11 @@ class Result(Struct, frozen=True, dict=True):
             if match is None:
                 raise DiagError(f"there is no finding {finding!r}", hint="one of " + ", ".join(f.id for f in findings))
             finding = match
-        return self.rows(evidence.query_of(finding))
+        return self.rows(query_of(finding))
 
     def rows(self, query: Query) -> pl.DataFrame:
         """The rows of a data frame that a query names: that of a finding, or of a line of its evidence."""
-        return evidence.rows(query, getattr(self, query.frame))
+        return _frame("diag.tables.evidence:rows", query, getattr(self, query.frame))
 
     def __repr__(self) -> str:
         facts = ", ".join(run_facts(describe_run(self), self.coverage))
@@ -463,11 +475,9 @@ def open_run(
     except DiagError as error:
         if len(paths) != 1:
             raise
-        from diag.ended.outcome import outcome_of
-
         root = Path(paths[0])
         manifest, _ = read_manifest(RunLayout(root))
-        outcome = outcome_of(state_of(root, with_answer=False), manifest, None) if manifest is not None else None
+        outcome = _outcome_of(state_of(root, with_answer=False), manifest, None) if manifest is not None else None
         if outcome is None:
             raise
         raise DiagError(
@@ -488,7 +498,7 @@ def analyze(tables: Tables, asked: StepsAsked | None = None) -> Result:
     if asked is not None:
         tables = _restricted(tables, asked)
     if tables.long:
-        account = account_in_blocks(tables)
+        account = _account_in_blocks(tables)
         tables, attribution = account.tables, account.attribution
         examination = examine(attribution, tables, {}, account)
     else:
@@ -530,11 +540,9 @@ class DurationResult(Result, frozen=True, dict=True):
 
     @cached_property
     def breakdowns(self) -> Breakdowns:
-        from diag.tables.breakdowns import breakdowns
-
         return replace(
-            breakdowns(self.tables, self.attribution),
-            collectives=duration_table(self.durations),
+            _breakdowns(self.tables, self.attribution),
+            collectives=loaded("diag.tables.duration_table:duration_table")(self.durations),
             notes=(f"kernels and modules are not known: {ONLY_DURATIONS}",),
         )
 
@@ -544,9 +552,7 @@ class DurationResult(Result, frozen=True, dict=True):
 
     @property
     def what_if(self) -> WhatIf:
-        from diag.replay.advice import WhatIf
-
-        return WhatIf((), ONLY_DURATIONS)
+        return _nothing_offered(ONLY_DURATIONS)
 
 
 def open_inspector(root: Path | str, files: Sequence[Path]) -> DurationResult:
@@ -597,12 +603,6 @@ def open_memory_snapshots(*paths: Path | str) -> SnapshotTable:
             hint="give files that torch.cuda.memory._dump_snapshot(path) wrote, with the suffix .pickle",
         )
     return table
-
-
-def _snapshots(files: Iterable[Path | str]) -> SnapshotTable:
-    from diag.tables.snapshots import snapshot_table
-
-    return snapshot_table(*read_snapshots(files))
 
 
 # -- several runs, and descriptions ------------------------------------------------------------------------------------
@@ -677,11 +677,9 @@ def _named(tables: Tables) -> list[str]:
 
 
 def _restricted(tables: Tables, asked: StepsAsked) -> Tables:
-    from diag.history.steps import only_of
-
-    only, left = only_of(tables, asked), tables.retained
+    only, left = _only_of(tables, asked), tables.retained
     if left is not None and only.first < left.first:
-        if (kept := with_kept(tables, only)) is not None:
+        if (kept := _with_kept(tables, only)) is not None:
             return restricted(kept, only)
         raise DiagError(
             f"{asked.text}: of steps {only.first:,} to {left.first - 1:,} no full records are left",
@@ -780,69 +778,6 @@ def _notes_on_ends(tables: Tables) -> list[str]:
     late_s = interval_s(RunLayout(tables.root))
     last = f"{late_s:,g} seconds, the interval of their packers," if late_s else "seconds"
     return [f"{rank_ranges(cut)} recorded no end so far: steps of the last {last} may be missing"] if cut else []
-
-
-# Reading a snapshot takes 0.12 s a MB. Of larger ones the name says whether an allocation failed.
-_MOST_SNAPSHOT_BYTES = 64 << 20
-
-
-def _failed_allocations(result: Result) -> tuple[FailedAllocation, ...]:
-    if result.from_summaries:
-        return ()
-    from diag.tables.would_fit import would_fit
-
-    tables, failed = result.tables, dict[int | str, FailedAllocation]()
-    suspects = [path for path in tables.snapshots if f"memory-{OOM}-" in path or mentions_failure(path)]
-    for account, oom in _snapshots(within_bytes(suspects, _MOST_SNAPSHOT_BYTES)).failed:
-        key = account.path if account.rank is None else account.rank
-        known = failed.get(key)
-        if known is None or (isinstance(known.size, int) and oom.requested > known.size):
-            failed[key] = FailedAllocation(
-                account.rank,
-                account.path,
-                oom.requested,
-                oom.place,
-                account.step,
-                device_free=oom.device_free,
-                unallocated=account.state.inactive,
-                largest_free=account.state.largest_free,
-                fits=would_fit(
-                    oom.requested,
-                    oom.device_free,
-                    account.state.inactive,
-                    account.categories_at_failure(oom),
-                    account.settings,
-                    tables.manifest,
-                ),
-            )
-    for path in suspects:
-        rank = rank_of(path)
-        if f"memory-{OOM}-" in path and rank is not None:
-            failed.setdefault(rank, FailedAllocation(rank, path))
-    layout = RunLayout(tables.root)
-    if layout.is_run():
-        from diag.ended.out_of_memory import bytes_of, out_of_memory_lines
-
-        for rank, said in out_of_memory_lines(layout, tables.ranks).items():
-            wanted = bytes_of(said.size)
-            fits = would_fit(wanted, said.free, said.unallocated, {}, "", tables.manifest) if wanted else ()
-            failed.setdefault(
-                rank,
-                FailedAllocation(
-                    rank,
-                    str(said.path),
-                    said.size or None,
-                    device_free=said.free,
-                    unallocated=said.unallocated,
-                    fits=fits,
-                ),
-            )
-    for rank, of_rank in tables.ranks.items():
-        times = max(0, int(of_rank.steps.memory_of("ooms").max(initial=0)))
-        if times:
-            known = failed.get(rank, FailedAllocation(rank, str(layout.rank(rank).steps)))
-            failed[rank] = replace(known, times=times)
-    return tuple(sorted(failed.values(), key=lambda failure: (failure.rank is None, failure.rank or 0, failure.source)))
 
 
 def _left_out(attribution: Attribution) -> list[NotLooked]:

@@ -18,7 +18,7 @@ from diag.hang.api import Investigation, investigate, places_of
 from diag.model.memory import Category as Use
 from diag.show import svg
 from diag.show.breakdowns import allocation_table, collective_table
-from diag.show.memory import curve_sentence
+from diag.show.curves import curve_sentence
 from diag.show.parts import PART_OF, Part
 from diag.show.policy import PAGE
 from diag.show.snapshots import peak_sentence, who

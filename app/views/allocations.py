@@ -23,7 +23,7 @@ from diag.collectors.records import Manifest
 from diag.ended.out_of_memory import Reported, out_of_memory_lines
 from diag.errors import DiagError
 from diag.show.breakdowns import allocation_table, larger_there, lower_peak_table, made_room_table
-from diag.show.memory import curve_sentence
+from diag.show.curves import curve_sentence
 from diag.show.page import Metric
 from diag.show.snapshots import (
     REQUESTED,

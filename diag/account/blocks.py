@@ -13,30 +13,18 @@ from itertools import chain, groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.model import Gap
-from diag.model.accounts import Attribution
 from diag.rundir.columns import Bools, Rows
 from diag.rundir.policy import BLOCKS
 from diag.rundir.tables import Tables, axes_of, spans_of, with_rows, without_rows
 
 from .attribute import attribute, steps_left_out
-from .frontier import Frontier, frontier
+from .frontier import BlockAccount, frontier
 from .joined import Block, Values, joined_accounts, joined_frontiers, joined_scheduling, joined_steps, together
 from .kept import key_of, packed, unpacked
-from .scheduling import Scheduling, scheduling_of
-
-
-class BlockAccount(Struct, frozen=True):
-    """``tables``: the run, with the rows of the steps that are kept in detail. ``frontier`` and ``scheduling``: of the
-    counted steps."""
-
-    tables: Tables
-    attribution: Attribution
-    frontier: Frontier | None
-    scheduling: Scheduling
+from .scheduling import scheduling_of
 
 
 def account_in_blocks(tables: Tables) -> BlockAccount:

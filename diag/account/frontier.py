@@ -55,13 +55,14 @@ from diag.model.ragged import edges_of, owners
 from diag.model.steps import NO_BLAMES, CriticalPath, Parts
 from diag.rundir.columns import NO_ROWS, Rows, Steps
 from diag.rundir.summaries import NS_PER_US, Summaries
-from diag.rundir.tables import RankTables
+from diag.rundir.tables import RankTables, Tables
 
 from . import intervals as iv
 from .attribute import IN_WINDOW, evaluations_left_out, in_windows, queued_steps
 from .blame import median_of_others
 from .device_summaries import Idle
 from .records import blocked
+from .scheduling import Scheduling
 
 Times = npt.NDArray[np.int64]
 
@@ -512,3 +513,16 @@ def _parts(summaries: Summaries, rank: int) -> list[Parts]:
         )
         for dur, compute, still, copy, data, checkpoint, optimizer in values
     ]
+
+
+# -- of a long run -----------------------------------------------------------------------------------------------------
+
+
+class BlockAccount(Struct, frozen=True):
+    """``tables``: the run, with the rows of the steps that are kept in detail. ``frontier`` and ``scheduling``: of the
+    counted steps."""
+
+    tables: Tables
+    attribution: Attribution
+    frontier: Frontier | None
+    scheduling: Scheduling

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Protocol
@@ -23,13 +23,14 @@ from diag.cli.reading import (
     override_thresholds,
     ranks_by_path,
 )
+from diag.deferred import by_name
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from diag.api import Jobs, Reading, Result
+    from diag.api import Job, Jobs, Reading, Result
 
 
 class Tool(StrEnum):
@@ -59,6 +60,12 @@ class Asked(Protocol):
 # What few runs or requests need, each in a module that is loaded by its name.
 _OTHER_TOOLS = {Tool.HTA: "diag.cli.other_tools"}
 _SNAPSHOTS = "diag.cli.snapshots"
+_print_breakdown: Callable[[Result, str], None] = by_name("diag.show.breakdowns:print_breakdown")
+_open_summaries: Callable[[str, Callable[[int, int, str], None] | None], Result] = by_name(
+    "diag.summaries:open_summaries"
+)
+_open_by_size: Callable[..., Result] = by_name("diag.summaries:open_by_size")
+_open_each: Callable[[Jobs, Reading], Iterator[tuple[Job, Result | DiagError]]] = by_name("diag.summaries:open_each")
 
 
 def _asked_of_others(tool: Tool | None, analyses: Sequence[str]) -> Asked | None:
@@ -141,7 +148,6 @@ def analyze(
     from diag.rundir.asked import steps_asked
     from diag.show.json import fields_of, save, to_json
     from diag.show.text import Part, print_report
-    from diag.summaries import open_by_size, open_summaries
 
     from .reading import reading_progress
 
@@ -164,9 +170,9 @@ def analyze(
         result: Result
         try:
             if summary:
-                result = open_summaries(paths[0], progress)
+                result = _open_summaries(paths[0], progress)
             elif summary is None:
-                result = open_by_size(*paths, reading=reading, steps=steps, since=since)
+                result = _open_by_size(*paths, reading=reading, steps=steps, since=since)
             else:
                 result = open_run(*paths, reading=reading, steps=steps, since=since)
         except SeveralJobsError as several:
@@ -183,10 +189,8 @@ def analyze(
         parts = [part for part in Part if verbose or asked_for[part]]
         print_report(result, parts=parts, paths=paths)
         if table and Part.TABLES not in parts:
-            from diag.show.text import print_breakdown
-
             for name in table:
-                print_breakdown(result, name.value)
+                _print_breakdown(result, name.value)
         if asked is not None:
             asked.print(result)
     if result.tables.only is None:  # verdict.json is about the whole run
@@ -209,10 +213,9 @@ def _list_jobs(several: Jobs, reading: Reading, as_json: bool) -> ExitCode:
     from diag.api import Result
     from diag.show.json import save
     from diag.show.text import exit_code, listed, print_jobs, to_json
-    from diag.summaries import open_each
 
     jobs = []
-    for job, outcome in open_each(several, reading):
+    for job, outcome in _open_each(several, reading):
         jobs.append(listed(job, outcome))
         if isinstance(outcome, Result):
             save(outcome)

@@ -13,11 +13,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diag.account.attribute import Profiled, profiled
-from diag.account.blocks import BlockAccount
 from diag.account.device_clock import DeviceClocked, on_device_clocks
 from diag.account.device_summaries import Idle
 from diag.account.durations import durations_of, of_steps
-from diag.account.frontier import Frontier, summary_means
+from diag.account.frontier import BlockAccount, Frontier, summary_means
 from diag.account.scheduling import Scheduling, scheduling_of
 from diag.deferred import by_name
 from diag.model.accounts import Attribution

@@ -32,7 +32,7 @@ from diag.rundir.columns import Rows, Steps
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import Tail, read_manifest
 from diag.rundir.run import must_exist
-from diag.tables.efficiency import token_rate
+from diag.tables.tokens import token_rate
 
 
 def must_be_run(layout: RunLayout) -> None:

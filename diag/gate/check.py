@@ -16,7 +16,7 @@ from diag.diagnoses.subject import resampled
 from diag.errors import ExitCode
 from diag.gate import budgets
 from diag.model.accounts import StepAccounts
-from diag.tables.efficiency import tokens_of
+from diag.tables.tokens import tokens_of
 from diag.words.formatting import counted, spaced
 from diag.words.wording import incomplete
 

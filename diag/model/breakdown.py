@@ -7,8 +7,9 @@ are None, with a reason. Divide a sum by ``rank_steps`` for the mean of a rank a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
+from typing import Protocol
 
 from msgspec import Struct, field
 
@@ -407,3 +408,47 @@ def peak_of(device: str | None) -> DevicePeak | None:
         if device and re.search(rf"(?<![A-Za-z0-9])(?:{pattern})(?![A-Za-z0-9])", device):
             return DevicePeak(device, tflop_s, gb_s)
     return None
+
+
+class Supposition(Struct, frozen=True):
+    """``of``: ranks, such as those of one host, whose time beyond the median of the others shrinks: their work by the
+    part ``work``, their waiting for data by the part ``loading``, how much later they get the results of collectives by
+    the part ``link`` (0: as it is, 1: like the others). ``data``: the part by which the waiting for data of all ranks
+    shrinks. ``host``: the part by which the waiting of all devices for launches shrinks. ``network``: how many times as
+    fast every byte moves. ``ranks``: how many there are, each with the work of one rank now; 0: as many as now."""
+
+    of: tuple[int, ...] = ()
+    work: float = 0.0
+    loading: float = 0.0
+    data: float = 0.0
+    network: float = 1.0
+    link: float = 0.0
+    ranks: int = 0
+    host: float = 0.0
+
+    @property
+    def nothing(self) -> bool:
+        of_ranks = self.of and (self.work or self.loading or self.link)
+        return not (of_ranks or self.data or self.host or self.ranks or self.network != 1.0)
+
+
+class WhatIf(Protocol):
+    """The changes of one run, and what they gain. ``refused``: why nothing can be predicted."""
+
+    @property
+    def changes(self) -> tuple[KnobChange, ...]: ...
+
+    @property
+    def refused(self) -> str: ...
+
+    @property
+    def replay_error(self) -> float | None:
+        """The error of the replay of the unchanged steps."""
+
+    def predict(self, chosen: Collection[str]) -> Prospect:
+        """The prospect of these changes (by id) together; it refuses changes that are not offered."""
+        ...
+
+    def suppose(self, supposed: Supposition) -> Prospect:
+        """The prospect of a supposition. Its command is "": it is no setting."""
+        ...

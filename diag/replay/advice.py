@@ -27,7 +27,7 @@ from .knobs import KNOBS
 from .mutations import in_turn
 from .predict import Baseline, baseline, gain
 from .program import Refusal
-from .suppose import Supposition
+from .suppose import Supposition, mutation_of
 
 
 def recommend(
@@ -204,7 +204,7 @@ class WhatIf(Struct, frozen=True, eq=False):
         step_ns = round(case.step_ns)
         if supposed.nothing:
             return Prospect((), step_ns, (0, 0, 0), base.error, 0, headroom(case.tables))
-        predicted = gain(base, supposed.mutation)
+        predicted = gain(base, mutation_of(supposed))
         return Prospect(
             (),
             step_ns,
@@ -245,6 +245,11 @@ def what_if(base: Baseline | Refusal, attribution: Attribution, tables: Tables, 
     case = Case(attribution, tables, examination, base.program, sizes_of(base.program))
     offered = (candidate for knob in _ORDER for candidate in KNOBS[knob](case))
     return WhatIf(tuple(_change(candidate) for candidate in offered), "", base, case)
+
+
+def nothing_offered(reason: str) -> WhatIf:
+    """Of a run that cannot be replayed."""
+    return WhatIf((), reason)
 
 
 def _change(candidate: Candidate) -> KnobChange:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
-
+from diag.model.breakdown import Supposition as Supposition
 from diag.model.steps import Bottleneck, Kind, Severity, Verdict
 
 from .mutations import (
@@ -21,48 +20,27 @@ from .mutations import (
 )
 
 
-class Supposition(Struct, frozen=True):
-    """``of``: ranks, such as those of one host, whose time beyond the median of the others shrinks: their work by the
-    part ``work``, their waiting for data by the part ``loading``, how much later they get the results of collectives by
-    the part ``link`` (0: as it is, 1: like the others). ``data``: the part by which the waiting for data of all ranks
-    shrinks. ``host``: the part by which the waiting of all devices for launches shrinks. ``network``: how many times as
-    fast every byte moves. ``ranks``: how many there are, each with the work of one rank now; 0: as many as now."""
+def mutations_of(supposed: Supposition) -> Sequence[Mutation]:
+    found: list[Mutation] = []
+    if supposed.of and supposed.work:
+        found.append(without_straggler(supposed.of, part=supposed.work))
+    if supposed.of and supposed.loading:
+        found.append(without_straggler(supposed.of, (Kind.DATA,), supposed.loading))
+    if supposed.data:
+        found.append(without_data_wait(supposed.data))
+    if supposed.host:
+        found.append(without_host_wait(supposed.host))
+    if supposed.of and supposed.link:
+        found.append(faster_links(supposed.of, supposed.link))
+    if supposed.network != 1.0:
+        found.append(more_bandwidth(supposed.network))
+    if supposed.ranks:
+        found.append(on_ranks(supposed.ranks))
+    return found
 
-    of: tuple[int, ...] = ()
-    work: float = 0.0
-    loading: float = 0.0
-    data: float = 0.0
-    network: float = 1.0
-    link: float = 0.0
-    ranks: int = 0
-    host: float = 0.0
 
-    @property
-    def nothing(self) -> bool:
-        return not self.mutations
-
-    @property
-    def mutations(self) -> Sequence[Mutation]:
-        found: list[Mutation] = []
-        if self.of and self.work:
-            found.append(without_straggler(self.of, part=self.work))
-        if self.of and self.loading:
-            found.append(without_straggler(self.of, (Kind.DATA,), self.loading))
-        if self.data:
-            found.append(without_data_wait(self.data))
-        if self.host:
-            found.append(without_host_wait(self.host))
-        if self.of and self.link:
-            found.append(faster_links(self.of, self.link))
-        if self.network != 1.0:
-            found.append(more_bandwidth(self.network))
-        if self.ranks:
-            found.append(on_ranks(self.ranks))
-        return found
-
-    @property
-    def mutation(self) -> Mutation:
-        return in_turn(*self.mutations)
+def mutation_of(supposed: Supposition) -> Mutation:
+    return in_turn(*mutations_of(supposed))
 
 
 def without_fault(verdict: Verdict, on_device: bool = False) -> Supposition:

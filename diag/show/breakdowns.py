@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rich.console import Console
+from rich.markup import escape
+
+from diag.api import Result
 from diag.model.breakdown import (
     Bound,
     Breakdowns,
@@ -24,6 +28,8 @@ from diag.model.breakdown import (
 from diag.model.memory import Category
 from diag.model.steps import Fit
 from diag.show.policy import PAGE
+from diag.show.ranks import exchange_table
+from diag.show.table import print_table
 from diag.tables.loading import LoadingTable
 from diag.tables.memory import MemoryTable
 from diag.tables.memory_curves import Share
@@ -52,7 +58,8 @@ from diag.words.table import (
     Table,
     table_of,
 )
-from diag.words.wording import fused_words, group_name, operation
+from diag.words.terminal import report_console
+from diag.words.wording import fused_words, group_name, operation, per_whole, sentence
 
 OUTSIDE_MODULES = "outside any module"
 _CLASSES = {KernelKind.COMMUNICATION: "comm."}
@@ -562,3 +569,49 @@ def loading_rows(table: LoadingTable, on_device: bool) -> Table:
             ],
         },
     )
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+#
+# What ``--table`` prints: the largest rows first.
+
+_NOTED = {
+    "collectives": "collective",
+    "kernels": "kernels",
+    "modules": "module",
+    "efficiency": "recomputation",
+    "path": "module",
+}
+
+
+def print_breakdowns(result: Result, console: Console) -> None:
+    """Prints all of them."""
+    for name in _NOTED:
+        print_breakdown(result, name, console)
+
+
+def print_breakdown(result: Result, name: str, console: Console | None = None) -> None:
+    """Prints one of "collectives", "kernels", "modules", "efficiency" and "path" to standard output."""
+    console = console or report_console()
+    console.print()
+    for table in breakdown_tables(result, name):
+        if table.rows:
+            print_table(console, table)
+        else:
+            console.print(escape(table.title), style="italic")
+    for note in result.breakdowns.notes:
+        if _NOTED.get(name, "") in note:
+            console.print(f"[dim]{escape(sentence(note))}.[/]")
+
+
+def breakdown_tables(result: Result, name: str) -> list[Table]:
+    """The tables of one breakdown. One without rows has a title that says why."""
+    breakdowns, per, most = result.breakdowns, per_whole(result.attribution), PAGE.most_text_rows
+    if name == "collectives":
+        exchanged = exchange_table(breakdowns.collectives.all_to_alls)
+        return [collective_table(breakdowns.collectives, most), *([exchanged] if exchanged.rows else [])]
+    if name == "kernels":
+        return [kernel_table(breakdowns.kernels, per, most)]
+    if name == "modules":
+        return [module_table(table, breakdowns.kernels.unit, most) for table in breakdowns.modules]
+    return [efficiency_table(breakdowns)] if name == "efficiency" else [path_table(breakdowns.path, per, most)]

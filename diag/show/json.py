@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,17 +19,20 @@ from diag.api import Result, RunState, describe_run
 from diag.collectors.files import replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import PHASES_AND_REST
+from diag.deferred import by_name
 from diag.diagnoses.shares import Shares, step_parts
 from diag.model.breakdown import Breakdowns
+from diag.model.evidence import query_of
 from diag.model.history import Change
 from diag.model.ragged import edges_of
 from diag.model.steps import Bottleneck, Coverage, Evidence, Finding, Kind, Outcome, Parts, Verdict
 from diag.rundir.lines import ANALYSIS_VERSION, with_digest
-from diag.show.memory import curves_to_dict, peaks_to_dict
+from diag.show.memory import peaks_to_dict
 from diag.show.policy import PAGE
-from diag.tables.evidence import query_of
 
 Fields = dict[str, Raw]  # of the document, encoded
+# Of a document with tables.
+_curves_to_dict: Callable[[Sequence[Any]], list[dict[str, Any]]] = by_name("diag.show.curves:curves_to_dict")
 
 
 def to_json(
@@ -46,7 +49,7 @@ def to_json(
         content |= _encoded(
             {
                 "breakdowns": breakdowns_to_dict(result.breakdowns),
-                "memory_over_time": curves_to_dict(result.memory_curves),
+                "memory_over_time": _curves_to_dict(result.memory_curves),
             }
         )
     encoded = msgspec.json.encode(content)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from diag.api import Result
 from diag.model.steps import FailedAllocation, Fit
 from diag.show.policy import PAGE
 from diag.tables.memory import rank_peaks
-from diag.tables.memory_curves import HOST_MEMORY, MemoryCurve
 from diag.traces.snapshot_files import ENDINGS, rank_of
 from diag.traces.text_stream import file_name
-from diag.words.formatting import counted, duration, listing, share, size
+from diag.words.formatting import counted, listing, size
 from diag.words.wording import sentence
 
 
@@ -107,28 +106,6 @@ def _place(file: str) -> str:
     return f"{file_name(file)} of rank {rank}" if rank is not None else file_name(file)
 
 
-def curve_sentence(curve: MemoryCurve) -> str:
-    """The peak of a curve, and how much of it was allocated before the window."""
-    where = f"step {curve.step}, " if curve.step is not None else ""
-    phase = curve.phase if curve.phase != "other" else "outside of the phases"
-    held = f"{size(curve.peak_allocated)} allocated"
-    if curve.peak_reserved is not None:
-        held += f" (most reserved in the window: {size(curve.peak_reserved)})"
-    text = f"Peak of the window: {held}, {duration(curve.peak_ns)} after its start ({where}{phase})."
-    if curve.device == HOST_MEMORY:
-        text += " This is what PyTorch allocated on the host since the window began; the process uses more."
-    elif not curve.totals:
-        text += " The trace has no totals of the device, so bytes count from the start of the window."
-    live = curve.live
-    if live.reason:
-        return f"{text} What was allocated there is not known: {live.reason}."
-    if live.before is not None and curve.peak_allocated:
-        text += (
-            f" {size(live.before)} of it ({share(live.before / curve.peak_allocated)}) was allocated before the window."
-        )
-    return text
-
-
 def peaks_to_dict(result: Result) -> dict[str, Any] | None:
     """The peak that every page shows, and those of the ranks; None where no memory was recorded."""
     peak = None if result.from_summaries else result.peak_memory
@@ -148,22 +125,3 @@ def peaks_to_dict(result: Result) -> dict[str, Any] | None:
         ],
         "snapshots": list(result.tables.snapshots),
     }
-
-
-def curves_to_dict(curves: Sequence[MemoryCurve]) -> list[dict[str, Any]]:
-    """The peaks of the curves and what was allocated there, without the curves themselves."""
-    return [
-        {
-            "rank": curve.rank,
-            "device": curve.device,
-            "has_totals": curve.totals,
-            "samples": curve.samples,
-            "peak_ns": curve.peak_ns,
-            "peak_allocated_bytes": curve.peak_allocated,
-            "peak_reserved_bytes": curve.peak_reserved,
-            "step": curve.step,
-            "phase": curve.phase,
-            "live_at_peak": to_builtins(curve.live),
-        }
-        for curve in curves
-    ]

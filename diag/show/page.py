@@ -19,14 +19,14 @@ from diag.diagnoses.compare import reasons_against
 from diag.diagnoses.costs import Cost, class_of
 from diag.model import Gap
 from diag.model.accounts import Attribution
+from diag.model.evidence import query_of
 from diag.model.query import Query
 from diag.model.steps import Advice, Bottleneck, Coverage, Evidence, Finding, Knob, Outcome, Risk, Severity
 from diag.model.steps import Verdict as Answer
 from diag.show.memory import Failure, failures_of
 from diag.show.policy import PAGE
 from diag.show.ranks import duration_rank_table, idle_table, rank_table, stall_lines, stall_table
-from diag.tables.efficiency import token_rate, tokens_of
-from diag.tables.evidence import query_of
+from diag.tables.tokens import token_rate, tokens_of
 from diag.words import sentences
 from diag.words.formatting import (
     NBSP,

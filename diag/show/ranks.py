@@ -12,7 +12,7 @@ from diag.model.breakdown import AllToAllStat
 from diag.model.parts import PartColumns
 from diag.model.steps import Parts, Stall
 from diag.show.policy import PAGE
-from diag.tables.frames import rank_means
+from diag.tables.rank_means import rank_means
 from diag.words.formatting import UNKNOWN, counted, duration, share, spaced
 from diag.words.table import (
     COUNT,

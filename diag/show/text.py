@@ -7,7 +7,7 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -18,17 +18,17 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from diag.api import DurationResult, Job, Jobs, Result, describe_run
+from diag.deferred import by_name
 from diag.errors import DiagError, ExitCode
 from diag.model import Gap
 from diag.model.steps import Coverage, Severity, Verdict
 from diag.rundir.lines import ANALYSIS_VERSION
 from diag.show import page as shown
-from diag.show.breakdowns import collective_table, efficiency_table, kernel_table, module_table, path_table
 from diag.show.fitting import fitting, print_together, rows_of, sentences_of
 from diag.show.memory import snapshots_sentence
 from diag.show.page import RISK, Advised, Card, Page, advice_of, page_of
 from diag.show.policy import PAGE
-from diag.show.ranks import STALLS_TITLE, exchange_table
+from diag.show.ranks import STALLS_TITLE
 from diag.show.table import print_table
 from diag.words import sentences
 from diag.words.formatting import counted, masked, spaced, visible
@@ -36,10 +36,12 @@ from diag.words.places import in_command
 from diag.words.places import shown as name_of
 from diag.words.table import Column, Table
 from diag.words.terminal import report_console
-from diag.words.wording import per_whole, run_facts, sentence
+from diag.words.wording import per_whole, run_facts
 
 from .json import coverage_to_dict, verdict_to_dict
 
+# Behind an answer, where they are asked for.
+_print_breakdowns: Callable[[Result, Console], None] = by_name("diag.show.breakdowns:print_breakdowns")
 COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
 
 
@@ -89,8 +91,7 @@ def print_report(
         console.print(f"[yellow]![/] and {counted(more, 'more note')}, printed by --checked")
     print_gaps(console, result.coverage.skipped, PAGE.most_gaps if whole else PAGE.most_gaps_in_short)
     if Part.TABLES in parts:
-        for name in _NOTED:
-            print_breakdown(result, name, console)
+        _print_breakdowns(result, console)
     ruled_out = "" if whole else _checked_in_short(page, result.coverage)
     print_together(console, ruled_out, "dim", _more(console, parts, paths), "dim", command=True)
 
@@ -253,46 +254,6 @@ def print_gaps(console: Console, gaps: Sequence[Gap], most: int | None = None) -
         console.print(f"[yellow]![/] {escape(visible(gap.path))}: {escape(visible(gap.reason))}")
     if (more := len(gaps) - most) > 0:
         console.print(f"[yellow]![/] and {more:,} more, listed by --json")
-
-
-# -- tables ------------------------------------------------------------------------------------------------------------
-#
-# What ``--table`` prints: the largest rows first.
-
-_NOTED = {
-    "collectives": "collective",
-    "kernels": "kernels",
-    "modules": "module",
-    "efficiency": "recomputation",
-    "path": "module",
-}
-
-
-def print_breakdown(result: Result, name: str, console: Console | None = None) -> None:
-    """Prints one of "collectives", "kernels", "modules", "efficiency" and "path" to standard output."""
-    console = console or report_console()
-    console.print()
-    for table in breakdown_tables(result, name):
-        if table.rows:
-            print_table(console, table)
-        else:
-            console.print(escape(table.title), style="italic")
-    for note in result.breakdowns.notes:
-        if _NOTED.get(name, "") in note:
-            console.print(f"[dim]{escape(sentence(note))}.[/]")
-
-
-def breakdown_tables(result: Result, name: str) -> list[Table]:
-    """The tables of one breakdown. One without rows has a title that says why."""
-    breakdowns, per, most = result.breakdowns, per_whole(result.attribution), PAGE.most_text_rows
-    if name == "collectives":
-        exchanged = exchange_table(breakdowns.collectives.all_to_alls)
-        return [collective_table(breakdowns.collectives, most), *([exchanged] if exchanged.rows else [])]
-    if name == "kernels":
-        return [kernel_table(breakdowns.kernels, per, most)]
-    if name == "modules":
-        return [module_table(table, breakdowns.kernels.unit, most) for table in breakdowns.modules]
-    return [efficiency_table(breakdowns)] if name == "efficiency" else [path_table(breakdowns.path, per, most)]
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------

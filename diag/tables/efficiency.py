@@ -12,7 +12,6 @@ from diag.account.attribute import queued_steps
 from diag.account.policy import STEPS
 from diag.collectors.records import WINDOW_AFTER, WINDOW_NONE, Manifest
 from diag.deferred import pl
-from diag.model.accounts import Attribution
 from diag.model.breakdown import DevicePeak, Efficiency, Measure
 from diag.rundir.columns import Steps
 from diag.rundir.tables import StepSums, Tables
@@ -24,7 +23,6 @@ from .recompute import Recomputed
 from .work import WorkTable
 
 _ON_CPU = "the run is on a CPU"
-_SOME_WITHOUT = "some steps have no token count"
 
 
 class Totals(Struct, frozen=True):
@@ -221,44 +219,6 @@ def _recompute_share(traced: Sequence[Totals]) -> Measure:
             "operator inside the backward",
         )
     return Measure(sum(t.recomputed_ns for t in traced) / total, basis=", ".join(bases))
-
-
-# -- tokens ------------------------------------------------------------------------------------------------------------
-
-
-def token_rate(tokens: float, dur_ns: float) -> float:
-    """Tokens per second: those of some steps over the time of these steps."""
-    return tokens * 1e9 / dur_ns if dur_ns else 0.0
-
-
-def tokens_of(tables: Tables, attribution: Attribution) -> tuple[int, ...] | str:
-    """Tokens of all ranks in each counted step, or the reason why they are unknown. A run's rate is their sum over the
-    sum of the steps' durations, each from the begin of its critical path to the last rank's end."""
-    axes = tables.manifest.mesh if tables.manifest is not None else {}
-    shared = [axis for axis in axes if not axis.startswith("dp")]
-    if shared:
-        return f"ranks along {', '.join(shared)} process the same tokens"
-    if tables.sums is not None:
-        return _of_sums(tables.sums, attribution)
-    by_step = dict.fromkeys(attribution.counted.step.tolist(), 0)
-    numbers = np.fromiter(by_step, np.int64, len(by_step))
-    for rank in attribution.ranks:
-        steps = tables.ranks[rank].steps
-        counted = np.isin(steps.step, numbers)
-        tokens = steps.tokens[counted]
-        if not tokens.any():
-            return f"rank {rank} recorded no token count"
-        for step, of_step in zip(steps.step[counted].tolist(), tokens.tolist(), strict=True):
-            by_step[step] += of_step
-    return tuple(by_step.values()) if all(by_step.values()) else _SOME_WITHOUT
-
-
-def _of_sums(sums: StepSums, attribution: Attribution) -> tuple[int, ...] | str:
-    if sums.without_tokens is not None:
-        return f"rank {sums.without_tokens} recorded no token count"
-    by_step = dict(zip(sums.numbers, sums.tokens.tolist(), strict=True))
-    tokens = tuple(by_step[step] for step in attribution.counted.step.tolist())
-    return tokens if all(tokens) else _SOME_WITHOUT
 
 
 def device_of(tables: Tables) -> str | None:

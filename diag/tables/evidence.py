@@ -14,7 +14,7 @@ from diag.account.scheduling import Scheduling
 from diag.deferred import pl
 from diag.model.accounts import Attribution
 from diag.model.query import By, Query
-from diag.model.steps import Detail, Finding, Kind
+from diag.model.steps import Detail, Kind
 from diag.rundir.tables import Tables
 from diag.tables.frames import COLUMNS, frame, frame_of, names_of
 from diag.tables.passes import phased_calls
@@ -46,21 +46,6 @@ def number(query: Query, whole: pl.DataFrame) -> float | None:
     if query.of:
         return float(value or 0) / float(chosen[query.of].sum() or 1)
     return float(value or 0) / (whole.select(query.per).n_unique() if query.per else 1)
-
-
-def query_of(finding: Finding) -> Query:
-    """The rows that a finding rests on: those that it names, else those of the first line of its evidence that is not
-    its cost. With culprits, only theirs."""
-    if finding.rows is not None:
-        return finding.rows
-    lines = [item.query for item in finding.evidence if item.query is not None]
-    first = next((query for query in lines if query.frame != "costs"), lines[0] if lines else Query("steps"))
-    where = dict(first.where)
-    if finding.ranks and "rank" in COLUMNS[first.frame]:
-        where["rank"] = list(finding.ranks)
-    elif isinstance(where.get("rank"), int):
-        del where["rank"]  # of the first of several lines, one for each rank
-    return Query(first.frame, where)
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------

@@ -19,9 +19,10 @@ from diag.deferred import pl
 from diag.model import UNKNOWN
 from diag.model.accounts import Attribution
 from diag.model.breakdown import CollectiveTable, KernelTable, ModuleTable
-from diag.model.parts import Bools, Ints, PartColumns
+from diag.model.parts import Ints
 from diag.model.steps import Bottleneck, Detail, Finding, Kind
 from diag.rundir.tables import Tables
+from diag.tables.rank_means import rank_means
 from diag.words.table import (
     CLOCK,
     COUNT,
@@ -370,37 +371,6 @@ def _nullable(name: str, values: Ints) -> pl.Series:
     return pl.Series(name, values).set(pl.Series(values == UNKNOWN), None)
 
 
-def rank_means(attribution: Attribution, fields: Iterable[str] = _TIME_FIELDS) -> dict[int, dict[str, float | None]]:
-    """By rank, the mean of each field of ``Parts`` (``idle_parts.queued_ns`` as well) over the counted steps in which
-    it is known; None if it is never known. Overlapped communication that the counted steps lack is read from profiler
-    windows. Every table of ranks shows these means."""
-    counted = attribution.counted.parts
-    traced = attribution.traced.parts
-    ranks = np.unique(counted.rank)
-    means = {field: _means(counted, traced, field, ranks) for field in fields}
-    return {rank: {field: means[field][at] for field in fields} for at, rank in enumerate(ranks.tolist())}
-
-
-def _means(steps: PartColumns, traced: PartColumns, field: str, ranks: Ints) -> list[float | None]:
-    values, known = steps.column(field), steps.column(field) != UNKNOWN
-    if field != "overlapped_comm_ns":
-        return _by_rank(steps.rank, values, known, ranks)
-    # A lower bound if some communication was recorded at its end only.
-    sure = _by_rank(steps.rank, values, steps.hidden_known, ranks)
-    in_windows = _by_rank(traced.rank, traced.column(field), traced.hidden_known, ranks)
-    return [in_windows[at] if mean is None else mean for at, mean in enumerate(sure)]
-
-
-def _by_rank(rank: Ints, values: Ints, counted: Bools, ranks: Ints) -> list[float | None]:
-    """The mean of the counted values of each of the ``ranks``; None without any. Other ranks are left out."""
-    counted = counted & np.isin(rank, ranks)
-    at = np.searchsorted(ranks, rank[counted])
-    number = np.bincount(at, minlength=len(ranks))
-    total = np.zeros(len(ranks), dtype=np.int64)
-    np.add.at(total, at, values[counted])
-    return [ns / count if count else None for ns, count in zip(total.tolist(), number.tolist(), strict=True)]
-
-
 def caused_waits(attribution: Attribution) -> dict[int, float]:
     """By rank, how many nanoseconds per step the others waited for it, for any reason."""
     counted = attribution.counted
@@ -424,7 +394,7 @@ def ranks(attribution: Attribution, tables: Tables, culprits: Sequence[int]) -> 
             "caused_wait_ns": round(caused.get(rank, 0)),
             **{field: None if mean is None else round(mean) for field, mean in means.items()},
         }
-        for rank, means in rank_means(attribution).items()
+        for rank, means in rank_means(attribution, _TIME_FIELDS).items()
     ]
     return frame("ranks", rows)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -188,6 +189,11 @@ class SnapshotTable(Struct, frozen=True, eq=False):
     def failed(self) -> tuple[tuple[SnapshotAccount, OutOfMemory], ...]:
         """The failed allocations."""
         return tuple((account, oom) for account in self.accounts for oom in account.ooms)
+
+
+def snapshots_of(files: Iterable[Path | str]) -> SnapshotTable:
+    """The accounts of the snapshots in these files, those that can be read."""
+    return snapshot_table(*of.read_snapshots(files))
 
 
 def snapshot_table(snapshots: Sequence[Snapshot], gaps: Iterable[Gap] = ()) -> SnapshotTable:

@@ -18,8 +18,8 @@ from diag.diagnoses.compare import RankDifference
 from diag.model.parts import PartColumns
 from diag.model.steps import Bottleneck, Kind, Parts
 from diag.show.page import metrics_of
-from diag.tables.efficiency import token_rate, tokens_of
 from diag.tables.memory import peak_memory
+from diag.tables.tokens import token_rate, tokens_of
 from diag.words.formatting import duration, share, size, spaced
 from tests.app.runs import MS, TOKENS, write_run, write_stalled_trace
 from tests.copies import replace

@@ -23,7 +23,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.model.steps import Bottleneck, Severity
-from diag.tables.frames import rank_means
+from diag.tables.rank_means import rank_means
 from diag.words.formatting import duration
 from tests.account.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
 from tests.copies import replace
@@ -292,7 +292,7 @@ def test_a_window_of_one_rank_alone_does_not_decide(tmp_path: Path) -> None:
     result = open_run(layout.root)
     assert result.attribution.by_events
     assert result.verdict.culprit_ranks == (1,), result.verdict.headline
-    assert set(rank_means(result.attribution)) == {0, 1}
+    assert set(rank_means(result.attribution, ["dur_ns"])) == {0, 1}
 
 
 def test_memory_that_is_nearly_full_is_said(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from diag.api import Result, open_run
+from diag.show.breakdowns import print_breakdown
 from diag.show.json import to_json
-from diag.show.text import Part, print_breakdown, print_report
+from diag.show.text import Part, print_report
 from diag.words.formatting import duration
 from tests.account.kineto_builder import KinetoBuilder, nccl_args
 

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from diag.api import Result, open_run
 from diag.serve.server import SAMPLES
+from diag.show.breakdowns import breakdown_tables
 from diag.show.ranks import rank_table
 from diag.show.table import print_table
-from diag.show.text import breakdown_tables
 from diag.words.formatting import spaced
 from diag.words.table import MS, SHARE, SIZE, Cell, Column, Table, markdown, table_of
 

@@ -14,8 +14,8 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.records import Manifest, MemoryRecord, PhaseRow, RankRecord, StepRecord
 from diag.model.breakdown import Measure, peak_of
 from diag.rundir.columns import Steps
+from diag.show.breakdowns import print_breakdown
 from diag.show.json import to_json
-from diag.show.text import print_breakdown
 from diag.tables.efficiency import efficiency
 from diag.words.formatting import NBSP
 from tests.account.kineto_builder import BASE_NS, KinetoBuilder

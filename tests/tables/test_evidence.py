@@ -12,12 +12,13 @@ from diag.api import Result, analyze, open_run
 from diag.app.pages import PAGES
 from diag.app.views.common import PAGES_OF_ROWS
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD
+from diag.model.evidence import query_of
 from diag.model.query import By, Query
 from diag.model.steps import Evidence
 from diag.rundir.policy import BLOCKS
 from diag.show.json import to_dict
 from diag.summaries import open_summaries
-from diag.tables.evidence import number, query_of, rows
+from diag.tables.evidence import number, rows
 from diag.tables.frames import COLUMNS
 from tests import pipelines
 from tests.app.runs import write_stalled_trace

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from diag.api import open_run
+from diag.show.curves import curve_sentence, curves_to_dict
 from diag.show.json import to_dict
-from diag.show.memory import curve_sentence, curves_to_dict
 from diag.tables.memory_curves import BEFORE_BACKWARD, HOST_MEMORY, MemoryCurve, Share
 from diag.tables.policy import MEMORY_GROWTH
 from tests.account.kineto_builder import AUTOGRAD, LAYOUTS, KinetoBuilder, Layout

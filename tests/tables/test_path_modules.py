@@ -18,7 +18,7 @@ from diag.account.critical_path import label_of
 from diag.api import Result, analyze, open_run
 from diag.model.breakdown import PathStat
 from diag.model.steps import Detail, Evidence, Kind
-from diag.show.text import print_breakdown
+from diag.show.breakdowns import print_breakdown
 from diag.tables.module_charge import accounted, by_rank, charge, of_rank_steps, on_paths
 from diag.tables.path_table import whole
 from tests.account.kineto_builder import AUTOGRAD, BASE_NS, KinetoBuilder, nccl_args

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from diag.api import Result, open_run
 from diag.model.breakdown import peak_of
+from diag.show.breakdowns import print_breakdown
 from diag.show.json import to_json
-from diag.show.text import print_breakdown
 from diag.tables.kernel_kinds import KERNELS, OPERATORS, kinds_of
 from diag.words.formatting import short_name
 from tests.account.test_shared_traces import FILES, TRACES

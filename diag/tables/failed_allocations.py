@@ -1,0 +1,72 @@
+"""Allocations of device memory that failed."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from diag.collectors.layout import OOM, RunLayout
+from diag.ended.out_of_memory import bytes_of, out_of_memory_lines
+from diag.model.steps import FailedAllocation
+from diag.rundir.tables import Tables
+from diag.traces.snapshot_files import mentions_failure, rank_of, within_bytes
+
+from .snapshots import snapshots_of
+from .would_fit import would_fit
+
+# Reading a snapshot takes 0.12 s a MB. Of larger ones the name says whether an allocation failed.
+_MOST_SNAPSHOT_BYTES = 64 << 20
+
+
+def failed_allocations(tables: Tables) -> tuple[FailedAllocation, ...]:
+    """The ranks that ran out of device memory: by their snapshots of the allocator, their logs and the counts of the
+    allocator. The details are those of the first source."""
+    failed = dict[int | str, FailedAllocation]()
+    suspects = [path for path in tables.snapshots if f"memory-{OOM}-" in path or mentions_failure(path)]
+    for account, oom in snapshots_of(within_bytes(suspects, _MOST_SNAPSHOT_BYTES)).failed:
+        key = account.path if account.rank is None else account.rank
+        known = failed.get(key)
+        if known is None or (isinstance(known.size, int) and oom.requested > known.size):
+            failed[key] = FailedAllocation(
+                account.rank,
+                account.path,
+                oom.requested,
+                oom.place,
+                account.step,
+                device_free=oom.device_free,
+                unallocated=account.state.inactive,
+                largest_free=account.state.largest_free,
+                fits=would_fit(
+                    oom.requested,
+                    oom.device_free,
+                    account.state.inactive,
+                    account.categories_at_failure(oom),
+                    account.settings,
+                    tables.manifest,
+                ),
+            )
+    for path in suspects:
+        rank = rank_of(path)
+        if f"memory-{OOM}-" in path and rank is not None:
+            failed.setdefault(rank, FailedAllocation(rank, path))
+    layout = RunLayout(tables.root)
+    if layout.is_run():
+        for rank, said in out_of_memory_lines(layout, tables.ranks).items():
+            wanted = bytes_of(said.size)
+            fits = would_fit(wanted, said.free, said.unallocated, {}, "", tables.manifest) if wanted else ()
+            failed.setdefault(
+                rank,
+                FailedAllocation(
+                    rank,
+                    str(said.path),
+                    said.size or None,
+                    device_free=said.free,
+                    unallocated=said.unallocated,
+                    fits=fits,
+                ),
+            )
+    for rank, of_rank in tables.ranks.items():
+        times = max(0, int(of_rank.steps.memory_of("ooms").max(initial=0)))
+        if times:
+            known = failed.get(rank, FailedAllocation(rank, str(layout.rank(rank).steps)))
+            failed[rank] = replace(known, times=times)
+    return tuple(sorted(failed.values(), key=lambda failure: (failure.rank is None, failure.rank or 0, failure.source)))
