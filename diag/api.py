@@ -14,7 +14,7 @@ from diag.account.attribute import Profiled, attribute, with_comparable_steps
 from diag.account.device_clock import on_device_clocks
 from diag.account.durations import Durations, durations_of
 from diag.account.frontier import BlockAccount
-from diag.account.trace_ranges import AFTER_ITERATIONS, BEFORE_ITERATIONS
+from diag.account.of_traces import AFTER_ITERATIONS, BEFORE_ITERATIONS
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import Manifest
 from diag.deferred import by_name, loaded
@@ -46,8 +46,8 @@ from diag.model.steps import (
     Verdict,
 )
 from diag.rundir.asked import StepsAsked, steps_asked
-from diag.rundir.durations import with_ranks
-from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector
+from diag.rundir.durations import DurationRecords, with_ranks
+from diag.rundir.inspector_files import alone
 from diag.rundir.job_ranks import job_ranks, of_its_job
 from diag.rundir.lines import interval_s, read_manifest
 from diag.rundir.local import local_path as local_path
@@ -57,7 +57,7 @@ from diag.rundir.run import Jobs as Jobs
 from diag.rundir.run import SeveralJobsError as SeveralJobsError
 from diag.rundir.run import find_jobs as find_jobs
 from diag.rundir.run import look_into as look_into
-from diag.rundir.run import must_exist, open_paths, tables_of, tables_of_job
+from diag.rundir.run import must_exist, open_paths, tables_of_job
 from diag.rundir.runs import RunState as RunState
 from diag.rundir.runs import newest_change as newest_change
 from diag.rundir.runs import record_bytes as record_bytes
@@ -87,8 +87,6 @@ if TYPE_CHECKING:
     from diag.model.breakdown import Breakdowns, CostCurve, Measure
     from diag.tables.loading import LoadingTable
     from diag.tables.memory import MemoryTable, Peak
-    from diag.tables.memory_curves import MemoryCurve
-    from diag.tables.snapshots import SnapshotTable
 
 # -- what few runs need, and what is shown beside a verdict: each is loaded when it is asked for -----------------------
 
@@ -103,11 +101,16 @@ _failed_allocations: Callable[[Tables], tuple[FailedAllocation, ...]] = by_name(
 _breakdowns: Callable[[Tables, Attribution], Breakdowns] = by_name("diag.tables.breakdowns:breakdowns")
 _mfu_of: Callable[[Tables, Shares], Measure] = by_name("diag.diagnoses.low_mfu:mfu_of")
 _memory_table: Callable[[Tables, Attribution], MemoryTable] = by_name("diag.tables.memory:memory_table")
-_memory_curves: Callable[[Tables], tuple[MemoryCurve, ...]] = by_name("diag.tables.memory_curves:memory_curves")
-_snapshots: Callable[[Iterable[Path | str]], SnapshotTable] = by_name("diag.tables.snapshots:snapshots_of")
+_memory_curves: Callable[[Tables], tuple[Any, ...]] = by_name("diag.tables.memory_curves:memory_curves")
+_snapshots: Callable[[Iterable[Path | str]], Any] = by_name("diag.tables.snapshots:snapshots_of")
 _loading_table: Callable[[Tables, Attribution, Mapping[int, float]], LoadingTable] = by_name(
     "diag.tables.loading:loading_table"
 )
+# NCCL Inspector's files where there is nothing else.
+_read_inspector: Callable[[Sequence[Path]], DurationRecords] = by_name("diag.rundir.inspector:read_inspector")
+_newest_job: Callable[[DurationRecords], DurationRecords] = by_name("diag.rundir.inspector:newest_job")
+_ranks_of: Callable[[DurationRecords], tuple[dict[int, int], bool]] = by_name("diag.rundir.inspector:ranks_of")
+_tables_of: Callable[[Path, DurationRecords, Mapping[int, int]], Tables] = by_name("diag.rundir.inspector:tables_of")
 # The replay of a run, and what it predicts. Its result is only handed on.
 _Replay = Any
 _baseline: Callable[[Attribution, Tables], _Replay] = by_name("diag.replay.predict:baseline")
@@ -228,13 +231,13 @@ class Result(Struct, frozen=True, dict=True):
         return _memory_table(self.tables, self.attribution)
 
     @cached_property
-    def memory_curves(self) -> tuple[MemoryCurve, ...]:
+    def memory_curves(self) -> tuple[Any, ...]:
         """Device memory over time from each trace that was recorded with ``profile_memory``, with its peak and the
         allocations at the peak; computed on first access."""
         return _memory_curves(self.tables)
 
     @cached_property
-    def memory_snapshots(self) -> SnapshotTable:
+    def memory_snapshots(self) -> Any:
         """The snapshots of PyTorch's allocator in the run's folder, read on first access."""
         return _snapshots(self.tables.snapshots)
 
@@ -557,8 +560,8 @@ class DurationResult(Result, frozen=True, dict=True):
 
 def open_inspector(root: Path | str, files: Sequence[Path]) -> DurationResult:
     """The verdict from these files of NCCL Inspector. DiagError if no collective of two ranks can be compared."""
-    read = newest_job(read_inspector(files))
-    ranks, numbered = ranks_of(read)
+    read = _newest_job(_read_inspector(files))
+    ranks, numbered = _ranks_of(read)
     account = durations_of(with_ranks(read, ranks), read.sizes)
     if not account.complete:
         reasons = [gap.reason for gap in read.gaps[:3]] or ["none was recorded on all ranks of its communicator"]
@@ -568,7 +571,7 @@ def open_inspector(root: Path | str, files: Sequence[Path]) -> DurationResult:
             hint="give the files of all ranks: Inspector writes one per process",
         )
     notes = [] if numbered else ["no communicator has all processes: ranks are numbered by host and process"]
-    tables = tables_of(Path(root), read, ranks)
+    tables = _tables_of(Path(root), read, ranks)
     collectives = collectives_account(account, read)
     examination = examine_collectives(collectives)
     coverage = Coverage(
@@ -587,7 +590,7 @@ def open_inspector(root: Path | str, files: Sequence[Path]) -> DurationResult:
 # -- memory snapshots alone --------------------------------------------------------------------------------------------
 
 
-def open_memory_snapshots(*paths: Path | str) -> SnapshotTable:
+def open_memory_snapshots(*paths: Path | str) -> Any:
     """The snapshots of PyTorch's caching allocator (``torch.cuda.memory._dump_snapshot``) at or below the paths, with
     their ranks compared. DiagError if none can be read."""
     must_exist([str(path) for path in paths])

@@ -244,7 +244,8 @@ def show_left(run: Path, changed_ns: int) -> bool:
 
 @st.cache_resource(show_spinner="Reading the snapshots…", max_entries=4)
 def _opened(path: str, changed_ns: int) -> SnapshotTable:  # noqa: ARG001  (read again when a file has changed)
-    return open_memory_snapshots(path)
+    table: SnapshotTable = open_memory_snapshots(path)
+    return table
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

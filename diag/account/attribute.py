@@ -21,28 +21,29 @@ from diag.rundir.tables import Only, RankTables, Tables, axes_of
 from diag.traces.trace import Trace
 from diag.words.formatting import rank_ranges
 
-from . import cpu, gpu, records
 from . import intervals as iv
+from . import of_traces, records
 from .blame import Meetings
-from .cached_steps import steps_of, windows_of
 from .calls import Calls, Matched, Some, calls_in
 from .critical_path import Readiness, Timeline, held_up, readiness, walks
 from .device_clock import DeviceClocked, on_device_clocks
-from .gpu import idle_parts
+from .idle_parts import idle_parts
 from .intervals import intervals_of, on_clock, shifted, within
 from .match import Alignment, align, measure
-from .off_core import by_cpu_time
-from .records import loader_settings
-from .scheduling import blocked_in_phases
-from .trace_ranges import (
+from .of_traces import (
     agreed,
     compiling,
     host_windows,
     iterations_of,
     marks_steps,
     outside_of_iterations,
+    steps_of,
+    windows_of,
     with_most_steps,
 )
+from .off_core import by_cpu_time
+from .records import loader_settings
+from .scheduling import blocked_in_phases
 
 IN_WINDOW = "in a profiler window"  # why a step does not count
 
@@ -137,9 +138,11 @@ def with_comparable_steps(tables: Tables) -> Tables:
         STEPS.least_steps_of_each_trace,
         STEPS.most_steps_of_traces // max(1, sum(len(t.traces) for t in tables.ranks.values())),
     )
-    bounded = {rank: with_most_steps(t.traces, most) for rank, t in tables.ranks.items()}
-    tables = replace(tables, ranks={rank: replace(t, traces=bounded[rank][0]) for rank, t in tables.ranks.items()})
-    traces = agreed({rank: t.traces for rank, t in tables.ranks.items() if t.traces and not t.steps})
+    bounded = {rank: with_most_steps(t.traces, most) for rank, t in tables.ranks.items() if t.traces}
+    every = {rank: replace(t, traces=bounded[rank][0]) if t.traces else t for rank, t in tables.ranks.items()}
+    tables = replace(tables, ranks=every)
+    unmatched = {rank: t.traces for rank, t in every.items() if t.traces and not t.steps}
+    traces = agreed(unmatched) if unmatched else {}
     ranks = {r: replace(t, traces=traces[r]) if r in traces else t for r, t in tables.ranks.items()}
     recorded = {rank: t.recorded for rank, t in ranks.items() if t.steps}
     gaps = [gap for _, of_rank in bounded.values() for gap in of_rank]
@@ -246,18 +249,18 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
         free_ns += delta
         windows = [(step, max(begin, free_ns), end) for step, begin, end in windows if end > free_ns]
     if trace.has_gpu:
-        steps = steps_of(trace, windows, tables.rank, lambda: gpu.partition(trace, windows, tables.rank))
-        gpu.forget(trace)
+        steps = steps_of(trace, windows, tables.rank, lambda: of_traces.on_gpu(trace, windows, tables.rank))
+        of_traces.forget(trace)
     else:
         # A row that is not whole stands for several calls and lacks their starts: then only the trace has all calls.
         rows = tables.rows if all(row.whole for row in tables.rows) else ()
-        steps = cpu.partition(
+        steps = of_traces.on_cpu(
             trace,
             windows,
             tables.rank,
             comm=records.calls_of(rows, tables.groups).on_clock(lambda times_ns: times_ns + delta),
             waits=records.blocked(tables.rows) + np.int64(delta),
-            phases=[(cpu.GC_PHASE, a + delta, b + delta) for record in tables.steps for a, b in record.gc],
+            phases=[(of_traces.GC_PHASE, a + delta, b + delta) for record in tables.steps for a, b in record.gc],
         )
     return shifted(steps, -delta) if delta else steps
 

@@ -26,11 +26,11 @@ from . import intervals as iv
 from . import trace_ranges as ranges
 from .calls import Calls
 from .intervals import EMPTY, Intervals, Layer, Window, covers, disjoint, traced_steps
+from .of_traces import GC_PHASE
 from .records import TRANSFER
 from .trace_collectives import from_gloo, in_windows
 from .trace_ranges import host_windows
 
-GC_PHASE = "gc"  # a recorded pause of Python's garbage collector, among the phases
 _BUSY = (Kind.COMPUTE, Kind.IDLE)
 
 

@@ -21,12 +21,13 @@ from msgspec.structs import replace
 
 from diag.account.policy import DEVICE_IDLE
 from diag.deferred import pl
-from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Detail, IdleParts, Kind, RankStep, Stall
+from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Detail, Kind, RankStep, Stall
 from diag.traces import kineto_names as names
 from diag.traces.trace import ARGS_ROW, Trace
 
 from . import intervals as iv
 from . import trace_ranges as ranges
+from .idle_parts import part_of
 from .intervals import Intervals, Layer, Window, covers, disjoint, traced_steps
 from .trace_collectives import engine_copies, from_kernels, point_to_point
 from .trace_ranges import Thread, as_intervals, host_windows, loading, marks_steps, on_threads, spans
@@ -107,48 +108,6 @@ def gap_layers(
         Layer(Kind.IDLE, Detail.NONE, _pairs(returned, gap_end, known & handed_over & ~late)),
         Layer(Kind.IDLE, Detail.DEPENDENCY, _pairs(returned, gap_end, known & ~handed_over)),
     ]  # OTHER is the remainder
-
-
-_PART_OF = {
-    Detail.LAUNCH: "not_launched_ns",
-    Detail.AFTER_SYNC: "not_launched_ns",
-    Detail.ONCE: "not_launched_ns",
-    Detail.GC: "not_launched_ns",
-    Detail.IN_LAUNCH: "in_launch_ns",
-    Detail.LOADING: "in_launch_ns",
-    Detail.NONE: "queued_ns",
-    Detail.LATENCY: "queued_ns",
-    Detail.DEPENDENCY: "queued_ns",
-    Detail.SYNC: "host_call_ns",
-    Detail.ALLOCATOR: "host_call_ns",
-    Detail.OFFLOAD: "host_call_ns",
-    Detail.OUTSIDE: "outside_ns",
-}
-
-
-def part_of(detail: Detail) -> str:
-    return _PART_OF.get(detail, "unknown_ns")
-
-
-def of_device(idle_ns: npt.NDArray[np.int64]) -> bool:
-    """Whether idle time, by detail, is that of a traced device. Garbage collection and the time outside of the recorded
-    work do not show it: a CPU has them, too."""
-    shows = _PART_OF.keys() - {Detail.GC, Detail.OUTSIDE}
-    return any(detail in shows for detail in np.flatnonzero(idle_ns).tolist())
-
-
-def idle_parts(idle_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The idle time of steps by the fields of ``IdleParts``, [steps, fields], from that by detail, [steps, details].
-    Details that are not a device's causes count as unknown."""
-    fields = IdleParts.__struct_fields__
-    shows = [detail in _PART_OF and detail not in (Detail.GC, Detail.OUTSIDE) for detail in Detail]
-    device = (idle_ns[:, shows] != 0).any(axis=1)
-    parts = np.zeros((len(idle_ns), len(fields)), dtype=np.int64)
-    for detail in Detail:
-        known = device | (detail == Detail.OUTSIDE)
-        parts[:, fields.index(part_of(detail))] += np.where(known, idle_ns[:, detail], 0)
-        parts[:, fields.index("unknown_ns")] += np.where(known, 0, idle_ns[:, detail])
-    return parts
 
 
 class _Calls:

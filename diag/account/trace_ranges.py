@@ -24,6 +24,7 @@ from diag.traces.trace import Trace
 
 from . import intervals as iv
 from .intervals import Intervals, Window
+from .of_traces import AFTER_ITERATIONS, BEFORE_ITERATIONS
 
 # -- iterations --------------------------------------------------------------------------------------------------------
 #
@@ -40,7 +41,6 @@ _PHASES = (
 
 
 # Why the time outside of the iterations is no step.
-BEFORE_ITERATIONS, AFTER_ITERATIONS = "before the first iteration", "after the last iteration"
 
 
 class Iterations(Struct, frozen=True):

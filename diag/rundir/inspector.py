@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import io
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -29,18 +28,18 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from diag.collectors.layout import MOST_NS, MOST_RANKS, RankLayout, RunLayout, is_folder
+from diag.collectors.layout import MOST_NS, MOST_RANKS, RankLayout, is_folder
 from diag.collectors.reading import open_regular, walk
 from diag.collectors.records import RECV, SEND, RankRecord
 from diag.deferred import pl
 from diag.model import DAMAGED, Gap
-from diag.packed import GZIP, PackedError, Unpacked
+from diag.packed import PackedError, Unpacked
 from diag.rundir.policy import RUN_READING
-from diag.traces.text_stream import exists, is_remote, may_be_trace
 from diag.words.formatting import counted
 
 from .durations import DurationColumns, DurationRecords, Process, with_ranks
-from .inspector_head import begins_inspector
+from .inspector_files import is_inspector
+from .tables import RankTables, Tables
 
 _SAMPLE: Final = re.compile(
     r"nccl_(?:collective|p2p)_exec_time_microseconds\{(?P<labels>[^}]*)\}\s+(?P<value>[0-9.eE+-]+)\s*$"
@@ -136,7 +135,7 @@ def of_run(
         if is_folder(of_rank.inspector):
             run = of_rank.run
             for file in walk(of_rank.inspector):
-                if _is_inspector(file, run):
+                if is_inspector(file, run):
                     files.append(Path(file))
                     ranks[file] = rank
     if not files:
@@ -163,34 +162,6 @@ def _not_of(process: Process, identity: RankRecord) -> str:
     if of_all and identity.rank not in of_all:
         return f"records of rank {of_all[0]}"
     return ""
-
-
-def alone(paths: Sequence[Path | str]) -> list[Path]:
-    """The files of NCCL Inspector at or below the paths, recognised by their beginning; none if there is a run
-    directory or any other file that may be a trace, as those contain more."""
-    inspector_files: list[Path] = []
-    for path in map(str, paths):
-        if is_remote(path) or not exists(path) or RunLayout(Path(path)).is_run():
-            return []
-        for file in walk(path) if is_folder(path) else [path]:
-            if _is_inspector(file):
-                inspector_files.append(Path(file))
-            elif may_be_trace(file):
-                return []
-    return inspector_files
-
-
-def _is_inspector(path: str, run: Path | None = None) -> bool:
-    try:
-        with open_regular(path, run) as file:
-            head = file.read(RUN_READING.inspector_head_bytes)
-            if head.startswith(GZIP):
-                head = zlib.decompressobj(wbits=31).decompress(
-                    head, RUN_READING.inspector_head_bytes
-                )  # also of a file that ends early
-    except (OSError, zlib.error):
-        return False
-    return begins_inspector(head)
 
 
 def read_inspector(files: Sequence[Path], run: Path | None = None) -> DurationRecords:
@@ -461,3 +432,22 @@ def ranks_of(read: DurationRecords) -> tuple[dict[int, int], bool]:
 
 def _order(process: Process) -> tuple[str, int, str, int]:
     return process.host, len(process.gpu), process.gpu, process.pid
+
+
+# -- files alone: processes are ranks ----------------------------------------------------------------------------------
+
+
+def tables_of(root: Path, read: DurationRecords, ranks: Mapping[int, int]) -> Tables:
+    """The processes as ranks of a run without recorded steps."""
+    world = max((size for process in read.processes for _, size in process.communicators.values()), default=0)
+    world = max(world, len(ranks))
+    of_host: dict[str, int] = {}
+    identities = {}
+    for at in sorted(ranks, key=lambda at: ranks[at]):
+        process, rank = read.processes[at], ranks[at]
+        local = of_host.setdefault(process.host, 0)
+        of_host[process.host] += 1
+        identities[rank] = RankRecord(rank, local, world, process.host, process.pid, process.host, 0, 0, "GPU")
+    return Tables(
+        root, None, world, {rank: RankTables(rank, identity) for rank, identity in identities.items()}, read.gaps
+    )

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from diag.collectors.layout import RunLayout, is_folder
 from diag.collectors.reading import natural
+from diag.deferred import by_name
 from diag.errors import DiagError
 from diag.rundir.policy import RUN_READING
 from diag.store.policy import STORES
@@ -23,6 +24,9 @@ from diag.store.stores import is_remote
 from diag.words.places import apart
 
 from .pieces import Grouped, grouped, joined, may_be_piece
+
+# Run directories at an address, and the segments of packers.
+_copy_of: Callable[[str, Path], Path | None] = by_name("diag.rundir.copies:copy_of")
 
 
 def local_paths(paths: Sequence[Path | str]) -> list[str]:
@@ -53,12 +57,10 @@ def _local(path: str) -> str:
         return path
     from diag.traces.text_stream import may_be_trace
 
-    from .copies import copy_of
-
     if "::" in path or may_be_trace(path):  # fsspec's way to open a file within another
         return path
 
-    copy = copy_of(path, copies_folder())
+    copy = _copy_of(path, copies_folder())
     return path if copy is None else str(copy)
 
 

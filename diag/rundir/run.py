@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,6 +28,7 @@ from diag.collectors.records import (
     Unrecorded,
 )
 from diag.collectors.step_places import complete_from
+from diag.deferred import by_name
 from diag.errors import DiagError, ExitCode, readable
 from diag.model import Gap
 from diag.model.retained import Retained
@@ -35,7 +36,6 @@ from diag.rundir.policy import BLOCKS, JOBS, RUN_READING
 from diag.toml import NotTomlError, toml_values
 from diag.traces.cache import Cache
 from diag.traces.kineto_names import CommRule, RuleError, parse_rule
-from diag.traces.other_tools import named, others_in
 from diag.traces.policy import TRACE_LIMITS
 from diag.traces.reading import Reading, read_traces
 from diag.traces.snapshot_files import is_snapshot, rank_of_folder, snapshot_files
@@ -46,8 +46,6 @@ from diag.words.places import shown
 
 from .columns import Steps
 from .durations import DurationRecords, recorded
-from .inspector import of_run
-from .jobs import Group, at_other_times, job_places, sort_traces, why_apart
 from .lines import (
     delay_ns,
     each_piece,
@@ -59,7 +57,7 @@ from .lines import (
     read_manifest,
     restart_gaps,
 )
-from .local import copies_folder, pieces_of
+from .local import copies_folder
 from .numbers import read_numbers
 from .one_job import of_one_job
 from .pieces import gaps_of_pieces, is_joined, joined
@@ -70,6 +68,20 @@ from .step_lines import CollectiveLines, RowsReader, stream_bytes
 from .tables import RankTables, RecordedRows, Tables
 
 _Line = TypeVar("_Line")
+
+# -- the sources that a run may have, or a folder of traces; each is loaded where there is one -------------------------
+
+# Traces of any tool, sorted into jobs by their content.
+_jobs_of: Callable[[Sequence[str], Sequence[str], Sequence[Trace], Sequence[Gap]], Jobs] = by_name(
+    "diag.rundir.trace_jobs:jobs_of"
+)
+# NCCL Inspector's files in the folders of ranks.
+_inspected: Callable[
+    [Mapping[int, RankLayout], Mapping[int, RankRecord | None]], tuple[DurationRecords, dict[int, int]] | None
+] = by_name("diag.rundir.inspector:of_run")
+# Files of tools whose traces cannot be read: their names, and what to give instead.
+_others_in: Callable[[Sequence[str]], Sequence[Any]] = by_name("diag.traces.other_tools:others_in")
+_named: Callable[[Sequence[Any]], str] = by_name("diag.traces.other_tools:named")
 
 # -- settings ----------------------------------------------------------------------------------------------------------
 #
@@ -209,7 +221,7 @@ def find_jobs(paths: Sequence[Path | str], reading: Reading | None = None) -> Jo
     must_exist(names)
     runs, files, gaps = look_into(names)
     if not files and not gaps and len(runs) == 1:
-        return Jobs(tuple(names), (Job(_job_name(names, runs[0]), (runs[0],)),))
+        return Jobs(tuple(names), (Job(job_name(names, runs[0]), (runs[0],)),))
     traces = list(_read(files, with_settings(reading or Reading(), names), gaps)) if files else []
     return _jobs_of(names, runs, traces, gaps)
 
@@ -275,8 +287,8 @@ def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
     else:
         message = f"no trace could be read: {reasons}" if reasons else "contains neither a run directory nor a trace"
         hint = "pass a run directory (`diag run --out`), or Kineto traces: one .json or .json.gz per rank"
-        if others := others_in(paths):
-            files = f"files of {named(others)}"
+        if others := _others_in(paths):
+            files = f"files of {_named(others)}"
             message = f"{message}; it holds {files}" if len(paths) > 1 or is_folder(paths[0]) else f"{files}, no trace"
             hint = " ".join(dict.fromkeys(other.tool.instead for other in others))
     return DiagError(message, path=paths[0] if len(paths) == 1 else None, hint=hint)
@@ -342,7 +354,9 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     gaps += restart_gaps(layout)
     gaps += gaps_of_pieces(layout)
     identities = {rank: of_rank.identity for rank, of_rank in ranks.items()}
-    durations = of_run(rank_files, identities) or recorded(rank_files, identities)
+    has_inspector = any(is_folder(of_rank.inspector) for of_rank in rank_files.values())
+    durations = _inspected(rank_files, identities) if has_inspector else None
+    durations = durations or recorded(rank_files, identities)
     if durations is not None:
         gaps += durations[0].gaps
     return Tables(layout.root, manifest, world_size, ranks, tuple(gaps), durations, store, left)
@@ -537,107 +551,9 @@ def run_cache(layout: RunLayout, otherwise: Cache) -> Cache:
     return Cache(layout.tables)
 
 
-# -- traces of any other tool ------------------------------------------------------------------------------------------
-
-
-def _jobs_of(paths: Sequence[str], runs: Sequence[str], traces: Sequence[Trace], gaps: Sequence[Gap]) -> Jobs:
-    """The runs, and the traces sorted into jobs. A single job has all gaps."""
-    sorted_traces = sort_traces(traces)
-    gaps = [*gaps, *sorted_traces.gaps]
-    if len(sorted_traces.groups) == 1 and not runs:
-        return Jobs(
-            tuple(paths),
-            (Job(_job_name(paths, paths[0]), tuple(paths), "", _tables(paths, sorted_traces.groups[0], gaps)),),
-        )
-    of_jobs = {trace.path for group in sorted_traces.groups for trace in group.traces}
-    pieces = pieces_of(runs, only_incomplete=len(paths) == 1)
-    jobs = [
-        Job(_job_name(paths, job[0]), tuple(job), pieces.reasons.get(job[0], "") if len(paths) > 1 else "")
-        for job in pieces.jobs
-    ]
-    if len(jobs) == 1 and not sorted_traces.groups:
-        return Jobs(tuple(paths), tuple(jobs), tuple(gaps))
-    places = job_places(paths, sorted_traces.groups, {job.name for job in jobs})
-    names = {id(group): name for group, (name, _) in zip(sorted_traces.groups, places, strict=True)}
-    differences = why_apart(sorted_traces.groups) if len(sorted_traces.groups) > 1 else []
-    reasons = [f"not the same job as {names[id(nearest)]}: {difference}" for nearest, difference in differences]
-    gaps_of: dict[str, list[int]] = defaultdict(list)
-    for number, gap in enumerate(gaps):
-        gaps_of[gap.path].append(number)
-    for (name, opened_by), group, reason in zip(
-        places, sorted_traces.groups, reasons or [""] * len(places), strict=True
-    ):
-        of_job = dict.fromkeys(trace.path for trace in group.traces)
-        tables = _tables(opened_by, group, [gaps[n] for n in sorted(n for path in of_job for n in gaps_of[path])])
-        jobs.append(Job(name, opened_by, reason, tables))
-    jobs.sort(key=lambda job: natural(job.name))
-    unused = [gap for gap in gaps if gap.path not in of_jobs]
-    return Jobs(tuple(paths), tuple(jobs), (*unused, *_stray_snapshots(paths, jobs)))
-
-
-def _stray_snapshots(paths: Sequence[str], jobs: Sequence[Job]) -> list[Gap]:
-    """Memory snapshots that are in no job's folder."""
-    folders = tuple(f"{path.rstrip('/')}/" for job in jobs for path in job.paths)
-    stray = [path for path in map(str, snapshot_files(paths)) if not path.startswith(folders)]
-    return [
-        Gap(path, "a memory snapshot that could belong to any of these jobs: analyze it separately") for path in stray
-    ]
-
-
-def _job_name(paths: Sequence[str], run: str) -> str:
+def job_name(paths: Sequence[str], run: str) -> str:
     """A run's path relative to the given folder; its name if it is the given path."""
     root = paths[0].rstrip("/")
     return (
         run.removeprefix(f"{root}/") if len(paths) == 1 and run.startswith(f"{root}/") else file_name(run.rstrip("/"))
-    )
-
-
-def _tables(paths: Sequence[str], group: Group, gaps: Sequence[Gap]) -> Tables:
-    """The tables of one job's traces. Processes of unknown rank take the free ranks."""
-    gaps = [*gaps, *at_other_times(group)]
-    by_rank = {process.rank: process.traces for process in group.processes if process.rank is not None}
-    unnamed = [process.traces for process in group.processes if process.rank is None]
-    order = {id(trace): number for number, trace in enumerate(group.traces)}
-    taken: dict[str, list[int]] = {}
-    for process in sorted(unnamed, key=lambda traces: (natural(traces[0].path), order[id(traces[0])])):
-        rank = next(r for r in range(len(by_rank) + 1) if r not in by_rank)
-        by_rank[rank] = process
-        taken.setdefault(process[0].path, []).append(rank)
-    gaps += [Gap(path, _taken_as(numbers, by_rank)) for path, numbers in taken.items()]
-    ranks = {rank: RankTables(rank, traces=tuple(traces)) for rank, traces in sorted(by_rank.items())}
-    world_size = max(group.worlds, default=None)
-    absent = [rank for rank in range(world_size or 0) if rank not in ranks]
-    if absent:
-        gaps.append(Gap(paths[0], f"no trace of {rank_ranges(absent)}"))
-    return Tables(Path(paths[0]), None, world_size, ranks, tuple(gaps))
-
-
-def _taken_as(taken: Sequence[int], by_rank: Mapping[int, Sequence[Trace]]) -> str:
-    if len(taken) > 1:  # a file of several processes, which has its own gap
-        return f"its processes, in order of their devices, are treated as {rank_ranges(taken)}"
-    (rank,) = taken
-    of_rank = by_rank[rank]
-    windows = ""
-    if len(of_rank) > 1:
-        pids = ", ".join(of_rank[0].host_pids)
-        windows = f"; {len(of_rank)} windows of this rank, all of process {pids}"
-    return f"no rank in the file or its name; treated as rank {rank}{windows}"
-
-
-# -- NCCL Inspector's files alone -------------------------------------------------------------------------------------
-
-
-def tables_of(root: Path, read: DurationRecords, ranks: Mapping[int, int]) -> Tables:
-    """The processes as ranks of a run without recorded steps."""
-    world = max((size for process in read.processes for _, size in process.communicators.values()), default=0)
-    world = max(world, len(ranks))
-    of_host: dict[str, int] = {}
-    identities = {}
-    for at in sorted(ranks, key=lambda at: ranks[at]):
-        process, rank = read.processes[at], ranks[at]
-        local = of_host.setdefault(process.host, 0)
-        of_host[process.host] += 1
-        identities[rank] = RankRecord(rank, local, world, process.host, process.pid, process.host, 0, 0, "GPU")
-    return Tables(
-        root, None, world, {rank: RankTables(rank, identity) for rank, identity in identities.items()}, read.gaps
     )

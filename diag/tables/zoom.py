@@ -17,7 +17,7 @@ from diag.account import trace_ranges as ranges
 from diag.account.attribute import waiting
 from diag.account.cached_steps import windows_of
 from diag.account.critical_path import labels_of, of_label
-from diag.account.gpu import of_device, part_of
+from diag.account.idle_parts import of_device, part_of
 from diag.account.intervals import Covered, Intervals, Times
 from diag.account.match import by_key
 from diag.deferred import pl

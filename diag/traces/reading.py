@@ -19,11 +19,12 @@ from msgspec import Struct, field
 
 from diag import processes
 from diag.collectors.layout import RankLayout
+from diag.deferred import by_name
 from diag.errors import DiagError, not_installed
 from diag.model import Gap
 from diag.traces.policy import TRACE_READING
 
-from . import kineto, text_stream
+from . import text_stream
 from .cache import Cache, UnwritableError, user_cache
 from .kineto_names import CommRule
 from .text_stream import file_name, members
@@ -44,6 +45,9 @@ class ReadResult(msgspec.Struct):
     reason: str = ""
 
 
+# Kineto's format: of a file that is in no cache, and of any trace.
+_read_contents: Callable[..., Any] = by_name("diag.traces.kineto:read_contents")
+_as_traces: Callable[..., list[Trace]] = by_name("diag.traces.kineto:as_traces")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # options of mallopt, see malloc.h
 
 
@@ -77,7 +81,7 @@ def _traces(item: ReadResult, reading: Reading) -> Sequence[Trace | Gap]:
     if contents is None:
         return [Gap(item.path, item.reason or "its cache entry was removed while diag was reading it; run again")]
     try:
-        traces = kineto.as_traces(contents, item.path, rank=reading.ranks.get(item.path))
+        traces = _as_traces(contents, item.path, rank=reading.ranks.get(item.path))
     except DiagError as error:
         return [Gap(item.path, _reason(error, item.path))]
     return [msgspec.structs.replace(trace, comm_kernels=reading.comm_kernels) for trace in traces]
@@ -204,7 +208,7 @@ def _read_file(path: str, cache: Cache, keep_small: bool) -> list[ReadResult]:
             return _of_archive(path, Cache(None))
     if cache.folder is None or not (keep_small or _is_large(path)):
         with text_stream.opened(path) as file:
-            return [ReadResult(path, contents=kineto.read_contents(file, path))]
+            return [ReadResult(path, contents=_read_contents(file, path))]
     key = _key(path, cache)
     result = _loaded(path, cache, key) or _ingest(path, cache, key)
     if keep_small:  # the caller is another process, and loads it itself
@@ -233,7 +237,7 @@ def _ingest(path: str, cache: Cache, key: str) -> ReadResult:
         if writer is not None:
             try:
                 with text_stream.opened(path) as file:
-                    writer.finish(kineto.read_contents(file, path, writer.write))
+                    writer.finish(_read_contents(file, path, writer.write))
                 cache.prune()
                 result = _loaded(path, cache, key)
                 if result is not None:  # else another user's entry is in its place, which may not be readable
@@ -241,7 +245,7 @@ def _ingest(path: str, cache: Cache, key: str) -> ReadResult:
             except UnwritableError:
                 pass
     with text_stream.opened(path) as file:
-        return ReadResult(path, contents=kineto.read_contents(file, path))
+        return ReadResult(path, contents=_read_contents(file, path))
 
 
 _STEPS = RankLayout(Path()).steps.name
@@ -293,8 +297,8 @@ def _read_member(path: str, content: BinaryIO, cache: Cache, key: str) -> ReadRe
         return ReadResult(path, key)
     with cache.writing(key) as writer:
         if writer is None:
-            return ReadResult(path, contents=kineto.read_contents(content, path))
-        writer.finish(kineto.read_contents(content, path, writer.write))
+            return ReadResult(path, contents=_read_contents(content, path))
+        writer.finish(_read_contents(content, path, writer.write))
     if cache.load(key) is None:
         raise UnwritableError("the entry cannot be read")
     return ReadResult(path, key)

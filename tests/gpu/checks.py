@@ -31,7 +31,8 @@ from diag.hang.flight.read import read_dumps
 from diag.model.steps import Severity
 from diag.planning.measured import measured
 from diag.rundir.durations import RECORDER
-from diag.rundir.inspector import alone, read_inspector
+from diag.rundir.inspector import read_inspector
+from diag.rundir.inspector_files import alone
 from diag.rundir.lines import read_lines
 from diag.rundir.run import open_paths
 from diag.traces.trace import Trace

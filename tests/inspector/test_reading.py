@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from diag.rundir.durations import DurationRecords
-from diag.rundir.inspector import alone, read_inspector
+from diag.rundir.inspector import read_inspector
+from diag.rundir.inspector_files import alone
 from tests.inspector.files import EPOCH_US, collective, header, lines, metadata, write_job
 
 # A record that a training on three nodes left (NCCL 2.28; from the tests of Datadog's agent).
