@@ -43,6 +43,7 @@ from diag.model.steps import (
     NotLooked,
     Outcome,
     Recommendation,
+    Severity,
     Verdict,
 )
 from diag.rundir.asked import StepsAsked, steps_asked
@@ -59,6 +60,7 @@ from diag.rundir.run import find_jobs as find_jobs
 from diag.rundir.run import look_into as look_into
 from diag.rundir.run import must_exist, open_paths, tables_of_job
 from diag.rundir.runs import RunState as RunState
+from diag.rundir.runs import ended_well
 from diag.rundir.runs import newest_change as newest_change
 from diag.rundir.runs import record_bytes as record_bytes
 from diag.rundir.runs import split_job as split_job
@@ -156,6 +158,8 @@ class Result(Struct, frozen=True, dict=True):
         was recorded by another tool."""
         if self.tables.manifest is None or self.state is None:
             return None
+        if self.tables.manifest.exit_code == 0 and ended_well(RunLayout(self.state.path)):
+            return None
         left = self.tables.retained
         steps = len(self.attribution.steps) if left is None else left.steps
         return _outcome_of(self.state, self.tables.manifest, steps if self.tables.only is None else None)
@@ -189,6 +193,9 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def recommendation(self) -> Recommendation:
         """The changes to make first, with their gains predicted by replay; computed on first access."""
+        findings = self.examination.findings
+        if not any(found.severity != Severity.HEALTHY and found.bottleneck is not None for found in findings):
+            return Recommendation()  # nothing costs the run time
         return _recommend(self.attribution, self.tables, self.examination, lambda: self.baseline)
 
     @cached_property

@@ -8,8 +8,8 @@ from diag.diagnoses.policy import MEMORY_USE
 from diag.model.programs import Concept, Settings, written
 from diag.model.query import Query
 from diag.model.steps import Evidence, Finding, Kind, Severity
-from diag.tables.efficiency import totals
 from diag.tables.recompute import recomputed
+from diag.tables.totals import totals
 from diag.tables.work import work_of
 
 from .memory_pressure import Peak, peak_of, peaks, why_unknown

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from diag.collectors.layout import RankLayout, RunLayout, is_regular
-from diag.collectors.records import FAILED
+from diag.collectors.layout import RunLayout, is_regular
 from diag.ended.model import Clue
 from diag.ended.read import Rundir, read_run
-from diag.rundir.lines import read_heartbeat
+from diag.rundir.runs import ended_well
 
 from . import clues, ends
 
@@ -37,21 +36,11 @@ def needs_triage(layout: RunLayout) -> bool:
     for a run that ended well."""
     if is_regular(layout.exits):
         return True
-    with suppress(OSError):
-        if all(map(_ended_well, layout.ranks().values())):
-            return False
+    if ended_well(layout):
+        return False
     run = read_run(layout)
     # An exception without a record of it was handled: the process went on.
     return any(record.error or ends.end_of(run, record) is ends.End.GONE for record in run.ranks.values())
-
-
-def _ended_well(files: RankLayout) -> bool:
-    """Whether a rank's last heartbeat is that of a training that came to its end, and it left no error."""
-    names = files.names()
-    if names is None or RankLayout.error.name in names:
-        return False
-    beat, _ = read_heartbeat(files)
-    return beat is not None and beat.done and not beat.phase.startswith(FAILED) and not beat.failed_in
 
 
 def culprit_order(layout: RunLayout, codes: Mapping[int, int]) -> dict[int, int]:

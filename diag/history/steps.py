@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from diag.account.trace_ranges import host_windows
+from diag.account.of_traces import host_windows
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import RankRecord
 from diag.rundir.asked import KnownSteps, StepsAsked

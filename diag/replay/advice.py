@@ -16,7 +16,7 @@ from diag.collectors.masking import masked_arguments
 from diag.diagnoses import Examination
 from diag.model.accounts import Attribution
 from diag.model.breakdown import Code, CostCurve, CostPoint, KnobChange, Prospect
-from diag.model.steps import Advice, Evidence, Knob, Recommendation, Severity
+from diag.model.steps import Advice, Evidence, Knob, Recommendation
 from diag.replay.policy import ADVICE, REPLAY
 from diag.rundir.tables import Tables
 from diag.tables.bandwidth import bus_factor
@@ -37,9 +37,7 @@ def recommend(
     replayed: Callable[[], Baseline | Refusal] | None = None,
 ) -> Recommendation:
     """At most three changes for the costs of this run. Pure. ``replayed``: returns the run's baseline where it exists
-    already; a healthy run needs none."""
-    if not any(f.severity != Severity.HEALTHY and f.bottleneck is not None for f in examination.findings):
-        return Recommendation()
+    already."""
     base = replayed() if replayed is not None else baseline(attribution, tables)
     if isinstance(base, Refusal):
         return Recommendation(not_advised=(f"nothing was predicted: {base.reason}",), refused=True)

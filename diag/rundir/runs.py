@@ -12,14 +12,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from diag.collectors.layout import RUN_DIR_VARIABLE, RunLayout, is_folder, world_size_of
+from diag.collectors.layout import RUN_DIR_VARIABLE, RankLayout, RunLayout, is_folder, is_regular, world_size_of
 from diag.collectors.reading import walk
-from diag.collectors.records import Manifest
+from diag.collectors.records import FAILED, Manifest
 from diag.errors import DiagError
 from diag.model.steps import Bottleneck, Severity, Verdict
 
 from .job_ranks import job_ranks
-from .lines import Culprit, last_steps, read_answer, read_manifest
+from .lines import Culprit, last_steps, read_answer, read_heartbeat, read_manifest
 from .state_words import behind_ranks, headline_of
 from .states import LIVE, Judged, RankState, Standstill, State, judge
 
@@ -210,3 +210,21 @@ def _verdict(file: Path, changed_ns: int) -> Verdict | None:
         bottleneck, severity, judged.cause, judged.share, judged.confidence, culprit.ranks, culprit.hosts,
         judged.headline, judged.doubts,
     )  # fmt: skip
+
+
+def ended_well(layout: RunLayout) -> bool:
+    """Whether the last heartbeat of every rank is that of a training that came to its end, none left an error, and its
+    launcher none either."""
+    if is_regular(layout.exits):
+        return False
+    with suppress(OSError):
+        return all(map(_rank_ended_well, layout.ranks().values()))
+    return False
+
+
+def _rank_ended_well(files: RankLayout) -> bool:
+    names = files.names()
+    if names is None or RankLayout.error.name in names:
+        return False
+    beat, _ = read_heartbeat(files)
+    return beat is not None and beat.done and not beat.phase.startswith(FAILED) and not beat.failed_in

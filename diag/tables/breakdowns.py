@@ -22,11 +22,12 @@ from diag.traces.trace import Trace
 
 from . import kernels, module_time, path_table
 from .collectives import collective_table
-from .efficiency import Totals, device_of, efficiency, totals
+from .efficiency import Totals, device_of, efficiency
 from .memory import rank_peaks
 from .module_charge import accounted, by_rank, charge, modules_at, on_paths
 from .module_ranges import module_ranges
 from .recompute import recomputed
+from .totals import totals
 from .work import work_of
 
 

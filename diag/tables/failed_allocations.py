@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
 from msgspec.structs import replace
 
 from diag.collectors.layout import OOM, RunLayout
+from diag.deferred import by_name
 from diag.ended.out_of_memory import bytes_of, out_of_memory_lines
-from diag.model.steps import FailedAllocation
+from diag.model.steps import FailedAllocation, Fit
 from diag.rundir.tables import Tables
 from diag.traces.snapshot_files import mentions_failure, rank_of, within_bytes
 
-from .snapshots import snapshots_of
-from .would_fit import would_fit
-
+# Of a run that ran out of memory.
+_snapshots_of: Callable[[Sequence[Path | str]], Any] = by_name("diag.tables.snapshots:snapshots_of")
+_would_fit: Callable[..., tuple[Fit, ...]] = by_name("diag.tables.would_fit:would_fit")
 # Reading a snapshot takes 0.12 s a MB. Of larger ones the name says whether an allocation failed.
 _MOST_SNAPSHOT_BYTES = 64 << 20
 
@@ -22,7 +27,8 @@ def failed_allocations(tables: Tables) -> tuple[FailedAllocation, ...]:
     allocator. The details are those of the first source."""
     failed = dict[int | str, FailedAllocation]()
     suspects = [path for path in tables.snapshots if f"memory-{OOM}-" in path or mentions_failure(path)]
-    for account, oom in snapshots_of(within_bytes(suspects, _MOST_SNAPSHOT_BYTES)).failed:
+    readable = within_bytes(suspects, _MOST_SNAPSHOT_BYTES)
+    for account, oom in _snapshots_of(readable).failed if readable else ():
         key = account.path if account.rank is None else account.rank
         known = failed.get(key)
         if known is None or (isinstance(known.size, int) and oom.requested > known.size):
@@ -35,7 +41,7 @@ def failed_allocations(tables: Tables) -> tuple[FailedAllocation, ...]:
                 device_free=oom.device_free,
                 unallocated=account.state.inactive,
                 largest_free=account.state.largest_free,
-                fits=would_fit(
+                fits=_would_fit(
                     oom.requested,
                     oom.device_free,
                     account.state.inactive,
@@ -52,7 +58,7 @@ def failed_allocations(tables: Tables) -> tuple[FailedAllocation, ...]:
     if layout.is_run():
         for rank, said in out_of_memory_lines(layout, tables.ranks).items():
             wanted = bytes_of(said.size)
-            fits = would_fit(wanted, said.free, said.unallocated, {}, "", tables.manifest) if wanted else ()
+            fits = _would_fit(wanted, said.free, said.unallocated, {}, "", tables.manifest) if wanted else ()
             failed.setdefault(
                 rank,
                 FailedAllocation(

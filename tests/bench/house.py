@@ -1,22 +1,31 @@
-"""Figures of the product code: size, modules with one importer, depth of the import graph, largest functions, and what
-`diag analyze` reaches, by room.
+"""Figures of the product code: size, modules with one importer, depth of the import graph, largest functions, what
+`diag analyze` reaches, by room, and what it really loads for each sample and for a run of records alone.
 
     python -m tests.bench.house [REPOSITORY]
 
 REPOSITORY is another checkout, for figures before and after a change. Imports inside functions and under
-`TYPE_CHECKING` count, because a reader has to follow them too; the depth without them is printed beside it.
+`TYPE_CHECKING` count, because a reader has to follow them too; the depth without them is printed beside it. What a
+registry names ("module:function") is not followed: it counts where it is loaded.
 """
 
 from __future__ import annotations
 
 import ast
+import json
+import os
+import shutil
+import subprocess
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import networkx
 
+from tests.simulate import Plan, simulate, write_run
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 PACKAGES = ("diag", "app", "collectors")
 REACHED_FROM = "diag.cli.analyze"
 # Which files are opened, the account of the steps, and the verdict: without what is printed next to it.
@@ -24,9 +33,7 @@ TO_THE_VERDICT = ("diag.rundir.run", "diag.account.attribute", "diag.account.blo
 
 
 def main(root: Path) -> None:
-    paths = {
-        _name(path.relative_to(root)): path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))
-    }
+    paths = _modules(root)
     trees = {name: ast.parse(path.read_text()) for name, path in paths.items()}
     lines = {name: path.read_text().count("\n") for name, path in paths.items()}
     every, at_import = networkx.DiGraph(), networkx.DiGraph()
@@ -67,15 +74,74 @@ def main(root: Path) -> None:
         "largest modules          "
         + ", ".join(f"{name} {lines[name]}" for name in sorted(lines, key=lines.__getitem__)[:-6:-1])
     )
-    reached = {REACHED_FROM, *networkx.descendants(every, REACHED_FROM)}
-    print(f"reached from {REACHED_FROM}: {sum(map(lines.__getitem__, reached))} lines in {len(reached)} modules")
+    reached = reached_from(REACHED_FROM, root)
+    print(f"reached from {REACHED_FROM}: {sum(reached.values())} lines in {len(reached)} modules")
     judging = {*TO_THE_VERDICT}.union(*(networkx.descendants(every, name) for name in TO_THE_VERDICT))
     print(f"of them from files to a verdict: {sum(map(lines.__getitem__, judging))} lines in {len(judging)} modules")
     by_room: dict[str, int] = defaultdict(int)
-    for name in reached:
-        by_room[".".join(name.split(".")[:2])] += lines[name]
+    for name, count in reached.items():
+        by_room[".".join(name.split(".")[:2])] += count
     for room, count in sorted(by_room.items(), key=lambda item: -item[1]):
         print(f"    {count:6} {room}")
+    print("loaded by diag analyze:")
+    with tempfile.TemporaryDirectory() as folder:
+        for run in runs_to_load(Path(folder)):
+            modules = loaded_for(run, root)
+            print(f"    {sum(modules.values()):6} lines in {len(modules):3} modules  {run.name}")
+
+
+def reached_from(module: str, root: Path) -> dict[str, int]:
+    """The modules that can be reached from a module by its imports, itself included, each with its lines."""
+    paths, graph = _modules(root), networkx.DiGraph()
+    graph.add_nodes_from(paths)
+    for name, path in paths.items():
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        imported = _imported(ast.walk(ast.parse(path.read_text())), package, paths)
+        graph.add_edges_from((name, other) for other in imported if other != name)
+    return {name: paths[name].read_text().count("\n") for name in {module, *networkx.descendants(graph, module)}}
+
+
+_ANALYZE = """
+import atexit, json, os, sys
+from diag.cli.main import main
+def tell():
+    files = [getattr(module, "__file__", None) or "" for name, module in sys.modules.items() if name.startswith("diag")]
+    with os.fdopen(int(os.environ["TELLS"]), "w") as told:
+        json.dump(files, told)
+atexit.register(tell)
+main()
+"""
+
+
+def loaded_for(run: Path, root: Path) -> dict[str, int]:
+    """The product modules that `diag analyze` has loaded when it ends, in a process of its own, each with its lines."""
+    receiver, sender = os.pipe()
+    with os.fdopen(receiver) as told:
+        command = [sys.executable, "-c", _ANALYZE, "analyze", str(run)]
+        environment = {**os.environ, "PYTHONPATH": str(root), "DIAG_CACHE": "off", "TELLS": str(sender)}
+        subprocess.run(command, env=environment, cwd=root, pass_fds=[sender], stdout=subprocess.DEVNULL, check=True)
+        os.close(sender)
+        files = [Path(os.path.realpath(file)) for file in json.load(told) if file.endswith(".py")]
+    return {_name(file.relative_to(root.resolve())): file.read_text().count("\n") for file in files}
+
+
+def runs_to_load(folder: Path) -> Iterator[Path]:
+    """Copies of the samples, since an analysis writes its answer into a run, and a run of records alone."""
+    for sample in sorted(SAMPLES.iterdir()):
+        if sample.is_dir():
+            yield shutil.copytree(sample, folder / sample.name)
+    yield records_alone(folder / "records alone")
+
+
+def records_alone(folder: Path) -> Path:
+    """A run of two ranks without a profiler window, of which nothing is slow."""
+    return write_run(simulate(Plan(ranks=2, steps=40)), folder).root
+
+
+def _modules(root: Path) -> dict[str, Path]:
+    return {
+        _name(path.relative_to(root)): path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))
+    }
 
 
 def numbers_outside_of_policy(root: Path) -> list[str]:
