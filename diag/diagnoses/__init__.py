@@ -49,7 +49,7 @@ _cited: Callable[[Subject, Finding], Finding] = by_name("diag.diagnoses.machine_
 
 def answered_by(knob: Knob) -> dict[str, str]:
     """The ids of the findings that a knob answers, with what to change, "" where the knob says that."""
-    return {id: knobs[knob] for listed in DIAGNOSES for id, knobs in listed.diagnosis.knobs.items() if knob in knobs}
+    return {id: knobs[knob] for listed in DIAGNOSES for id, knobs in listed.knobs.items() if knob in knobs}
 
 
 class Examination(Struct, frozen=True):

@@ -21,7 +21,7 @@ from diag.model.axes import PIPELINE, TENSOR, axis_words, is_data
 from diag.model.programs import Concept, Settings, written
 from diag.model.query import By, Query, Value
 from diag.model.states import Sharding, sharding_of
-from diag.model.steps import Detail, Evidence, Kind, Knob, MatchedCollective
+from diag.model.steps import Detail, Evidence, Kind, MatchedCollective
 from diag.tables.passes import GATHERS, REDUCTIONS, PhasedCall, PhasedCalls, phased_calls
 from diag.traces.kineto_names import P2P_OPS
 from diag.words import sentences
@@ -78,7 +78,6 @@ _OF_SHARDED_PARAMETERS = frozenset({"all_gather", "reduce_scatter"})
 _OF_REPLICAS = frozenset({"all_reduce", "reduce", "broadcast", "barrier"})
 
 
-WRAP_OR_PREFETCH = {Knob.WRAP: "", Knob.PREFETCH: ""}  # knobs that overlap communication with more computation
 NEEDS_PARTS = "two ranks or more, and waiting that is separated from transfer (clocks that agree)"  # of a part's claim
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from diag.account.scheduling import Scheduling
 from diag.diagnoses.policy import FINDINGS
-from diag.model.steps import Evidence, Finding, Knob
+from diag.model.steps import Evidence, Finding
 from diag.words import sentences
 
 from .costs import Cost
@@ -106,7 +106,6 @@ def _evidence(subject: Subject, culprits: Culprits | None) -> list[Evidence]:
 
 DIAGNOSIS = Diagnosis(
     find,
-    knobs={ID: {Knob.STRAGGLER: "give cores to {ranks}, or move the other processes of {its} host"}},
     needs="Linux: the scheduler's counters (`schedstat`).",
     means={
         ID: (

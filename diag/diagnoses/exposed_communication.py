@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
-from diag.model.steps import Finding, Knob
+from diag.model.steps import Finding
 from diag.words import sentences
 
 from . import (
@@ -20,7 +20,6 @@ from . import (
     zero_buckets,
 )
 from .comm_cause import (
-    WRAP_OR_PREFETCH,
     Cause,
     Claim,
     bandwidth,
@@ -160,13 +159,6 @@ def finder(id: str) -> Callable[[Subject], list[Finding]]:
 
 DIAGNOSIS = Diagnosis(
     find,
-    knobs={
-        "root-only-unit": {Knob.WRAP: ""},
-        **dict.fromkeys(
-            ("latency-bound-collectives", "communication-not-overlapped", "exposed-communication", "slow-network"),
-            WRAP_OR_PREFETCH,
-        ),
-    },
     needs=(
         "collectives in the records or in a trace. On a GPU without a profiler window, it needs the waits of the "
         "training's stream (`device_steps.jsonl`)."
@@ -203,7 +195,6 @@ _PARTS = (
 PARTS = {
     part.ID: Diagnosis(
         finder(part.ID),
-        knobs={part.ID: getattr(part, "KNOBS", {})},
         needs=part.NEEDS,
         means={part.ID: part.MEANS},
     )

@@ -11,14 +11,13 @@ from diag.model.steps import Detail, Evidence
 from diag.tables.passes import GATHERS, PhasedCalls
 from diag.words import sentences
 
-from .comm_cause import NEEDS_PARTS, WRAP_OR_PREFETCH, Calls, Claim, calls_of, exposed_of, gathers_in
+from .comm_cause import NEEDS_PARTS, Calls, Claim, calls_of, exposed_of, gathers_in
 from .subject import Subject
 
 ID = "missing-prefetch"
 NEEDS = f"{NEEDS_PARTS}."
 MEANS = "All-gathers are exposed that the unit ahead of them could overlap."
 _PREFETCH = "trainer.prefetch"
-KNOBS = WRAP_OR_PREFETCH
 
 
 def claim(subject: Subject) -> Claim | None:

@@ -11,7 +11,6 @@ from diag.model.steps import Evidence
 
 from .comm_cause import (
     NEEDS_PARTS,
-    WRAP_OR_PREFETCH,
     Claim,
     calls_of,
     last_reductions,
@@ -22,7 +21,6 @@ from .subject import Subject
 ID = "reduce-scatter-stall"
 NEEDS = f"a run on a GPU; {NEEDS_PARTS}."
 MEANS = "The backward waits for reduce-scatters between units."
-KNOBS = WRAP_OR_PREFETCH
 _WAIT = r"^FSDP::post_backward_rs_wait"
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from diag.diagnoses.policy import COMMUNICATION, MEMORY_USE
 from diag.model.query import By, Query
-from diag.model.steps import Evidence, Knob
+from diag.model.steps import Evidence
 from diag.words import sentences
 
 from .comm_cause import (
@@ -25,7 +25,6 @@ from .subject import Subject
 
 ID = "regather-in-backward"
 NEEDS = f"device memory (peak and capacity); {NEEDS_PARTS}."
-KNOBS = {Knob.PREFETCH: ""}
 MEANS = "Parameters are gathered again in the backward although memory would keep them (`reshard_after_forward=False`)."
 
 

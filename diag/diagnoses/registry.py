@@ -4,6 +4,7 @@ that is loaded where a run may show it. Nothing else of the analysis names a mod
 from __future__ import annotations
 
 from diag.deferred import by_name
+from diag.model.steps import Knob
 
 from . import ids, needs
 from .costs import Cost
@@ -12,6 +13,7 @@ from .subject import Column, Listed
 _HERE = "diag.diagnoses"
 _PARTS = f"{_HERE}.exposed_communication:PARTS"
 _OF_PART = (Column.CALLS, Column.OWN_DEVICE)
+_OVERLAP = {Knob.WRAP: "", Knob.PREFETCH: ""}  # they overlap communication with more computation
 
 DIAGNOSES: tuple[Listed, ...] = (
     Listed(
@@ -20,6 +22,7 @@ DIAGNOSES: tuple[Listed, ...] = (
         f"{_HERE}.slow_data:DIAGNOSIS",
         reads=(Column.PHASES,),
         costs=(Cost.DATA,),
+        knobs={id: {Knob.LOADER: ""} for id in ("slow-data-all-ranks", "slow-data-bursty")},
     ),
     Listed(
         "exposed-copies",
@@ -42,6 +45,13 @@ DIAGNOSES: tuple[Listed, ...] = (
         reads=(Column.PHASES, Column.OWN_DEVICE),
         costs=(Cost.COMM,),
         cannot_look=needs.communication,
+        knobs={
+            "root-only-unit": {Knob.WRAP: ""},
+            "latency-bound-collectives": _OVERLAP,
+            "communication-not-overlapped": _OVERLAP,
+            "exposed-communication": _OVERLAP,
+            "slow-network": _OVERLAP,
+        },
     ),
     Listed(
         "low-bus-bandwidth",
@@ -58,6 +68,7 @@ DIAGNOSES: tuple[Listed, ...] = (
         reads=_OF_PART,
         costs=(Cost.COMM,),
         cannot_look=needs.cannot_tell_parts,
+        knobs={"missing-prefetch": _OVERLAP},
     ),
     Listed(
         "regather-in-backward",
@@ -66,6 +77,7 @@ DIAGNOSES: tuple[Listed, ...] = (
         reads=_OF_PART,
         costs=(Cost.COMM,),
         cannot_look=needs.memory_and_parts,
+        knobs={"regather-in-backward": {Knob.PREFETCH: ""}},
     ),
     Listed(
         "sync-every-micro-step",
@@ -82,6 +94,7 @@ DIAGNOSES: tuple[Listed, ...] = (
         reads=(*_OF_PART, Column.DEVICE),
         costs=(Cost.COMM,),
         cannot_look=needs.cannot_tell_parts,
+        knobs={"reduce-scatter-stall": _OVERLAP},
     ),
     Listed(
         "ddp-buckets",
@@ -105,6 +118,11 @@ DIAGNOSES: tuple[Listed, ...] = (
         f"{_HERE}.straggler:DIAGNOSIS",
         costs=needs.STRAGGLING,
         cannot_look=needs.comparable_ranks,
+        knobs={
+            "compute-straggler": {
+                Knob.STRAGGLER: "make {ranks} as fast as the others, or replace {its} host or device",
+            },
+        },
     ),
     Listed(
         ids.PIPELINE_BUBBLE,
@@ -160,6 +178,9 @@ DIAGNOSES: tuple[Listed, ...] = (
         reads=(Column.SCHEDULING,),
         costs=(Cost.CONTENTION,),
         cannot_look=needs.contention,
+        knobs={
+            "contended-host": {Knob.STRAGGLER: "give cores to {ranks}, or move the other processes of {its} host"},
+        },
     ),
     Listed(
         "stalled-rank",
@@ -168,6 +189,7 @@ DIAGNOSES: tuple[Listed, ...] = (
         reads=(Column.SCHEDULING,),
         costs=(Cost.STALL,),
         cannot_look=needs.blocked_time,
+        knobs={"stalled-rank": {Knob.STRAGGLER: "remove what blocks {ranks}"}},
     ),
     Listed(
         ids.RANKS_TRAIN_ALONE,

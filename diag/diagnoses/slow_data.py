@@ -8,7 +8,7 @@ from diag.account.records import loader_settings
 from diag.diagnoses.policy import DATA_LOADING
 from diag.model.accounts import Attribution
 from diag.model.query import Query
-from diag.model.steps import Evidence, Finding, Knob
+from diag.model.steps import Evidence, Finding
 from diag.rundir.tables import Tables
 from diag.tables.loading import Reserve, full_share, reserve_of
 from diag.traces.kineto_names import ANNOTATION, CPU_OP
@@ -243,7 +243,6 @@ def _workers(subject: Subject) -> int | None:
 
 DIAGNOSIS = Diagnosis(
     find,
-    knobs={id: {Knob.LOADER: ""} for id in ("slow-data-all-ranks", "slow-data-bursty")},
     needs="the phases of the steps: the collectors' records, or a trace whose data loader is visible.",
     means={
         "slow-data-one-rank": "One rank waits for its data loader, and the others wait for that rank.",

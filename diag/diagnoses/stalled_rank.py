@@ -7,7 +7,7 @@ import numpy as np
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, REST
 from diag.diagnoses.policy import STRAGGLER
 from diag.model.query import By, Query
-from diag.model.steps import Evidence, Finding, Knob
+from diag.model.steps import Evidence, Finding
 from diag.words import sentences
 from diag.words.wording import sentence
 
@@ -171,7 +171,6 @@ def _evidence(subject: Subject) -> list[Evidence]:
 
 DIAGNOSIS = Diagnosis(
     find,
-    knobs={ONE: {Knob.STRAGGLER: "remove what blocks {ranks}"}},
     needs="the CPU time of the training's thread, and on a GPU a second rank.",
     means={
         ONE: (

@@ -17,7 +17,7 @@ from diag.account.calls import Key
 from diag.account.match import SYNCHRONISING
 from diag.diagnoses.policy import COSTS, FINDINGS, STRAGGLER
 from diag.model.query import Query
-from diag.model.steps import CollectiveCall, Detail, Evidence, Finding, Kind, Knob
+from diag.model.steps import CollectiveCall, Detail, Evidence, Finding, Kind
 from diag.tables.module_excess import ModuleExcess, module_excess
 from diag.traces.kineto_names import P2P_OPS
 from diag.words import sentences
@@ -614,11 +614,6 @@ def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> s
 
 DIAGNOSIS = Diagnosis(
     find,
-    knobs={
-        "compute-straggler": {
-            Knob.STRAGGLER: "make {ranks} as fast as the others, or replace {its} host or device",
-        },
-    },
     needs="two ranks or more, and clocks that agree or the phases of the steps.",
     means={
         "compute-straggler": "One rank, always the same, computes longer than the others.",

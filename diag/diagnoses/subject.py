@@ -361,12 +361,10 @@ def late_ranks_text(culprits: Culprits) -> str:
 
 
 class Diagnosis(Struct, frozen=True):
-    """What looks for a kind of problem, in a module of its own. ``find`` returns its findings. ``knobs``: by the id of
-    a finding, the knobs that answer it, each with what to change, or "" where the knob says that. For its
-    documentation: ``needs``, what has to be recorded, and ``means``, what each of its findings means, by id."""
+    """What looks for a kind of problem, in a module of its own. ``find`` returns its findings. For its documentation:
+    ``needs``, what has to be recorded, and ``means``, what each of its findings means, by id."""
 
     find: Callable[[Subject], Sequence[Finding]]
-    knobs: Mapping[str, Mapping[Knob, str]] = {}
     needs: str = ""
     means: Mapping[str, str] = {}
 
@@ -376,7 +374,8 @@ class Listed(Struct, frozen=True):
     "module:name", which is loaded where a run may show it; a module of several has a table of them by id. ``reads``:
     the columns without which it cannot look; ``cannot_look`` returns any other reason why the data of this run does not
     show it, "" where it does. ``costs``: what it looks for; with costs, ``find`` is called only where one of them is
-    worth a mention, or ``always``."""
+    worth a mention, or ``always``. ``knobs``: by the id of a finding, the knobs that answer it, each with what to
+    change, or "" where the knob says that."""
 
     id: str
     question: str
@@ -385,6 +384,7 @@ class Listed(Struct, frozen=True):
     costs: tuple[Cost, ...] = ()
     always: bool = False
     cannot_look: Callable[[Subject], str] = lambda _: ""
+    knobs: Mapping[str, Mapping[Knob, str]] = {}
 
     @property
     def diagnosis(self) -> Diagnosis:

@@ -104,14 +104,15 @@ def _same_model(job: JobLogs) -> list[Clue]:
 
 def _parameters(job: JobLogs) -> list[Clue]:
     """Each rank compares its parameters with those of its group's first one: where all others differ from it, that one
-    is the odd one."""
+    is the odd one. A group has at least the ranks below the highest that complains: those that do not complain agree."""
     hits = job.named("ddp-parameter")
     numbers = [int(hit.groups["group_rank"]) if "group_rank" in hit.groups else None for hit in hits]
     members = [Member(number, job.rank_of(hit.line)) for number, hit in zip(numbers, hits, strict=True) if number]
     if not hits:
         return []
-    numbering, size = Numbering(members), job.logs.world_size or 0
     odd = sorted({member.number for member in members})
+    known = job.logs.world_size or 0
+    numbering, size = Numbering(members), known or max(odd, default=0) + 1
     clear = 0 < len(odd) < size - 1
     if len(odd) == size - 1 > 1:
         odd, clear = [0], True
@@ -120,7 +121,7 @@ def _parameters(job: JobLogs) -> list[Clue]:
     readers = {member.number: member for member in members}
     ranks = {number: numbering.likely(number, readers.get(number, members[0])) for number in odd}
     culprits = [member_culprit(job, number, ranks[number]) for number in odd]
-    sure = HANG_EVIDENCE.names_an_effect if clear else HANG_EVIDENCE.suggests
+    sure = HANG_EVIDENCE.names_an_effect if clear and known else HANG_EVIDENCE.suggests
     return [clue_of("mismatch_shape", hits, culprits, hits[0].sentence, confidence=sure)]
 
 

@@ -199,14 +199,23 @@ def test_a_command_that_is_not_there_need_not_end_a_job(tmp_path: Path) -> None:
     assert of(tmp_path, text).fault_class in ("healthy", "undetermined")
 
 
-def test_parameters_that_differ_from_those_of_the_first_rank(tmp_path: Path) -> None:
-    line = (
-        "[rank{0}]: RuntimeError: [{0}]: params[0] in this process with sizes [10, 4] appears not to match sizes of x\n"
-    )
-    (tmp_path / "one").mkdir()
-    answer = of(tmp_path / "one", "world_size=4\n" + line.format(2))
+@pytest.mark.parametrize(
+    ("before", "complain", "named"),
+    [
+        ("world_size=4\n", [2], [2]),
+        ("", [2], [2]),  # rank 1 is there, and agrees with rank 0
+        ("", [1], [0, 1]),  # of two, either
+        ("", [1, 2], [0]),
+        ("world_size=4\n", [1, 2], [1, 2]),
+    ],
+)
+def test_parameters_that_differ_from_those_of_the_first_rank(
+    tmp_path: Path, before: str, complain: list[int], named: list[int]
+) -> None:
+    line = "RuntimeError: [{0}]: params[0] in this process with sizes [10, 4] appears not to match sizes of x\n"
+    answer = of(tmp_path, before + "".join(map(line.format, complain)))
     assert answer.fault_class == "mismatch_shape"
-    assert 2 in [culprit.rank for culprit in answer.culprits]
+    assert [culprit.rank for culprit in answer.culprits] == named
 
 
 def test_the_first_stage_has_the_numbers_of_its_ranks(tmp_path: Path) -> None:
