@@ -335,15 +335,16 @@ def _finding(view: RunView, card: Card, finding: Finding, position: int, theme: 
             st.caption(" · ".join(plain(fact) for fact in card.facts))
             if card.action:
                 st.markdown(f"**{words.TO_DO}:** {plain(card.action)}")
-            if card.place is not None:
-                show_on_timeline(card.place.rank, card.place.step)
-            if card.rows is not None:
-                show_evidence(card.rows)
         with seen:
             if card.place is not None:
                 _moment(view, finding, card.place, f"moment {position}", theme)
             elif card.rows is not None and card.rows.frame == "memory":
                 _peaks(view, finding, f"moment {position}", theme)
+        with st.container(horizontal=True):
+            if card.place is not None:
+                show_on_timeline(card.place.rank, card.place.step)
+            if card.rows is not None:
+                show_evidence(card.rows)
         if card.evidence.rows:
             with st.expander(card.evidence.title, expanded=position == 0):
                 show_table(card.evidence)

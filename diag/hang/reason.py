@@ -239,9 +239,7 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
             "Work goes on up to the last line, and no line tells of a failure. If nothing was printed since then, the "
             "job stands still there."
         )
-        return NoCause(
-            "healthy", HANG_EVIDENCE.steps_alone_go_on, text, (), tuple(working[: HANG_ANSWER.most_next_steps])
-        )
+        return NoCause("undetermined", 0.3, text, (), tuple(working[: HANG_ANSWER.most_next_steps]))
     if _only_about_speed(job):
         text = (
             "Only a warning about speed was read, which DDP prints while a training runs. If this one does not go on, "

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from diag.collectors.layout import OOM, RunLayout
 from diag.deferred import by_name
-from diag.ended.out_of_memory import bytes_of, out_of_memory_lines
 from diag.model.steps import FailedAllocation, Fit
 from diag.rundir.tables import Tables
 from diag.traces.snapshot_files import mentions_failure, rank_of, within_bytes
@@ -55,7 +54,9 @@ def failed_allocations(tables: Tables) -> tuple[FailedAllocation, ...]:
         if f"memory-{OOM}-" in path and rank is not None:
             failed.setdefault(rank, FailedAllocation(rank, path))
     layout = RunLayout(tables.root)
-    if layout.is_run():
+    if layout.is_run():  # traces alone have no logs
+        from diag.ended.out_of_memory import bytes_of, out_of_memory_lines
+
         for rank, said in out_of_memory_lines(layout, tables.ranks).items():
             wanted = bytes_of(said.size)
             fits = _would_fit(wanted, said.free, said.unallocated, {}, "", tables.manifest) if wanted else ()

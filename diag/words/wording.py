@@ -142,7 +142,7 @@ def fused_words(ns_per_step: float, per: str) -> str:
 
 # Features of the confidence's model (diag.diagnoses.confidence.Features) in words.
 DOUBTS = {
-    "noise": "the steps vary, or a share is near a threshold",
+    "noise": "the steps vary",
     "close_cause": "another cause nearly as large",
     "one_or_all": "one late rank and differences between all ranks cost nearly as much",
     "mixed": "two bottlenecks",

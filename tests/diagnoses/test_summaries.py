@@ -22,7 +22,7 @@ from diag.rundir.policy import RUN_READING
 from diag.show.json import to_dict
 from diag.show.page import numbers_of
 from diag.summaries import SummaryResult, open_summaries, summaries_suffice
-from diag.tables.efficiency import tokens_of
+from diag.tables.tokens import tokens_of
 from tests.command import diag
 from tests.copies import replace
 from tests.many_ranks import Job, write_summaries

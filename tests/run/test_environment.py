@@ -160,13 +160,13 @@ def test_a_width_that_nothing_fits_is_not_used(ends: dict[str, Ends], folder: Pa
 
 def test_little_memory_is_one_line() -> None:
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))
+        resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))
 
     command = [sys.executable, "-m", "diag", "analyze", SAMPLE]
     ended = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True, timeout=120, check=False)
     assert (ended.returncode, ended.stdout) == (ExitCode.ERROR, "")
     (line,) = ended.stderr.splitlines()
-    assert line.startswith("diag: memory is not enough: this process may use 315 MB of address space (ulimit -v)")
+    assert line.startswith("diag: memory is not enough: this process may use 210 MB of address space (ulimit -v)")
 
 
 def test_a_command_with_enough_memory_under_a_limit_keeps_its_exit_code() -> None:

@@ -11,8 +11,8 @@ from diag.ended.codes import ASKS, fault_of_signal, signal_name, signal_number
 from diag.hang.classes.base import SUGGESTS, LogPattern, confirms
 
 ABORTED = 6  # SIGABRT
-# NTSTATUS: access violation, illegal instruction, stack overflow; as Windows' exit codes
-_CRASHES_OF_WINDOWS = (0xC0000005, 0xC000001D, 0xC00000FD)
+# NTSTATUS as Windows' exit codes: access violation, illegal instruction, stack overflow, damaged heap, fail-fast
+_CRASHES_OF_WINDOWS = (0xC0000005, 0xC000001D, 0xC00000FD, 0xC0000374, 0xC0000409)
 _INTERRUPTED_ON_WINDOWS = 0xC000013A
 EXCEPTION = "rank_killed_exception"
 

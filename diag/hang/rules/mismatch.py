@@ -104,7 +104,7 @@ def _same_model(job: JobLogs) -> list[Clue]:
 
 def _parameters(job: JobLogs) -> list[Clue]:
     """Each rank compares its parameters with those of its group's first one: where all others differ from it, that one
-    is the odd one. A group has at least the ranks below the highest that complains: those that do not complain agree."""
+    is the odd one. A group has at least the ranks below the highest that complains; those that are silent agree."""
     hits = job.named("ddp-parameter")
     numbers = [int(hit.groups["group_rank"]) if "group_rank" in hit.groups else None for hit in hits]
     members = [Member(number, job.rank_of(hit.line)) for number, hit in zip(numbers, hits, strict=True) if number]
