@@ -80,10 +80,11 @@ def _about(rank: int, view: RunView, ms: Mapping[Part, float]) -> str:
 
 
 def _on(result: Result, rank: int) -> str:
-    return _at(_host(result, rank))
+    return _at(host_of_rank(result, rank))
 
 
-def _host(result: Result, rank: int) -> str:
+def host_of_rank(result: Result, rank: int) -> str:
+    """ "" where it is not known."""
     tables = result.tables.ranks.get(rank)
     return (tables.host if tables is not None else None) or ""
 
@@ -161,7 +162,7 @@ def _grid_of(
     view: RunView, values: Mapping[int, float], unit: str, whole: Whole, at_fault: Collection[int], theme: Theme
 ) -> Data:
     """What costs nothing is pale: the darkest colour is at least a tenth of the whole."""
-    host_of = {rank: _host(view.result, rank) for rank in values}
+    host_of = {rank: host_of_rank(view.result, rank) for rank in values}
     hosts = rows_of_hosts(values, host_of)
     top = max(DASHBOARD.full_scale_share * whole.amount, *values.values())
     worst = max(values, key=lambda rank: values[rank])

@@ -18,7 +18,7 @@ from diag.app.figures import (
     rows_height,
 )
 from diag.app.markup import label, plain
-from diag.app.picture import rows_of_hosts, within_words
+from diag.app.picture import host_of_rank, rows_of_hosts, within_words
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
@@ -191,8 +191,9 @@ def _sliders(view: RunView, usual: Supposition) -> Supposition:
     if several:
         columns = iter(st.columns(3 + waits))
         with next(columns):
-            groups = _groups(view, usual.of)
-            first = ",".join(map(str, usual.of or (view.page.rank,)))
+            at_fault = usual.of if set(usual.of) <= set(view.ranks) else ()
+            groups = _groups(view, at_fault)
+            first = ",".join(map(str, at_fault or (view.page.rank,)))
             of = choose(
                 "Ranks", list(groups), param="of", default=first, within=within,
                 format_func=lambda ranks: groups.get(ranks, ranks),
@@ -245,7 +246,7 @@ def _groups(view: RunView, at_fault: tuple[int, ...]) -> dict[str, str]:
     """The ranks that can be made like the others, as the address has them ("6,7"), and their names: those at fault
     where they are several, the ranks of each of several hosts, each rank."""
     groups = {at_fault: f"{listing(at_fault)}, at fault"} if len(at_fault) > 1 else {}
-    host_of = {rank: view.result.tables.ranks[rank].host or "" for rank in view.ranks}
+    host_of = {rank: host_of_rank(view.result, rank) for rank in view.ranks}
     rows = rows_of_hosts(view.ranks, host_of) if len(set(host_of.values())) > 1 else {}
     for host, ranks in rows.items():
         if len(ranks) > 1:

@@ -70,7 +70,7 @@ def blocked_time(subject: Subject) -> str:
 
 def comparable_ranks(subject: Subject) -> str:
     # Beside summaries, the calls of a few ranks may have been read: they are not all of them.
-    if Column.CALLS not in subject.lacks and train_alone(subject.attribution, subject.tables):
+    if Column.CALLS not in subject.lacks and subject.once(ranks_alone):
         return "the ranks do not communicate, so no rank waits for another"
     sharing = subject.once(gpus_of)
     if sharing.ranks and not any(subject.shares.share(cost) >= FINDINGS.mention_share for cost in STRAGGLING):
@@ -123,6 +123,11 @@ def recorded_collectives(subject: Subject) -> str:
     if not _recorded(tables):
         return "collectives were not recorded"
     return ""
+
+
+def ranks_alone(subject: Subject) -> bool:
+    """``train_alone``, for ``Subject.once``."""
+    return train_alone(subject.attribution, subject.tables)
 
 
 def train_alone(attribution: Attribution, tables: Tables) -> bool:

@@ -7,12 +7,12 @@ from diag.model.query import Query
 from diag.model.steps import Evidence, Finding, Severity
 
 from .ids import RANKS_TRAIN_ALONE as ID
-from .needs import group_sizes, train_alone
+from .needs import group_sizes, ranks_alone
 from .subject import Diagnosis, Subject
 
 
 def find(subject: Subject) -> list[Finding]:
-    if not train_alone(subject.attribution, subject.tables):
+    if not subject.once(ranks_alone):
         return []
     ranks, steps = len(subject.attribution.ranks), Query("steps", subject.counted)
     rows = sum(int((group_sizes(rank_tables) == 1).sum()) for rank_tables in subject.tables.ranks.values())

@@ -566,7 +566,7 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
 
 def _startup(steps: StepAccounts) -> tuple[int, int]:
     """The time of the steps, and what of it is no part of a step, in ns."""
-    return sum(step.dur_ns for step in steps), int(steps.spent()[Kind.IDLE, list(STARTUP_DETAILS)].sum())
+    return int(steps.dur_ns.sum()), int(steps.spent()[Kind.IDLE, list(STARTUP_DETAILS)].sum())
 
 
 def _idle(attribution: Attribution, shares: Shares) -> float:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping
 
 BY_SHELLS = 128  # added to a signal's number: by shells, and by programs that handle the signal too
+MOST_OF_UNIX = 255  # larger codes are of Windows
 
 _FAULTS = {
     signal.SIGKILL: "rank_killed_sigkill",

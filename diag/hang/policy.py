@@ -83,6 +83,10 @@ class HangRules(Topic, name="hang-rules"):
     perhaps_a_victim = threshold(0.45, "confidence")
     first_of_many = threshold(0.3, "confidence")
     traceback_reach = threshold(200, "lines")
+    what_reach = threshold(2, "lines", "chosen", 'from "terminate called" to "what():"')
+    what_reach_of_speaker = threshold(
+        64, "lines", "chosen", "the same where lines of other processes may come in between"
+    )
     frame_reach = threshold(
         4, "lines", "chosen", "lines from a frame to its exception (source, carets), or to the words of a chain"
     )

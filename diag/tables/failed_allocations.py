@@ -12,13 +12,12 @@ from diag.collectors.layout import OOM, RunLayout
 from diag.deferred import by_name
 from diag.model.steps import FailedAllocation, Fit
 from diag.rundir.tables import Tables
+from diag.traces.policy import TRACE_READING
 from diag.traces.snapshot_files import mentions_failure, rank_of, within_bytes
 
 # Of a run that ran out of memory.
 _snapshots_of: Callable[[Sequence[Path | str]], Any] = by_name("diag.tables.snapshots:snapshots_of")
 _would_fit: Callable[..., tuple[Fit, ...]] = by_name("diag.tables.would_fit:would_fit")
-# Reading a snapshot takes 0.12 s a MB. Of larger ones the name says whether an allocation failed.
-_MOST_SNAPSHOT_BYTES = 64 << 20
 
 
 def failed_allocations(tables: Tables) -> tuple[FailedAllocation, ...]:
@@ -26,7 +25,7 @@ def failed_allocations(tables: Tables) -> tuple[FailedAllocation, ...]:
     allocator. The details are those of the first source."""
     failed = dict[int | str, FailedAllocation]()
     suspects = [path for path in tables.snapshots if f"memory-{OOM}-" in path or mentions_failure(path)]
-    readable = within_bytes(suspects, _MOST_SNAPSHOT_BYTES)
+    readable = within_bytes(suspects, TRACE_READING.most_bytes_of_failures)
     for account, oom in _snapshots_of(readable).failed if readable else ():
         key = account.path if account.rank is None else account.rank
         known = failed.get(key)

@@ -112,6 +112,12 @@ class TraceReading(Topic, name="trace-reading", fixed=True):
     )
     beginning_bytes = threshold(1 << 12, "bytes")
     snapshot_head_bytes = threshold(256, "bytes")
+    most_bytes_of_failures = threshold(
+        64 << 20,
+        "bytes",
+        "chosen: 0.12 s a MB",
+        "of snapshots that are read for a failed allocation: names tell of more",
+    )
     snapshot_block_bytes = threshold(1 << 20, "bytes")
     cached_from_bytes = threshold(
         16 << 20, "bytes", "chosen: reading a smaller file again takes no longer than loading it from the cache"

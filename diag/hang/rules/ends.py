@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from diag.ended.codes import BY_SHELLS
+from diag.ended.codes import BY_SHELLS, MOST_OF_UNIX
 from diag.ended.model import Culprit, short_host
 from diag.hang.classes.base import Hit
 from diag.hang.classes.launchers import ABORTED, ENDS, ended_as
@@ -15,8 +15,6 @@ from diag.hang.policy import HANG_RULES
 from diag.hang.rules.direct import ranks_in
 
 _BOX = {"hydra-process": 10, "first-to-exit": 2}  # lines
-
-_MOST_OF_UNIX = 255
 
 # The exit codes that launchers report of what prints these
 CRASH_CODES = {"caught-sigbus": -7, "caught-sigsegv": -11, "glibc-abort": -6, "allocator-abort": -6}
@@ -38,7 +36,7 @@ class ReportedEnd:
     @property
     def by_pattern(self) -> bool:
         """Whether a pattern of the signal's class matches the line as well."""
-        return self.hit.name not in ENDS and (self.code or 0) <= _MOST_OF_UNIX
+        return self.hit.name not in ENDS and (self.code or 0) <= MOST_OF_UNIX
 
 
 def reported_ends(job: JobLogs) -> tuple[ReportedEnd, ...]:

@@ -114,7 +114,7 @@ def _of_cpp(job: JobLogs) -> list[RankException]:
     exceptions: dict[object, RankException] = {}
     for hit in job.named("cpp-exception"):
         line = hit.line
-        reach = _WHAT if line.speaker == Speaker() else _WHAT_OF_SPEAKER
+        reach = HANG_RULES.what_reach if line.speaker == Speaker() else HANG_RULES.what_reach_of_speaker
         after = (what for what in whats if what.line.path == line.path and 0 <= what.line.number - line.number <= reach)
         what = next((what for what in after if what.line.speaker == line.speaker), None)
         said = what.line if what is not None else line
@@ -133,10 +133,6 @@ _ENDS_IT = ("no-module", "aborts-itself")  # lines that a program prints as it e
 _NAMELESS = (*_ENDS_IT, "refuses-to-start")  # ends without an exception of Python
 
 _IN_ERROR_FILE = '"message": "'  # what torchrun's error file says ended the process
-
-_WHAT = 2  # lines from "terminate called" to "what():"
-
-_WHAT_OF_SPEAKER = 64  # the same where lines of other processes may come in between
 
 
 def _culprit_of_traceback(job: JobLogs, line: Line, blocks: list[FailedRank]) -> Culprit:
