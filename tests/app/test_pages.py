@@ -154,10 +154,11 @@ def test_an_empty_folder_is_a_message_with_a_hint(tmp_path: Path, monkeypatch: p
     assert "`diag run --out`" in test.info[0].value
 
 
-def test_a_run_that_has_grown_is_read_again(slow_rank_1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    test = page(slow_rank_1, monkeypatch)
+def test_a_run_that_has_grown_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "run")
+    test = page(run, monkeypatch)
     assert "12 steps" in said(test).replace("\u00a0", " ")
-    for rank in slow_rank_1.glob("ranks/*"):
+    for rank in run.glob("ranks/*"):
         for file in (rank / "steps.jsonl", rank / "collectives.jsonl"):
             file.write_text("\n".join(file.read_text().splitlines()[:10]) + "\n")
     test.run()
