@@ -23,6 +23,7 @@ from diag.rundir.machines import Machines
 from diag.rundir.sharing import Sharing, sharing_of
 from diag.rundir.tables import Tables
 from diag.words import sentences
+from diag.words.formatting import listing, spaced
 from diag.words.wording import per_whole
 
 from .costs import Cost, class_of
@@ -319,9 +320,8 @@ def settings_of_run(subject: Subject) -> Settings | None:
 
 
 def ranks_text(ranks: tuple[int, ...]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return "ranks " + ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    """Ranks in a finding's words: with ordinary spaces, so that a title can be compared and searched."""
+    return spaced(listing(ranks))
 
 
 def gpus_of(subject: Subject) -> Sharing:
