@@ -557,14 +557,16 @@ def writers_of_ids(job: JobLogs) -> list[int]:
 
 # -- Progress: whether a process or the whole job continued after a line that looks alarming ---------------------------
 
+# A row of nccl-tests
+_MEASUREMENT = re.compile(
+    r"^\s*+\d++\s++\d++\s++(?:u?int\d++|float|half|double|bfloat16|f8\w++)\s++\w++\s++(?:-?\d++\s++)?\d++\.\d"
+)
 # A training step or a bar, as trainers print it. A reader keeps the last one of each file. Numbers match from their
 # first digit only, and the text between is bounded: otherwise a line of 10 kB of digits, or of "step 1", takes a
 # second.
 STEP = re.compile(
     r"(?i)\b(?:step|iter|iteration|epoch)s?\b[\s:=\[]{0,40}+\d++.{0,1000}?\bloss\b|'loss': ?[\d.]|(?<!\d)\d++/\d++ "
-    r"\[[>.=]*+\].{0,1000}?\bloss\b|(?<!\d)\d++%\|.{0,1000}?(?:it/s|s/it)"
-    # nccl-tests
-    r"|^\s*+\d++\s++\d++\s++(?:u?int\d++|float|half|double|bfloat16|f8\w++)\s++\w++\s++(?:-?\d++\s++)?\d++\.\d"
+    r"\[[>.=]*+\].{0,1000}?\bloss\b|(?<!\d)\d++%\|.{0,1000}?(?<!\?)(?:it/s|s/it)|" + _MEASUREMENT.pattern
 )
 # A step with its loss or its speed, and what servers print of requests that they answer
 _WORK = re.compile(
@@ -578,6 +580,18 @@ _AT_WORK_NAMES = ("evaluating", "saving", "preprocessing", "lightning-member")  
 _LAST_STEP = re.compile(
     r"(?i)\bepoch:? \[?(\d+)/\1\]?,? (?:iter|step|batch):? \[?(\d+)/\2\b|"
     r"\biteration:? {1,20}(\d{1,12})/ {0,20}\3\b[^\n]{0,400}\bloss\b"  # Megatron-LM, training.py
+)
+_FULL_BAR = re.compile(r"^\s{0,8}(\d{1,9})/\1 \[=+\].{0,400}\bloss\b")  # Keras, of an epoch
+# What programs print as they come to their end, after the last step
+_CLOSES = re.compile(
+    r"(?i)\b(?:passed|done|complete[d]?|finished|succeeded|finaliz(?:ing|ed)|evaluat(?:e|ing|ion)\b.{0,40}\b(?:in main|"
+    r"results?|done)|exit(?:ed|ing)? with (?:code )?0|successfully saved)\b"
+)
+# What begins, or waits, where a line is the last of its file
+_BEGINS = re.compile(
+    r"(?i)\b(?:start(?:s|ing|ed)?|begin(?:s|ning)?|loading|initiali[sz]ing|launching|preparing|saving|destroying|"
+    r"syncing|synchroni[sz]ing|waiting|evaluating|uploading|building|compiling)\b|\.\.\.\s*$|\u2026\s*$|"
+    r"(?<!\d)\d{1,2}%\||\bnThread\b|\bsize +count +type\b"
 )
 # Signs that a process was ended, or ended with an error.
 _FAILED = (
@@ -621,9 +635,60 @@ def goes_on(job: JobLogs) -> list[Line]:
 
 
 def ended_well(job: JobLogs) -> bool:
-    """Whether the training printed that it reached its end, and no process failed."""
-    printed = bool(job.named("ended-well")) or any(_LAST_STEP.search(line.text) for line in job.logs.lines)
-    return printed and not job.once(failed)
+    """Whether the training printed that it reached its end, nothing in these files shows that it then did or waited for
+    anything else, and no process failed."""
+    return bool(job.once(last_words)) and not job.once(failed)
+
+
+def last_words(job: JobLogs) -> list[Line]:
+    """The lines that say that a job reached its end, where nothing goes on after them. That the last step is done is
+    no end by itself: a job may stand still as it saves."""
+    ends = [hit.line for hit in job.named("ended-well")]
+    ends += job.once(_done_by_all)
+    ends += [line for line in job.logs.lines if _LAST_STEP.search(line.text)]
+    steps = [hit.line for hit in job.named("last-step-done")]
+    steps += [line for line in job.logs.lines if _FULL_BAR.search(line.text)]
+    ends += [line for line in steps if _closed_after(job, line)]
+    last: dict[str, Line] = {}
+    for line in sorted(ends, key=lambda line: line.number):
+        last[line.path] = line
+    return ends if last and not any(_begins_after(job, line) for line in last.values()) else []
+
+
+def _done_by_all(job: JobLogs) -> list[Line]:
+    """The lines with which a program says that it is done: one rank for all, or every rank that prints anything in
+    their file."""
+    hits = [hit.line for hit in job.named("training-done") if not _BEGINS.search(hit.line.text)]
+    done = grouped((line.path, line.speaker.rank) for line in hits)
+    printed = grouped((line.path, line.speaker.rank) for line in job.logs.lines if line.path in done)
+    return [line for line in hits if len(done[line.path]) < 2 or printed[line.path] - {None} <= done[line.path]]
+
+
+def _closed_after(job: JobLogs, step: Line) -> bool:
+    """Whether a line after the last step says that its program went on to its end."""
+    return any(
+        line.path == step.path and line.number > step.number and line.source != "nccl" and _CLOSES.search(line.raw)
+        for line in (*job.logs.lines, *job.logs.last_lines)
+    )
+
+
+def _begins_after(job: JobLogs, end: Line) -> bool:
+    """Whether the last line of a file shows that something else began after its end, or a step comes after it."""
+    ends = (line for line in job.logs.last_lines if line.path == end.path)
+    last = max(ends, key=lambda line: line.number, default=end)
+    if last.number > end.number and (_BEGINS.search(last.text) or last.source == "nccl"):
+        return "COMPLETE" not in last.text
+    return any(line.path == end.path and line.number > end.number and is_step(line) for line in job.logs.lines)
+
+
+def is_step(line: Line) -> bool:
+    """Whether a line shows a step of a training."""
+    return STEP.search(line.text) is not None
+
+
+def is_measurement(line: Line) -> bool:
+    """Whether a line is of nccl-tests' table."""
+    return _MEASUREMENT.search(line.text) is not None
 
 
 def lives(job: JobLogs) -> bool:

@@ -27,6 +27,7 @@ class HangEvidence(Topic, name="hang-evidence"):
     ended_well = threshold(0.85, "confidence")
     steps_go_on = threshold(0.7, "confidence")
     steps_alone_go_on = threshold(0.5, "confidence")
+    steps_that_go_on = threshold(3, "steps", "chosen", "as many as a reader keeps of a file: fewer show no progress")
     sure_enough_of_dumps = threshold(
         0.5,
         "confidence",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -16,7 +16,6 @@ from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
 from diag.hang.confidence import doubts_of, fitted, named
 from diag.hang.failures import (
-    STEP,
     TIMED_OUT,
     Timeout,
     actor_above,
@@ -24,11 +23,14 @@ from diag.hang.failures import (
     goes_on,
     groups_of,
     in_order,
+    is_measurement,
+    is_step,
+    last_words,
     timeouts_of,
 )
 from diag.hang.flight import FlightFindings
 from diag.hang.job import JobLogs, distinct
-from diag.hang.model import Known, Line, Logs, Role, RuledOut, Triage, absent_of
+from diag.hang.model import Known, Line, Logs, Role, RuledOut, Triage, absent_of, grouped
 from diag.hang.order import Chosen, Confidence, attributed, choose, confidence_of, merged
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules import OF_LINES, RULES
@@ -50,6 +52,10 @@ _LAST_ERROR = re.compile(r"^\s*Last error:\s*$")
 _ADVICE = ("unused-not-found", "strides", "uneven-inputs")
 _AT_START = ("barrier-device", "all-peers")  # notices of runs that hang later as well: no sign that the job is healthy
 UNKNOWN = "The logs do not show the state of the job."
+_SPEED = (
+    "Only a warning about speed was read, which DDP prints while a training runs, and which is no error. Whether the "
+    "training went on is not in the log."
+)
 _WARNINGS = "No known log pattern matches. The evidence is the first warning of each process."
 
 
@@ -199,27 +205,22 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
     lines = tuple(dict.fromkeys((*complete[: HANG_ANSWER.most_next_steps], *harmless)))[: HANG_ANSWER.most_next_steps]
     doubt = _doubt(job)
     if job.once(ended_well) and not _another_job(job):
-        lines = tuple(dict.fromkeys((*(hit.line for hit in job.named("ended-well")), *lines)))[
-            : HANG_ANSWER.most_next_steps
-        ]
+        lines = tuple(dict.fromkeys((*job.once(last_words), *lines)))[: HANG_ANSWER.most_next_steps]
         text = _of_a_test(job) or "The training printed that it reached its end, and nothing failed."
         return NoCause("healthy", HANG_EVIDENCE.ended_well, text, (), lines)
     whole = largest is not None and len(largest.members) == largest.size and all(m.completed for m in members)
     if whole and all(m.ended == "destroyed" for m in members):
         return NoCause("healthy", 0.9, "The run ended in order: every communicator was destroyed.", (), lines)
-    steps = [line for line in job.logs.lines if STEP.search(line.text)]
     if doubt:
         return NoCause("undetermined", 0.4, doubt, (), lines)
-    if steps and (whole or not members):
-        last_alarm = max((line.number for line in overcome), default=0)
-        after = [line for line in steps if last_alarm < line.number]
-        if whole:
-            size = largest.size if largest else 0
-            text = f"All {size} ranks are initialised, they train, and no log line reports a problem."
-            return NoCause("healthy", HANG_EVIDENCE.steps_go_on, text, (), (*lines[:3], *steps[-2:]))
-        if overcome and after:
-            text = "The training makes progress, and no log line reports a problem."
-            return NoCause("healthy", HANG_EVIDENCE.steps_alone_go_on, text, (), (*lines[:3], *steps[-2:]))
+    ready = [line for line in complete if "Init COMPLETE" in line.text]
+    if whole and len(steps := _steps_after(job, ready)) >= HANG_EVIDENCE.steps_that_go_on:
+        size = largest.size if largest else 0
+        text = f"All {size} ranks are initialised, they train, and no log line reports a problem."
+        return NoCause("healthy", HANG_EVIDENCE.steps_go_on, text, (), (*lines[:3], *steps[-2:]))
+    if not members and overcome and len(steps := _steps_after(job, overcome)) >= HANG_EVIDENCE.steps_that_go_on:
+        text = "The training makes progress, and no log line reports a problem."
+        return NoCause("healthy", HANG_EVIDENCE.steps_alone_go_on, text, (), (*lines[:3], *steps[-2:]))
     if whole and largest is not None:
         text = f"All {largest.size} ranks are initialised. No log line shows a training step or reports a problem."
         return NoCause("undetermined", 0.4, text, (), lines)
@@ -241,15 +242,20 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
         )
         return NoCause("undetermined", 0.3, text, (), tuple(working[: HANG_ANSWER.most_next_steps]))
     if _only_about_speed(job):
-        text = (
-            "Only a warning about speed was read, which DDP prints while a training runs. If this one does not go on, "
-        )
-        text += "what it printed afterwards is missing."
-        return NoCause("healthy", HANG_EVIDENCE.steps_alone_go_on, text, (), tuple(harmless[:3]))
+        return NoCause("undetermined", 0.3, _SPEED, (), tuple(harmless[:3]))
     if harmless:
         text = "The logs hold only lines that healthy runs also print, and no training step or end of the job."
         return NoCause("undetermined", 0.3, text, (), tuple(harmless[: HANG_ANSWER.most_next_steps]))
     return NoCause("undetermined", 0.2, UNKNOWN, (), ())
+
+
+def _steps_after(job: JobLogs, lines: Iterable[Line]) -> list[Line]:
+    """The steps of a training, each text once, that their file has after the last of these lines. A table of nccl-tests
+    that goes on is none: the tool says when it is done."""
+    after = grouped((line.path, line.number) for line in lines)
+    steps = (line for line in job.logs.lines if is_step(line) and not is_measurement(line))
+    found = [line for line in steps if all(line.number > number for number in after.get(line.path, ()))]
+    return list({line.text: line for line in found}.values())
 
 
 def _only_about_speed(job: JobLogs) -> bool:
@@ -310,7 +316,7 @@ def _doubt(job: JobLogs) -> str:
 
 def _another_job(job: JobLogs) -> bool:
     """Whether a file holds all ranks of a job and no orderly end, while another file has one."""
-    ended = {hit.line.path for hit in job.named("ended-well")}
+    ended = {line.path for line in job.once(last_words)}
     for communicator in job.communicators:
         paths = {
             path

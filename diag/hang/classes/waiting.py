@@ -245,28 +245,41 @@ CLASSES = (
             ),
             "ended-well": harmless(
                 (
+                    "Next: diag analyze",
+                    "Out of bounds values",
+                    "orker group successfully finished",
+                    "orker group finished (",
+                    "torchelastic.worker.status.SUCCEEDED",
+                ),
+                r"^Recorded in .+\. Next: diag analyze|Out of bounds values *: 0 OK|"
+                r"\b[Ww]orker group (?:successfully finished|finished \((?:WorkerState\.)?SUCCEEDED\))|"
+                r"\"torchelastic\.worker\.status\.SUCCEEDED\"",
+                "any; torchrun, nccl-tests, diag run",
+                "The training printed that it reached its end.",
+                SUGGESTS,
+            ),
+            "training-done": harmless(
+                (
                     "raining complete",
                     "raining finished",
                     "raining done",
                     "raining is done",
                     "xperiment is done",
                     "inished training",
-                    "train_runtime",
-                    "`Trainer.fit` stopped",
-                    "Next: diag analyze",
-                    "Out of bounds values",
-                    "orker group successfully finished",
-                    "orker group finished (",
-                    "torchelastic.worker.status.SUCCEEDED",
                     "est complete",
                     "est passed",
                 ),
                 r"(?i:\btraining (?:of experiment )?(?:is |has )?(?:completed?|finished|done)\b|\bfinished "
-                r"training\b)|'train_runtime':|`Trainer\.fit` stopped: `max_|^Recorded in .+\. Next: diag analyze|Out "
-                r"of bounds values *: 0 OK|\b[Tt]est (?:complete|passed)|\b[Ww]orker group (?:successfully finished|"
-                r"finished \((?:WorkerState\.)?SUCCEEDED\))|\"torchelastic\.worker\.status\.SUCCEEDED\"",
-                "any; torchrun, transformers, Megatron-LM, Lightning, torchtitan, diag run",
+                r"training\b)|\b[Tt]est (?:complete|passed)",
+                "any; transformers, Megatron-LM, YOLOX, torchtitan",
                 "The training printed that it reached its end.",
+                SUGGESTS,
+            ),
+            "last-step-done": harmless(
+                ("train_runtime", "`Trainer.fit` stopped"),
+                r"'train_runtime':|`Trainer\.fit` stopped: `max_",
+                "any; transformers, src/transformers/trainer_utils.py; Lightning, loops/fit_loop.py",
+                "The last step of the training is done.",
                 SUGGESTS,
             ),
         },

@@ -20,6 +20,8 @@ _TWO_ENDS = re.compile(r"completed with error|[Cc]onnection|\bpeer\b|(?i:\b(?:re
 _NOT_SET_UP = re.compile(
     r"(?i)not yet initialized|insufficient|no CUDA-capable|initialization|too old|no NVIDIA driver|no GPUs"
 )
+_NOT_OPENED = re.compile(r"\bUnable to open device\b|\bibv_open_device failed\b")
+_OF_A_GROUP = ("gloo-full-mesh",)  # a connection of every member with every other
 _FAILS = (Role.ROOT, Role.CASCADE)
 # Patterns of the warning's source: they count only where no pattern matches the message.
 _COARSE = ("network-warning", "topology-warning")
@@ -39,6 +41,8 @@ def _of_class(job: JobLogs, name: str) -> Clue | None:
         roots = [hit for hit in roots if hit.name != "rendezvous-failed"]
     if name == "net_failure" and job.named("daemon-lost"):  # which names the host
         roots = [hit for hit in roots if hit.name != "mpi-unreachable"]
+    if name == "net_failure":
+        roots = [hit for hit in roots if not _NOT_OPENED.search(hit.line.text) or not _uses_others(job, hit)]
     if name == "memlock_limit" and not roots and _nothing_else(job):  # UCX takes another transport where it has one
         roots = [hit for hit in hits if hit.name == "verbs-memory"]
     if name == "gdr_acs" and job.named("queue-event"):  # the queue says what failed: this status can be its echo
@@ -50,6 +54,16 @@ def _of_class(job: JobLogs, name: str) -> Clue | None:
     confirmations = [hit for hit in hits if hit.pattern.role == Role.CONFIRMATION]
     culprits = _without_vague([(hit, culprit) for hit in roots for culprit in _culprits(job, hit)])
     return clue_of(name, roots, _at_fault(name, roots, culprits), first_by_time(roots).sentence, confirmations)
+
+
+def _uses_others(job: JobLogs, hit: Hit) -> bool:
+    """Whether the process goes on with other adapters than the one that it could not open."""
+    return any(
+        (used.line.path, used.line.speaker.host, used.line.speaker.pid)
+        == (hit.line.path, hit.line.speaker.host, hit.line.speaker.pid)
+        and used.line.number > hit.line.number
+        for used in job.named("ib-oob")
+    )
 
 
 def _nothing_else(job: JobLogs) -> bool:
@@ -70,6 +84,8 @@ def _at_fault(name: str, roots: list[Hit], speakers: list[Culprit]) -> list[Culp
     if name == "cuda_failure" and len(speakers) > 1 and all(_NOT_SET_UP.search(hit.line.text) for hit in roots):
         # A failure of several processes at their start is one of their host.
         return [Culprit(host=host) for host in dict.fromkeys(c.host for c in speakers) if host]
+    if name == "net_failure" and all(hit.name in _OF_A_GROUP for hit in roots):
+        return []  # whoever reports it need not be the one that cannot be reached
     if name == "net_failure" and _TWO_ENDS.search(roots[0].line.text):
         # The end of a connection that reports an error is where to look first; it need not be the one that failed.
         return [replace(c, rank=None, gpu=None) if c.host else c for c in speakers]

@@ -354,6 +354,8 @@ def test_what_looks_alarming_is_healthy_with_a_training_step_behind_it(text: str
     job.warn(0, text)
     if trains:
         job.say("step 120 loss 2.31", 0)
+        job.say("step 121 loss 2.29", 0)
+        job.say("step 122 loss 2.30", 0)
     triage = reason(job.logs())
     assert (triage.fault_class, triage.culprits) == ("healthy" if trains else "undetermined", ())
 
@@ -790,7 +792,8 @@ def test_before_nccl_2_16_the_ends_of_the_jobs_communicator_are_joined() -> None
     job = Job()
     old_communicators(job, [0, 1, 2, 3])
     job.warn(0, "Could not find a path for pattern 4, falling back to simple order")
-    job.say("step 120 loss 2.31", 0)
+    for step in (120, 121, 122):
+        job.say(f"step {step} loss 2.31", 0)
     triage = reason(job.logs())
     assert (triage.fault_class, triage.culprits) == ("healthy", ())
 

@@ -260,6 +260,27 @@ def test_a_run_whose_last_step_is_its_last(tmp_path: Path) -> None:
     assert of(tmp_path, step.format(3, 9) + step.format(4, 9)).fault_class == "undetermined"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rank 0: NCCL allreduce test passed\nrank 1: NCCL allreduce test passed\nLoading checkpoint shards: 0%\n",
+        "Connectivity test passed\nn1:10:20 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n",
+        "{'train_runtime': 119.8, 'train_loss': 1.23}\n100%|###| 9/9 [01:54<00:00, 12.76s/it]\n",
+        "`Trainer.fit` stopped: `max_epochs=1` reached.\n",
+        "Training complete!\ndestroying process group...\n",
+        "Warm-up training done, starting the evaluation\n",
+        "Stage 1 training completed.\nEpoch 0:   0%|          | 0/100 [00:00<?, ?it/s]\n",
+        "# nThread 1\n# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 0.17\n# nThread 1 nGpus 8\n",
+        " iteration 2/ 2 | consumed samples: 16 | lm loss: 5.54E+00 |\nsaving checkpoint at iteration 2\n",
+        "[rank0]: step 9 loss 1\n[rank0]: Training completed\n[rank1]: step 9 loss 1\n[rank1]: Training completed\n"
+        "[rank2]: step 9 loss 1\n",
+    ],
+)
+def test_no_end_but_a_part_that_is_done(text: str, tmp_path: Path) -> None:
+    """A test before the training, its last step, one of several parts: what comes then may hang."""
+    assert of(tmp_path, text).fault_class == "undetermined"
+
+
 def test_an_open_answer_quotes_the_last_telling_line(tmp_path: Path) -> None:
     answer = of(tmp_path, "[rank3]: the peer is unreachable since 40 s\n[rank3]: see you\n")
     assert answer.fault_class == "undetermined"
