@@ -589,6 +589,13 @@ CLASSES = (
                 "Processes or daemons of MPI cannot reach each other[: no transport to {other}].",
                 support=NAMES_AN_EFFECT,
             ),
+            "mpi-remote-host": confirms(
+                ("Remote host:",),
+                r"^\s*Remote host:\s+(?P<host>[\w.-]+)\s*$",
+                "Open MPI 1.8+; help-oob-tcp.txt, help-mpi-btl-tcp.txt",
+                "Open MPI names {host} as the other end.",
+                SUGGESTS,
+            ),
             "name-not-resolved": LogPattern(
                 _UNRESOLVED,
                 r"(?:addresses of \((?P<store>[^,()\s]+), (?P<port>\d+)\) cannot be retrieved.*|host not found: .*|"

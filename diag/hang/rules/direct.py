@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from diag.ended.model import Clue, Culprit, short_host
+from diag.events.left import Ended, who_left
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
 from diag.hang.failures import lives, rank_said, speaker_of
 from diag.hang.job import JobLogs, bus_number, culprit_of, distinct
 from diag.hang.model import Line, Role
 from diag.hang.numbering import Member, Numbering, member_culprit
-from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE
+from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
 
 _TWO_ENDS = re.compile(r"completed with error|[Cc]onnection|\bpeer\b|(?i:\b(?:recv|send)\b)")
 _NOT_SET_UP = re.compile(
@@ -52,7 +53,8 @@ def _of_class(job: JobLogs, name: str) -> Clue | None:
     if not roots:
         return None
     confirmations = [hit for hit in hits if hit.pattern.role == Role.CONFIRMATION]
-    culprits = _without_vague([(hit, culprit) for hit in roots for culprit in _culprits(job, hit)])
+    pairs = [(hit, culprit) for hit in roots for culprit in _culprits(job, hit)]
+    culprits = _without_vague(_without_later(pairs) if name == "cuda_failure" else pairs)
     return clue_of(name, roots, _at_fault(name, roots, culprits), first_by_time(roots).sentence, confirmations)
 
 
@@ -106,6 +108,16 @@ def _without_vague(pairs: list[tuple[Hit, Culprit]]) -> list[Culprit]:
     return named or on_hosts or [culprit for culprit in clear if culprit.devices or culprit.gpu is not None] or clear
 
 
+def _without_later(pairs: list[tuple[Hit, Culprit]]) -> list[tuple[Hit, Culprit]]:
+    """Without ranks that report an error of CUDA clearly after another rank did: the first one leaves the others in a
+    collective that is broken off."""
+    times = {culprit.rank: hit.line.time_ns for hit, culprit in reversed(pairs)}
+    if None in times or None in times.values() or len(times) < 2:
+        return pairs
+    left = who_left([Ended(rank, time) for rank, time in times.items()], HANG_EVIDENCE.clocks_of_hosts_ns)
+    return [(hit, culprit) for hit, culprit in pairs if culprit.rank in left.first]
+
+
 def _tried_again(hit: Hit) -> bool:
     """Whether NCCL itself continued: with another try, without NVLink SHARP, or without a topology attribute."""
     return hit.line.level == "INFO" and ("retrying" in hit.line.text or hit.fault_class.optional)
@@ -147,6 +159,16 @@ def time_of(lines: Iterable[Line]) -> int | None:
     return min(times) if times else None
 
 
+def _remote_below(job: JobLogs, line: Line) -> str:
+    """The host at the other end in the box of Open MPI that a line begins."""
+    below = (
+        hit
+        for hit in job.named("mpi-remote-host")
+        if hit.line.path == line.path and 0 < hit.line.number - line.number <= HANG_RULES.actor_reach
+    )
+    return next((hit.groups["host"] for hit in below), "")
+
+
 def _culprits(job: JobLogs, hit: Hit) -> list[Culprit]:
     """Both GPUs of a pair that cannot reach each other, else the one culprit of the line."""
     if "other_gpu" in hit.groups:
@@ -162,6 +184,8 @@ def _culprit(job: JobLogs, hit: Hit) -> Culprit:
     """The culprit of a line. The driver names a GPU by its PCI address, which communicators relate to a rank of that
     host."""
     culprit = speaker_of(job, hit.line)
+    if hit.name == "mpi-unreachable" and (remote := _remote_below(job, hit.line)):
+        return job.of_host(short_host(remote), peer=remote)
     if "store" in hit.groups or hit.name == "ssh-refused":
         return far_end(job, hit)
     if not hit.line.speaker.host and culprit.rank is None and "host" in hit.groups:

@@ -37,6 +37,7 @@ def by_exception(job: JobLogs) -> list[Clue]:
     first = _earliest(job, raised, blocks)
     if len(all_raised) == 1 and not names_anybody(first[0].culprit):
         first = [replace(first[0], culprit=_only_end(job) or first[0].culprit)]
+    first = sorted(first, key=lambda exception: (exception.line.path, exception.line.number))
     same = [
         exception for exception in first if (exception.name, exception.message) == (first[0].name, first[0].message)
     ]
@@ -44,6 +45,9 @@ def by_exception(job: JobLogs) -> list[Clue]:
     sure = (
         min(sure, HANG_RULES.raised_without_frames) if all(exception.traceback is None for exception in first) else sure
     )
+    worker = lost_worker(first[0].message) if len(same) == len(first) else None
+    if len({exception.line.path for exception in first}) == 1:
+        first = same  # what another rank raised below, in the same file, it may have raised because of these
     exits = _exit_lines(job, [exception.culprit for exception in first], blocks)
     lines = [line for exception in first for line in (exception.traceback, exception.line) if line is not None]
     said = shortened(first[0].message, 100)
@@ -53,7 +57,6 @@ def by_exception(job: JobLogs) -> list[Clue]:
         sure = min(sure, HANG_RULES.raised_and_cut)
     if any(words in first[0].message for words in _OF_ALL_RANKS):
         first = [replace(exception, culprit=Culprit()) for exception in first]
-    worker = lost_worker(first[0].message) if len(same) == len(first) else None
     fault_class, note = worker or ("rank_killed_exception", "")
     return [
         Clue(

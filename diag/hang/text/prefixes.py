@@ -114,6 +114,8 @@ _SAID_RANK = re.compile(
 )
 _REPEATED = re.compile(r" *\[repeated \d+x across cluster\].*$")
 _ROLE = re.compile(r"\[([A-Za-z][A-Za-z_-]*)(\d+)(?:\|\d+)?\]:")
+# torchrun prints "[${role_name}${local_rank}]:" (elastic/agent/server/local_elastic_agent.py); these roles are usual
+_ROLES = ("default", "trainer", "worker", "main")
 _SRUN = re.compile(r" {0,3}(\d{1,6}): ")  # padded to the width of the largest task
 _INDENTED = re.compile(r" +(?=\[(?:rank|default)\d+\]:|\[[EWIF]\d{3,4} )")  # pasted below a list
 # nemo-run: a job's role and replica; determined: a task's number
@@ -364,7 +366,7 @@ def _bracket(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) ->
     elif match := CTIME.match(text):
         _time(parsed, ctime_ns(match))
     elif match := _ROLE.match(text):
-        if match[1] == "default":
+        if match[1] in _ROLES:
             parsed.local_rank = int(match[2])
     elif match := _POD.match(text):
         parsed.host = parsed.host or _host(match[1])

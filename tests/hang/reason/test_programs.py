@@ -680,3 +680,36 @@ def test_an_exception_that_points_to_the_cause_above_it_is_none(tmp_path: Path) 
     wrapped = f"{above}RuntimeError: Engine core initialization failed. See root cause above.\n"
     bind = "transport/nvls.cc:28 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory\n"
     assert of(tmp_path, f"{bind} of size 2 : CUDA error 401\n{wrapped}").fault_class == "nvls_multicast"
+
+
+def test_a_later_error_of_cuda_is_not_the_first_ones_twin(tmp_path: Path) -> None:
+    """A rank that is left in a collective reports an error of CUDA as well, when that is broken off."""
+    line = (
+        "[rank{0}]:[E105 10:00:{1}.000000000 ProcessGroupNCCL.cpp:1595] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Process "
+        "group watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered\n"
+    )
+    assert [c.rank for c in of(tmp_path, line.format(2, "00") + line.format(0, "20")).culprits] == [2]
+    assert [c.rank for c in of(tmp_path, line.format(2, "00") + line.format(0, "01")).culprits] == [0, 2]
+
+
+def test_of_different_exceptions_the_first_in_the_file_is_named(tmp_path: Path) -> None:
+    raised = (
+        '[rank{0}]: Traceback (most recent call last):\n[rank{0}]:   File "/w/a.py", line 1, in main\n[rank{0}]: {1}\n'
+    )
+    other = of(tmp_path, raised.format(1, "ValueError: bad") + raised.format(0, "RuntimeError: a worker failed"))
+    assert [c.rank for c in other.culprits] == [1]
+    same = of(tmp_path, raised.format(1, "ValueError: bad") + raised.format(0, "ValueError: bad"))
+    assert [c.rank for c in same.culprits] == [0, 1]
+
+
+def test_who_reports_that_gloos_mesh_failed_is_no_culprit(tmp_path: Path) -> None:
+    line = "[rank{}]: RuntimeError: Gloo connectFullMesh failed with [../context.cc:44] no error\n"
+    answer = of(tmp_path, line.format(1) + line.format(3))
+    assert (answer.fault_class, answer.culprits) == ("net_failure", ())
+
+
+def test_adapters_that_are_not_opened_beside_others_that_are_used(tmp_path: Path) -> None:
+    closed = "n1:7:7 [0] transport/net_ib.cc:149 NCCL WARN NET/IB : Unable to open device mlx5_8\n"
+    used = "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_1:1/RoCE ; OOB eth0:10.0.0.1<0>\n"
+    assert of(tmp_path, closed).fault_class == "net_failure"
+    assert of(tmp_path, closed + used).fault_class == "undetermined"
