@@ -587,6 +587,7 @@ _CLOSES = re.compile(
     r"(?i)\b(?:passed|done|complete[d]?|finished|succeeded|finaliz(?:ing|ed)|evaluat(?:e|ing|ion)\b.{0,40}\b(?:in main|"
     r"results?|done)|exit(?:ed|ing)? with (?:code )?0|successfully saved)\b"
 )
+_OF_HELPERS = re.compile(r"\bException (?:in thread|ignored in)\b")
 # What begins, or waits, where a line is the last of its file
 _BEGINS = re.compile(
     r"(?i)\b(?:start(?:s|ing|ed)?|begin(?:s|ning)?|loading|initiali[sz]ing|launching|preparing|saving|destroying|"
@@ -678,7 +679,11 @@ def _begins_after(job: JobLogs, end: Line) -> bool:
     last = max(ends, key=lambda line: line.number, default=end)
     if last.number > end.number and (_BEGINS.search(last.text) or last.source == "nccl"):
         return "COMPLETE" not in last.text
-    return any(line.path == end.path and line.number > end.number and is_step(line) for line in job.logs.lines)
+    after = [line for line in job.logs.lines if line.path == end.path and line.number > end.number]
+    # An exception of a helper thread, of an object that is collected: the process ends all the same.
+    helpers = any(_OF_HELPERS.search(line.raw) for line in (*after, *job.logs.last_lines))
+    raised = any(hit.line in after for hit in job.named("traceback")) and not helpers
+    return raised or any(is_step(line) for line in after)
 
 
 def is_step(line: Line) -> bool:

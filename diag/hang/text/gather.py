@@ -136,7 +136,7 @@ KEPT = (
     "exitcode", "closing signal", "death signal", "Caught signal", "SIGTERM", "SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT",
     "is setting up NCCL communicator and", "Got completion", "MASTER_ADDR", "Initializing distributed", "srun: ",
     "slurmstepd", "mpirun", "noticed that process rank", "NVRM:", "Out of memory", "oom-kill", "Killed", "OOMKilled",
-    "Test NCCL failure",
+    "Test NCCL failure", "Exception in thread", "Exception ignored in",
     "frame #",
 )  # fmt: skip
 # Long messages that terminals wrap, by an anchor: literals near the end of each.
