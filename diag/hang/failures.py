@@ -591,7 +591,8 @@ _OF_HELPERS = re.compile(r"\bException (?:in thread|ignored in)\b")
 # What begins, or waits, where a line is the last of its file
 _BEGINS = re.compile(
     r"(?i)\b(?:start(?:s|ing|ed)?|begin(?:s|ning)?|loading|initiali[sz]ing|launching|preparing|saving|destroying|"
-    r"syncing|synchroni[sz]ing|waiting|evaluating|uploading|building|compiling)\b|\.\.\.\s*$|\u2026\s*$|"
+    r"syncing|synchroni[sz]ing|waiting|evaluating|uploading|building|compiling)\b|(?<!exiting)(?<!exiting )\.\.\.\s*$|"
+    r"\u2026\s*$|"
     r"(?<!\d)\d{1,2}%\||\bnThread\b|\bsize +count +type\b"
 )
 # Signs that a process was ended, or ended with an error.

@@ -140,7 +140,8 @@ class JobLogs:
                 host=speaker.host or self.host_of_path(line.path), local_rank=speaker.local_rank
             )
         alone = self._by_path.get(line.path, [])
-        if process is None and speaker == Speaker() and len(alone) == 1 and line.path not in self._launchers:
+        shared = line.path in self._launchers or line.path in self._marked
+        if process is None and speaker == Speaker() and len(alone) == 1 and not shared:
             process = self.logs.processes[alone[0]] if line.source not in ("launcher", "kernel") else None
         return process
 
@@ -149,6 +150,11 @@ class JobLogs:
         """Files that a launcher shares with all processes that it started: a process that is named there need not be
         the only one."""
         return {line.path for line in self.logs.lines if line.source == "launcher"}
+
+    @cached_property
+    def _marked(self) -> set[str]:
+        """Files in which a rank other than 0 marks its lines: who printed a line without its mark is not known."""
+        return {line.path for line in self.logs.lines if line.speaker.rank}
 
     def find_process(
         self, host: str = "", pid: int | None = None, local_rank: int | None = None, path: str = ""

@@ -112,3 +112,54 @@ def test_what_all_ranks_launched_and_none_finished_points_to_the_devices(tmp_pat
     assert "none finished it" in answer.headline
     assert "dmesg" in answer.next_steps[0]
     assert not answer.culprits
+
+
+@pytest.mark.parametrize(
+    ("line", "fault_class"),
+    [
+        ("已杀死", "rank_killed_sigkill"),
+        ("run.sh: Zeile 2:   911 Getötet                python train.py", "rank_killed_sigkill"),
+        ("run.sh: 第 3 行:   911 段错误               (核心已转储) python train.py", "rank_killed_sigsegv"),
+        ("run.sh: line 3:   911 Segmentation fault      (core dumped) python train.py", "rank_killed_sigsegv"),
+        ("Der Prozess wurde Getötet, sagt er", ""),
+    ],
+)
+def test_a_shell_says_in_the_users_language_how_a_command_ended(tmp_path: Path, line: str, fault_class: str) -> None:
+    assert _answer(tmp_path, "loading the model", line).fault_class == (fault_class or "undetermined")
+
+
+def test_torchruns_summary_shows_the_code_where_the_rest_is_cut(tmp_path: Path) -> None:
+    answer = _answer(
+        tmp_path,
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  time      : 2025-01-01_09:36:56",
+        "  host      : n3.example",
+        "  rank      : 7 (local_rank: 7)",
+        "  exitcode  : -9 (pid: 4127)",
+        "  error_file: <N/A>",
+    )
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("rank_killed_sigkill", [7])
+
+
+@pytest.mark.parametrize("mark", ["[rank1]:", ""])
+def test_a_line_without_a_mark_is_of_nobody_where_lines_are_marked(tmp_path: Path, mark: str) -> None:
+    answer = _answer(
+        tmp_path,
+        f"{mark}Bootstrap : no socket interface found",
+        "[rank1]:[W1102 00:39:34.733273667 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=96, "
+        "addr=[localhost]:10006, remote=[localhost]:10197): failed to recv, got 0 bytes",
+    )
+    assert answer.fault_class == "net_no_interface"
+    assert {culprit.rank for culprit in answer.culprits} - {None} == ({1} if mark else set())
+
+
+def test_a_rank_that_waits_in_a_collective_is_not_slow_to_start(tmp_path: Path) -> None:
+    answer = _answer(
+        tmp_path,
+        "RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
+        "store by key '1', but store->get('1') got error: Socket Timeout.",
+        "[E ProcessGroupNCCL.cpp:474] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1132, "
+        "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800188 milliseconds before timing out.",
+    )
+    assert (answer.fault_class, answer.culprits) == ("desync", ())

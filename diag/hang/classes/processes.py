@@ -36,8 +36,8 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
             (f"exitcode: -{number})",), rf"failed \(exitcode: -{number}\){_LOCAL}", f"torch 1.9+; {_ELASTIC}", says
         ),
         f"signal-{name}": LogPattern(
-            (f"ignal {number} (",),
-            rf"[Ss]ignal {number} \(\w+\) received by PID (?P<pid>\d+)",
+            (f"ignal {number} (", f": -{number} (pid:"),
+            rf"(?:[Ss]ignal {number} \(\w+\) received by PID|^\s*exitcode +: -{number} \(pid:) (?P<pid>\d+)",
             f"torch 1.9+; {_ERRORS}",
             says,
         ),
@@ -125,10 +125,11 @@ def _shell(number: int) -> LogPattern:
     """What shells print when a signal ends a command: bash and dash the text of strsignal, zsh its own words behind its
     name, fish the signal's name."""
     words, name = _WORDS[number], signal_name(number)
+    others = _TRANSLATED.get(number, ())
     return LogPattern(
-        (words, f"zsh: {words.lower()}", f"terminated by signal {name} ("),
-        rf"^(?:\S+: line \d+: *)?(?P<pid>\d+ +)?{words}\s*"
-        r"(?:$|\(core dumped\)|[\w./]*(?:python|torchrun|deepspeed|accelerate))"
+        (words, *others, f"zsh: {words.lower()}", f"terminated by signal {name} ("),
+        rf"^(?:\S+: [^:]{{1,20}}: *)?(?P<pid>\d+ +)?(?:{'|'.join(map(re.escape, (words, *others)))})\s*"
+        r"(?:$|\([^()]{1,60}\)|[\w./]*(?:python|torchrun|deepspeed|accelerate))"
         rf"|^zsh: {words.lower()}\b|^fish: Job .{{0,400}} terminated by signal {name} \(",
         "any shell; glibc sysdeps/generic/siglist.h, zsh Src/jobs.c, fish src/proc.cpp",
         f"The shell saw the process end: {words}.",
@@ -159,6 +160,18 @@ _WORDS = {
     4: "Illegal instruction",
     8: "Floating point exception",
 }  # texts of strsignal
+# The same in the shell's language: bash 5.2 and glibc 2.36, po/*.po
+_TRANSLATED = {
+    9: (
+        "已杀死", "強制終了", "強制結束", "죽었음", "Убито", "Убит", "Вбито", "Getötet", "Abgebrochen (Killed)", "Tué",
+        "Processus arrêté", "Terminado (killed)", "Matado", "Morto", "Morto (Killed)", "Ucciso", "Unicestwiony",
+    ),
+    11: (
+        "段错误", "程式記憶體區段錯誤", "세그멘테이션 오류", "Ошибка сегментирования", "Ошибка сегментации",
+        "Speicherzugriffsfehler", "Adressierungsfehler", "Erreur de segmentation", "Violación de segmento",
+        "Falha de segmentação", "Errore di segmentazione", "Naruszenie ochrony pamięci",
+    ),
+}  # fmt: skip
 
 CLASSES = (
     FaultClass(
@@ -366,6 +379,13 @@ CLASSES = (
                 r"tcmalloc\.cc:\d+\] (?P<of_tcmalloc>Attempt to free invalid pointer)",
                 "any; glibc, elf/dl-tls.c; jemalloc, tsd.h, pages.c; gperftools, src/tcmalloc.cc",
                 "The allocator aborted the process[: {error}][: {of_jemalloc}][: {of_tcmalloc}].",
+                support=NAMES_AN_EFFECT,
+            ),
+            "worker-segfault": LogPattern(
+                ("Unexpected segmentation fault encountered in worker",),
+                r"Unexpected segmentation fault encountered in worker",
+                "torch 1.0+; torch/csrc/DataLoader.cpp",
+                "A DataLoader worker crashed.",
                 support=NAMES_AN_EFFECT,
             ),
             "kernel-sigsegv": LogPattern(

@@ -20,6 +20,7 @@ from diag.hang.classes.base import Hit
 from diag.hang.failures import (
     TIMED_OUT,
     GroupTimeouts,
+    Timeout,
     actor_above,
     ended_well,
     failed,
@@ -64,6 +65,8 @@ def _late_at_the_store(job: JobLogs) -> list[Clue]:
     if ids:
         writers = job.once(writers_of_ids)
         victims = {rank for hit in ids if (rank := job.rank_of(hit.line)) is not None} - set(writers)
+        if busy := [report for report in job.once(timeouts_of) if report.rank in writers]:
+            return [_waits_elsewhere(ids, busy[0])]
         writer = f"rank {writers[0]}" if len(writers) == 1 else "the first rank of its group"
         note = (
             f"The store answers, but the key '{ids[0].groups['key']}' that {writer} sets "
@@ -77,6 +80,15 @@ def _late_at_the_store(job: JobLogs) -> list[Clue]:
         note = f"{waits[0].sentence} The store answers, so the rank that sets it is late or waits elsewhere."
         late.append(clue_of("missing_rank", waits, [], note, confidence=HANG_EVIDENCE.suggests))
     return late
+
+
+def _waits_elsewhere(ids: Sequence[Hit], report: Timeout) -> Clue:
+    """A rank that waits in a collective is not slow to start: the ranks are at different places of the program."""
+    note = (
+        f"Others set up a communicator and wait for its key '{ids[0].groups['key']}' of rank {report.rank}, which "
+        f"waits for them in {report.op}, sequence number {report.seq}."
+    )
+    return clue_of("desync", ids, [], note, confidence=HANG_EVIDENCE.suggests)
 
 
 def _horovods_list(job: JobLogs) -> list[Clue]:
