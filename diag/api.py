@@ -32,6 +32,7 @@ from diag.model.breakdown import Supposition as Supposition
 from diag.model.breakdown import WhatIf as WhatIf
 from diag.model.evidence import query_of
 from diag.model.history import History as History
+from diag.model.matched import NO_COLLECTIVES
 from diag.model.query import Query
 from diag.model.steps import (
     Advice,
@@ -589,7 +590,7 @@ def open_inspector(root: Path | str, files: Sequence[Path]) -> DurationResult:
         not_looked=examination.not_looked,
         notes=(*notes, *notes_on(collectives)),
     )
-    attribution = Attribution(StepAccounts.of(()), account.ranks, None, False, True, ())
+    attribution = Attribution(StepAccounts.of(()), account.ranks, None, False, True, NO_COLLECTIVES)
     verdict = judge(attribution, examination, coverage, tables)
     return DurationResult(tables, attribution, examination, coverage, verdict, durations=account)
 

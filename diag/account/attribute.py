@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +15,9 @@ from diag.account.policy import CLOCKS, STEPS
 from diag.collectors.records import EVALUATION, WINDOW_ACTIVE, WINDOW_AFTER, WINDOW_NONE, WINDOW_WARMUP, Manifest
 from diag.model import UNKNOWN, Gap
 from diag.model.accounts import Attribution, StepAccounts
+from diag.model.matched import NO_COLLECTIVES, MatchedCollectives
 from diag.model.parts import PartColumns
-from diag.model.steps import Division, Kind, MatchedCollective, Pieces, RankStep, by_details, by_kinds, joined
+from diag.model.steps import Division, Kind, Pieces, RankStep, by_details, by_kinds, joined
 from diag.rundir.columns import Bools
 from diag.rundir.tables import Only, RankTables, Tables, axes_of
 from diag.traces.trace import Trace
@@ -406,15 +408,12 @@ def _begun_in(came: Readiness, by_step: Mapping[int, Mapping[int, RankStep]]) ->
     return {step: begun[i:j] for step, (i, j) in zip(numbers, pairwise(edges), strict=True)}
 
 
-def _measured(
-    matched: Matched, begun: Mapping[int, Sequence[int]], steps: Sequence[int]
-) -> tuple[MatchedCollective, ...]:
+def _measured(matched: Matched, begun: Mapping[int, Sequence[int]], steps: Sequence[int]) -> MatchedCollectives:
     """The collectives that began in these steps."""
     if not steps:
-        return ()
+        return NO_COLLECTIVES
     measured = measure(matched.only(np.array([number for step in steps for number in begun[step]], dtype=np.int64)))
-    in_step = chain.from_iterable([step] * len(begun[step]) for step in steps)
-    return tuple(replace(met, step=step) for met, step in zip(measured, in_step, strict=True))
+    return dataclasses.replace(measured, step=np.repeat(steps, [len(begun[step]) for step in steps]))
 
 
 def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:

@@ -16,11 +16,10 @@ import numpy.typing as npt
 
 from diag.collectors.records import RECV, SEND
 from diag.model import UNKNOWN
+from diag.model.keys import Key, Keys
 from diag.model.ragged import owners, places_from
 from diag.model.steps import CollectiveCall
 from diag.rundir.columns import Bools, Codes, Columns, Ints, is_named
-
-Key = tuple[str, int, str]
 
 
 class Group(NamedTuple):
@@ -91,8 +90,10 @@ class Calls(Columns[CollectiveCall]):
         )
 
     @classmethod
-    def joined(cls, several: Sequence[Calls]) -> tuple[Calls, list[Ints]]:
-        """The calls of one rank from several tables, each call once; and the place of each call of each table."""
+    def together(cls, several: Sequence[Calls]) -> Calls:
+        """One after the other, as they are."""
+        if len(several) == 1:
+            return several[0]
         groups: dict[Group, int] = {}
         names: dict[str, int] = {}
         columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in cls.columns()}
@@ -104,7 +105,12 @@ class Calls(Columns[CollectiveCall]):
                 coded = of_groups if name == "group" else codes if name in ("label", "op", "dtype") else None
                 parts.append(column if coded is None or not len(column) else coded[column])
         together: dict[str, Any] = {name: np.concatenate(parts) for name, parts in columns.items()}
-        every = cls(**together, groups=tuple(groups), names=tuple(names))
+        return cls(**together, groups=tuple(groups), names=tuple(names))
+
+    @classmethod
+    def joined(cls, several: Sequence[Calls]) -> tuple[Calls, list[Ints]]:
+        """The calls of one rank from several tables, each call once; and the place of each call of each table."""
+        every = cls.together(several)
         order = np.lexsort((every.label, every.seq, every.group))
         opens = np.ones(len(every), dtype=np.bool_)
         opens[1:] = np.any([np.diff(column[order]) for column in (every.group, every.seq, every.label)], axis=0)
@@ -134,6 +140,11 @@ class Calls(Columns[CollectiveCall]):
     def labelled(self, label: str) -> Bools:
         """Whether the last part of the key is this."""
         return is_named(self.label, self.names, label)
+
+    @property
+    def key_columns(self) -> Keys:
+        names = tuple(group.name for group in self.groups)
+        return Keys(self.group, self.seq, self.label + np.int32(len(names)), (*names, *self.names))
 
     def key(self, place: int) -> Key:
         return self.groups[self.group[place]].name, int(self.seq[place]), self.names[self.label[place]]

@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from diag.account.policy import CRITICAL_PATH
 from diag.collectors.records import SEND
-from diag.model.accounts import Keys, Paths
+from diag.model.accounts import Paths
+from diag.model.keys import Keys
 from diag.model.ragged import places_from
 from diag.model.steps import Detail, Kind, Pieces, RankStep, joined
 

@@ -51,6 +51,7 @@ from diag.collectors.records import (
 from diag.model import UNKNOWN
 from diag.model.accounts import Attribution, StepAccount, StepAccounts
 from diag.model.axes import Axes
+from diag.model.matched import NO_COLLECTIVES
 from diag.model.ragged import edges_of, owners
 from diag.model.steps import NO_BLAMES, CriticalPath, Parts
 from diag.rundir.columns import NO_ROWS, Rows, Steps
@@ -426,7 +427,7 @@ def summary_attribution(
         clock_uncertainty_ns=None,
         aligned=False,
         comm_known=summaries.waits_apart or not summaries.on_device,
-        collectives=(),
+        collectives=NO_COLLECTIVES,
         axes=axes,
         idle_known=idle is not None or not summaries.on_device,
     )

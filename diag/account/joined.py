@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.model.accounts import Attribution, StepAccounts
+from diag.model.matched import MatchedCollectives
 from diag.model.steps import Pieces, RankStep
 from diag.rundir.columns import Rows
 
@@ -108,7 +109,7 @@ def joined_accounts(parts: Sequence[Attribution]) -> Attribution:
         aligned=2 * sum(len(part.steps) for part in aligned) > len(steps),
         untied=tuple(sorted(set[int]().union(*(part.untied for part in aligned)))),
         comm_known=any(part.comm_known for part in parts),
-        collectives=tuple(met for part in parts for met in part.collectives),
+        collectives=MatchedCollectives.joined([part.collectives for part in parts]),
         rank_steps=joined_steps([part.rank_steps for part in parts if part.rank_steps]),
     )
 

@@ -18,9 +18,11 @@ import numpy as np
 from isal import isal_zlib
 from msgspec import Struct
 
-from diag.model.accounts import PATH_COLUMNS, STEP_COLUMNS, Attribution, Keys, Paths, StepAccounts
+from diag.model.accounts import PATH_COLUMNS, STEP_COLUMNS, Attribution, Paths, StepAccounts
+from diag.model.keys import Keys
+from diag.model.matched import COLLECTIVE_COLUMNS, MEMBER_COLUMNS, MatchedCollectives
 from diag.model.parts import PartColumns
-from diag.model.steps import Blames, MatchedCollective
+from diag.model.steps import Blames
 from diag.rundir.arrays import Array, check_places, edges_in
 from diag.rundir.columns import Ragged, Rows, Steps
 from diag.rundir.policy import BLOCKS
@@ -73,7 +75,7 @@ class _Kept(Struct, array_like=True):
     values: tuple[Values, ...]
     detailed: frozenset[int]
     detail: KeptSteps
-    collectives: tuple[MatchedCollective, ...]
+    collectives: tuple[dict[str, Array], dict[str, Array], tuple[str, ...]]
     rows: dict[int, _KeptRows]
     scheduling: dict[int, tuple[dict[str, Array], dict[str, Array]]]  # the values are those of the blocks
 
@@ -120,7 +122,7 @@ def packed(key: bytes, block: Block) -> bytes | None:
     if parts.stalls:
         return None
     edges = {"path": paths.edges, "keys": paths.key_edges, "blames": accounts.blame_edges, "parts": accounts.part_edges}
-    front = block.frontier
+    front, met = block.frontier, block.account.collectives
     kept = _Kept(
         of_run=_OfRun(**{name: getattr(block.account, name) for name in _OfRun.__struct_fields__}),
         steps=_arrays(accounts, STEP_COLUMNS),
@@ -143,7 +145,11 @@ def packed(key: bytes, block: Block) -> bytes | None:
         values=block.values,
         detailed=block.account.detailed or frozenset(),
         detail=keep(block.account.rank_steps),
-        collectives=block.account.collectives,
+        collectives=(
+            _arrays(met, (*COLLECTIVE_COLUMNS, "edges")),
+            _arrays(met, MEMBER_COLUMNS),
+            met.names,
+        ),
         rows={
             rank: _KeptRows(_arrays(rows, Rows.columns()), rows.names, dict(block.groups[rank]))
             for rank, rows in block.rows.items()
@@ -199,6 +205,18 @@ def _steps(kept: _Kept) -> StepAccounts:
     )  # fmt: skip
 
 
+def _collectives(kept: _Kept) -> MatchedCollectives:
+    """ValueError or KeyError if the arrays do not fit together."""
+    of_each, of_members, names = kept.collectives
+    columns, members = _columns(of_each, COLLECTIVE_COLUMNS), _columns(of_members, MEMBER_COLUMNS)
+    edges = edges_in(of_each["edges"], len(columns["step"]), len(members["rank"]))
+    if (np.diff(edges) < 1).any():
+        raise ValueError("a collective without a member")
+    for codes in ("group", "label", "op"):
+        check_places(columns[codes], len(names))
+    return MatchedCollectives(**columns, **members, edges=edges, names=names)
+
+
 def unpacked(key: bytes, data: bytes | None, detailed: Sequence[int]) -> Block | None:
     """The block that was kept under this key, with these steps in detail; None if another one was, or it is not
     whole, or has not all of these steps in detail."""
@@ -229,7 +247,7 @@ def _block(kept: _Kept, detailed: frozenset[int]) -> Block:
         **msgspec.structs.asdict(kept.of_run),
         steps=_steps(kept),
         rank_steps=tuple(step for step in steps_from(kept.detail) if step.step in detailed),
-        collectives=tuple(met for met in kept.collectives if met.step in detailed),
+        collectives=_collectives(kept).of_steps(detailed),
         detailed=detailed,
     )
     return Block(

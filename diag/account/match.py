@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,8 +25,9 @@ from msgspec import Struct, field
 
 from diag.account.policy import CLOCKS
 from diag.model import UNKNOWN
+from diag.model.matched import MatchedCollectives
 from diag.model.ragged import places_from
-from diag.model.steps import CollectiveCall, MatchedCollective
+from diag.model.steps import CollectiveCall
 from diag.rundir.columns import Bools
 
 from .calls import Calls, Matched
@@ -42,7 +44,7 @@ def by_key(calls: Mapping[int, Sequence[CollectiveCall]]) -> Matched:
     return Matched({rank: own if isinstance(own, Calls) else Calls.of(own) for rank, own in calls.items()})
 
 
-def measure(matched: Matched) -> list[MatchedCollective]:
+def measure(matched: Matched) -> MatchedCollectives:
     """Wait, transfer and tail of all collectives, whose calls are on the common clock; in no step yet.
 
     For a send and its receive only the receiver's end counts, and only if a thread was blocked in it: otherwise the
@@ -59,49 +61,58 @@ def measure(matched: Matched) -> list[MatchedCollective]:
     blocked = (matched.column("wait_start_ns")[by_rank] == UNKNOWN) | (waited_ns >= CLOCKS.blocked_ns)
     done = matched.most(np.where(received, np.where(blocked, ends, np.repeat(arrival, sizes)), np.iinfo(np.int64).min))
     first_end = np.where(matched.pairs, done, first_end)
-    tails = np.where(np.repeat(matched.pairs, sizes), 0, ends - np.repeat(first_end, sizes))
     at = np.repeat(arrival, sizes)
-    waits = np.where(sent, np.maximum(0, np.minimum(at, ends) - starts), at - starts)
-    transfer = np.maximum(0, first_end - arrival)
-    inferred = matched.any_of(matched.column("inferred"))
-    bytes_of = matched.column("bytes")[by_rank].tolist()
-    members, waits_of, tails_of = ranks.tolist(), waits.tolist(), tails.tolist()
-    whole: dict[tuple[int, tuple[int, ...]], bool] = {}
-    same: dict[tuple[int, ...], tuple[int, ...]] = {}  # ranks and sizes repeat: one tuple of them for all collectives
-    measured = []
-    columns = zip(
-        matched.keys_of,
-        pairwise(edges.tolist()),
-        matched.place[by_rank][edges[:-1]].tolist(),
-        *(each.tolist() for each in (matched.pairs, last, arrival, transfer, inferred)),
-        strict=True,
+    of_bytes = matched.column("bytes")[by_rank]
+    names: dict[str, int] = {}
+    group, label = (
+        np.array([names.setdefault(name, len(names)) for name in known], dtype=np.int32)[codes] if len(codes) else codes
+        for known, codes in ((matched.group_names, matched.group), (matched.labels, matched.label))
     )
-    for key, (i, j), place, pair, last_arriver, arrival_ns, transfer_ns, is_inferred in columns:
-        of_collective = same.setdefault(ranks_of := tuple(members[i:j]), ranks_of)
-        sizes_of = tuple(bytes_of[i:j])
-        calls = matched.calls[of_collective[0]]
-        group = calls.groups[calls.group[place]]
-        known = id(group.ranks), of_collective
-        if known not in whole:  # a group has thousands of collectives
-            whole[known] = set(of_collective) >= set(group.ranks) and j - i >= group.size
-        measured.append(
-            MatchedCollective(
-                step=-1,
-                key=key,
-                op=SEND_RECV if pair else calls.names[calls.op[place]],
-                bytes=bytes_of[i],
-                ranks=of_collective,
-                last_arriver=last_arriver,
-                arrival_ns=arrival_ns,
-                transfer_ns=transfer_ns,
-                wait_ns=tuple(waits_of[i:j]),
-                tail_ns=tuple(tails_of[i:j]),
-                complete=whole[known],
-                inferred=is_inferred,
-                sizes=same.setdefault(sizes_of, sizes_of),
-            )
-        )
-    return measured
+    op = np.zeros(len(matched), dtype=np.int32)
+    groups: dict[tuple[int, int], int] = {}  # a list of a thousand ranks is the same object in all calls
+    least: list[tuple[frozenset[int], int]] = []
+    group_of_first = np.zeros(len(matched), dtype=np.int64)
+    first, place = ranks[edges[:-1]], matched.place[by_rank][edges[:-1]]
+    for rank in np.unique(first).tolist():
+        calls, own = matched.calls[rank], first == rank
+        op[own] = np.array([names.setdefault(name, len(names)) for name in calls.names], dtype=np.int32)[
+            calls.op[place[own]]
+        ]
+        codes = []
+        for each in calls.groups:
+            known = id(each.ranks), each.size
+            if known not in groups:
+                groups[known] = len(groups)
+                least.append((frozenset(each.ranks), each.size))
+            codes.append(groups[known])
+        group_of_first[own] = np.array(codes, dtype=np.int64)[calls.group[place[own]]]
+    op[matched.pairs] = names.setdefault(SEND_RECV, len(names))
+    found = MatchedCollectives(
+        step=np.full(len(matched), -1),
+        group=group,
+        seq=matched.seq,
+        label=label,
+        op=op,
+        bytes=of_bytes[edges[:-1]],
+        last_arriver=last,
+        arrival_ns=arrival,
+        transfer_ns=np.maximum(0, first_end - arrival),
+        complete=np.zeros(len(matched), dtype=np.bool_),
+        inferred=matched.any_of(matched.column("inferred")),
+        edges=edges,
+        rank=ranks,
+        wait_ns=np.where(sent, np.maximum(0, np.minimum(at, ends) - starts), at - starts),
+        tail_ns=np.where(np.repeat(matched.pairs, sizes), 0, ends - np.repeat(first_end, sizes)),
+        size=of_bytes,
+        names=tuple(names),
+    )
+    # Of each group and those of its ranks that met, once: a group has thousands of collectives.
+    pairs, of_pair = np.unique(group_of_first * max(1, len(found.teams)) + found.team, return_inverse=True)
+    whole = [
+        len(team) >= least[code][1] and least[code][0].issubset(team)
+        for code, team in ((pair // len(found.teams), found.teams[pair % len(found.teams)]) for pair in pairs.tolist())
+    ]
+    return replace(found, complete=np.array(whole, dtype=np.bool_)[of_pair])
 
 
 # -- clocks ------------------------------------------------------------------------------------------------------------

@@ -9,19 +9,21 @@ reports the rest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
 from diag.model.axes import PIPELINE, TENSOR, axis_words, is_data
+from diag.model.matched import MatchedCollectives
 from diag.model.programs import Concept, Settings, written
 from diag.model.query import By, Query, Value
 from diag.model.states import Sharding, sharding_of
-from diag.model.steps import Detail, Evidence, Kind, MatchedCollective
+from diag.model.steps import Detail, Evidence, Kind
 from diag.tables.passes import GATHERS, REDUCTIONS, PhasedCall, PhasedCalls, phased_calls
 from diag.traces.kineto_names import P2P_OPS
 from diag.words import sentences
@@ -43,19 +45,20 @@ from .workload import workload
 
 def exposed_along(subject: Subject) -> dict[str, float]:
     """Fraction of the exposed communication on the critical path, by mesh axis; "" where the axis is unknown."""
-    axes = subject.attribution.axes
-    pipelined = bool(axes.stages())
-    axis_of = {
-        collective.key: PIPELINE if pipelined and collective.op in P2P_OPS else axes.of(collective.ranks) or ""
-        for collective in subject.attribution.collectives
-    }
-    spent: Counter[str] = Counter()
+    axes, met = subject.attribution.axes, subject.attribution.collectives
+    names = ["", PIPELINE, *(axes.of(team) or "" for team in met.teams)]
+    axis_of = np.where(met.with_op(*P2P_OPS) & bool(axes.stages()), 1, 2 + met.team)
     paths = subject.attribution.counted.paths
-    keys, chosen = paths.keys.keys(), paths.kind == Kind.COMM
-    for place, ns in zip(paths.key_places[chosen].tolist(), paths.lasted_ns[chosen].tolist(), strict=True):
-        spent[axis_of.get(keys[place], "") if place >= 0 else ""] += ns
+    chosen = paths.kind == Kind.COMM
+    met_at = np.append(paths.keys.last_in(met.key_columns), -1)  # the last one for no collective
+    place = met_at[paths.key_places[chosen]]
+    axis = np.append(axis_of, 0)[place]
+    spent: Counter[str] = Counter()
+    codes, first = np.unique(axis, return_index=True)
+    for at in codes[np.argsort(first)].tolist():
+        spent[names[at]] += int(paths.lasted_ns[chosen][axis == at].sum())
     total = spent.total()
-    return {axis: ns / total for axis, ns in spent.items()} if total else {}
+    return {name: ns / total for name, ns in spent.items()} if total else {}
 
 
 def evidence_by_axis(subject: Subject) -> tuple[Evidence, ...]:
@@ -157,7 +160,8 @@ def cause_of(subject: Subject) -> Cause:
             "On one process, train without FSDP, DDP and ZeRO, or use more ranks.",
         )
     slow_link = subject.once(slow_link_of)
-    collectives = [c for c in _of_usable_steps(subject) if c.complete]
+    collectives = _of_usable_steps(subject)
+    collectives = collectives.take(collectives.complete)
     missing = subject.once(missing_ranks)
     if missing is not None and not (subject.attribution.aligned and slow_link.ranks):
         return Cause(
@@ -188,18 +192,19 @@ def cause_of(subject: Subject) -> Cause:
     of_one_axis = _of_one_axis(subject)
     if of_one_axis is not None:
         return of_one_axis
-    collectives = [c for c in collectives if is_data(subject.attribution.axes.of(c.ranks)) and c.op not in P2P_OPS]
-    steps = max(1, len({c.step for c in collectives}))
-    sharding = [
-        c for c in collectives if c.op in _OF_SHARDED_PARAMETERS and c.bytes >= COMMUNICATION.bandwidth_from_bytes
-    ]
-    counts = Counter((c.op, c.ranks) for c in sharding)
+    of_data = np.array([is_data(subject.attribution.axes.of(team)) for team in collectives.teams], dtype=np.bool_)
+    collectives = collectives.take(of_data[collectives.team] & ~collectives.with_op(*P2P_OPS))
+    steps = max(1, len(np.unique(collectives.step)))
+    large = collectives.bytes >= COMMUNICATION.bandwidth_from_bytes
+    sharding = collectives.take(large & collectives.with_op(*_OF_SHARDED_PARAMETERS))
+    _, counts = np.unique(sharding.op * (1 + len(sharding.teams)) + sharding.team, return_counts=True)
     # Where shards have replicas (HSDP) their gradients are reduced once more, among the replicas.
-    moved = sum(c.transfer_ns for c in collectives if c.bytes >= COMMUNICATION.bandwidth_from_bytes)
-    few = {c.op for c in sharding} == _OF_SHARDED_PARAMETERS and max(counts.values()) / steps <= 2
+    moved = int(collectives.transfer_ns[large].sum())
+    few = sharding.ops == _OF_SHARDED_PARAMETERS and int(counts.max()) / steps <= 2
     optimizer_only = subject.once(shards_optimizer_only)
-    if not optimizer_only and few and moved >= COMMUNICATION.most_of_transfer_share * _total(collectives):
-        largest = max(c.bytes for c in sharding)
+    most = COMMUNICATION.most_of_transfer_share * int(collectives.transfer_ns.sum())
+    if not optimizer_only and few and moved >= most:
+        largest = int(sharding.bytes.max())
         return Cause(
             "root-only-unit",
             "the whole model is one sharding unit, so nothing can overlap",
@@ -243,11 +248,11 @@ def cause_of(subject: Subject) -> Cause:
                 'DeepSpeed, zero_optimization: larger buckets, "reduce_bucket_size" and "allgather_bucket_size".',
                 share,
             )
-        gathers = [c for c in collectives if c.op == "all_gather"]
-        if strategy_of(subject) == "deepspeed-zero3" and len(gathers) / steps >= COMMUNICATION.many_collectives:
+        gathers = np.count_nonzero(collectives.with_op("all_gather"))
+        if strategy_of(subject) == "deepspeed-zero3" and gathers / steps >= COMMUNICATION.many_collectives:
             return Cause(
                 "many-small-modules",
-                f"ZeRO-3 gathers {len(gathers) / steps:.0f} small modules {subject.per}, dominated by latency",
+                f"ZeRO-3 gathers {gathers / steps:.0f} small modules {subject.per}, dominated by latency",
                 "DeepSpeed gathers each module by itself, and so each expert of a block. Make the block with the "
                 "experts a leaf, which is gathered at once: set_z3_leaf_modules(model, [ItsClass]), or "
                 'zero_optimization: "leaf_module": {"classes": ["package.module.ItsClass"]}. It also keeps ranks from '
@@ -326,17 +331,15 @@ def _of_one_axis(subject: Subject) -> Cause | None:
     )
 
 
-def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) -> Cause | None:
+def _slow_network(subject: Subject, collectives: MatchedCollectives) -> Cause | None:
     """A network that is slow at any size: small collectives take long, or large ones reach little bandwidth."""
     poor = _POOR.get(_backend(subject))
-    sized = [c for c in collectives if c.bytes > 0 and c.transfer_ns > 0]
+    sized = collectives.take((collectives.bytes > 0) & (collectives.transfer_ns > 0))
     if poor is None or not sized:
         return None
-    smallest, largest = min(c.bytes for c in sized), max(c.bytes for c in sized)
-    latency_ms = float(np.median([c.transfer_ns for c in sized if c.bytes == smallest])) / 1e6
-    speed = float(
-        np.median([bus_factor(c.op, len(c.ranks)) * c.bytes / c.transfer_ns for c in sized if c.bytes == largest])
-    )
+    smallest, largest = int(sized.bytes.min()), int(sized.bytes.max())
+    latency_ms = float(np.median(sized.transfer_ns[sized.bytes == smallest])) / 1e6
+    speed = float(np.median(_bus_bandwidth(sized)[sized.bytes == largest]))
     smallest_ones = Query(
         "meetings",
         {**subject.counted, "complete": True, "bytes": smallest, "transfer_ns >=": 1},
@@ -359,11 +362,11 @@ def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) ->
     )
 
 
-def _queued_part(subject: Subject, collectives: Sequence[MatchedCollective]) -> float:
+def _queued_part(subject: Subject, collectives: MatchedCollectives) -> float:
     """Fraction of the transfer time, 0 to 1, in which the CPU threads that move the bytes may have waited for a core,
     first at one end, then at the other. The network is not slow because of that."""
     queued_ms = list(subject.scheduling.mean_ms("communicating_ns").values())
-    moved_ms = sum(collective.transfer_ns for collective in collectives) / 1e6 / max(1, len(subject.shares.numbers))
+    moved_ms = int(collectives.transfer_ns.sum()) / 1e6 / max(1, len(subject.shares.numbers))
     if subject.shares.on_device or not queued_ms or not moved_ms:
         return 0.0
     return min(1.0, 2 * float(np.mean(queued_ms)) / moved_ms)
@@ -452,9 +455,9 @@ def strategy_of(subject: Subject) -> str:
 
 def _reduces_only(subject: Subject) -> bool:
     """Whether the ranks hold the whole model and exchange gradients alone."""
-    ops = {
-        c.op for c in _of_usable_steps(subject) if not 0 < c.bytes < COMMUNICATION.bandwidth_from_bytes
-    }  # 0: the size is unknown
+    collectives = _of_usable_steps(subject)
+    small = (collectives.bytes > 0) & (collectives.bytes < COMMUNICATION.bandwidth_from_bytes)  # 0: size unknown
+    ops = collectives.take(~small).ops
     return "all_reduce" in ops and ops <= _OF_REPLICAS
 
 
@@ -477,7 +480,8 @@ def is_replicated(subject: Subject) -> bool:
     manifest = subject.tables.manifest
     if manifest is not None and manifest.strategy:
         return sharding_of(manifest.strategy) == Sharding.NONE
-    ops = {c.op for c in subject.attribution.collectives if c.bytes >= COMMUNICATION.bandwidth_from_bytes}
+    collectives = subject.attribution.collectives
+    ops = collectives.take(collectives.bytes >= COMMUNICATION.bandwidth_from_bytes).ops
     return "all_reduce" in ops and not ops & _OF_SHARDED_PARAMETERS
 
 
@@ -499,13 +503,8 @@ def phased_of(subject: Subject) -> PhasedCalls:
     return phased_calls(subject.attribution, subject.shares.numbers)
 
 
-def _of_usable_steps(subject: Subject) -> list[MatchedCollective]:
-    usable = set(subject.shares.numbers)
-    return [c for c in subject.attribution.collectives if c.step in usable]
-
-
-def _total(collectives: Sequence[MatchedCollective]) -> int:
-    return sum(c.transfer_ns for c in collectives)
+def _of_usable_steps(subject: Subject) -> MatchedCollectives:
+    return subject.attribution.collectives.of_steps(subject.shares.numbers)
 
 
 def _hidden_share(subject: Subject) -> float | None:
@@ -528,33 +527,41 @@ def _hidden_evidence(subject: Subject) -> tuple[Evidence, ...]:
     return (Evidence("communication overlapped with computation", round(share, 4), "share", rows),)
 
 
-def _latency_share(collectives: Sequence[MatchedCollective]) -> float | None:
+def _latency_share(collectives: MatchedCollectives) -> float | None:
     """Fraction of all transfer time that is latency, judged by the smallest collectives; None with fewer than three
     sizes, or where the largest is less than 8 times the smallest."""
-    sized = [(c.bytes, c.transfer_ns) for c in collectives if c.bytes > 0]
-    sizes = sorted({size for size, _ in sized})
+    sized = collectives.take(collectives.bytes > 0)
+    sizes = np.unique(sized.bytes).tolist()
     if len(sizes) < 3 or sizes[-1] < 8 * sizes[0]:
         return None
-    latency = float(np.median([ns for size, ns in sized if size == sizes[0]]))
-    total = sum(ns for _, ns in sized)
+    latency = float(np.median(sized.transfer_ns[sized.bytes == sizes[0]]))
+    total = int(sized.transfer_ns.sum())
     return min(1.0, latency * len(sized) / total) if total else None
 
 
 def bandwidth(subject: Subject) -> tuple[Evidence, ...]:
     """Median bus bandwidth of the largest collectives of each kind (nccl-tests' definition, full tensor size)."""
     evidence, collectives = [], _of_usable_steps(subject)
-    for op in sorted({c.op for c in collectives}):
-        sized = [
-            c for c in collectives if c.op == op and c.bytes >= COMMUNICATION.bandwidth_from_bytes and c.transfer_ns > 0
-        ]
+    large = (collectives.bytes >= COMMUNICATION.bandwidth_from_bytes) & (collectives.transfer_ns > 0)
+    for op in sorted(collectives.ops):
+        sized = collectives.take(large & collectives.with_op(op))
         if not sized:
             continue
-        largest = max(c.bytes for c in sized)
-        chosen = [c for c in sized if c.bytes == largest]
-        value = float(np.median([bus_factor(op, len(c.ranks)) * c.bytes / c.transfer_ns for c in chosen]))
+        largest = int(sized.bytes.max())
+        value = float(np.median(_bus_bandwidth(sized)[sized.bytes == largest]))
         rows = Query("meetings", {**subject.counted, "op": op, "bytes": largest})
         evidence.append(Evidence(f"{op} of {largest} bytes, bus bandwidth", round(value, 4), "GB/s", rows))
     return tuple(evidence)
+
+
+def _bus_bandwidth(collectives: MatchedCollectives) -> npt.NDArray[np.float64]:
+    """GB/s of each."""
+    factor = np.zeros(len(collectives))
+    for op in collectives.ops:
+        for size in np.unique(collectives.sizes[of_op := collectives.with_op(op)]).tolist():
+            factor[of_op & (collectives.sizes == size)] = bus_factor(op, size)
+    speed: npt.NDArray[np.float64] = factor * collectives.bytes / collectives.transfer_ns
+    return speed
 
 
 def bus_factor(op: str, ranks: int) -> float:

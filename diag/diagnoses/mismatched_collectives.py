@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+
 from diag.model.axes import group_words
 from diag.model.query import By, Query
 from diag.model.steps import Evidence, Finding, MatchedCollective, Severity
@@ -19,13 +21,16 @@ _EQUAL_SIZES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadca
 def find(subject: Subject) -> list[Finding]:
     """At most one finding. Only collectives that the library numbered are compared: where they are matched by counting,
     a call that is missing from a trace would look the same."""
-    culprits = {c.key: _culprits(c) for c in subject.attribution.collectives if c.op in _EQUAL_SIZES and not c.inferred}
-    culprits = {key: ranks for key, ranks in culprits.items() if ranks}
+    every = subject.attribution.collectives
+    known = np.where(every.size > 0, every.size, np.iinfo(np.int64).max)
+    differ = every.by(every.size, np.maximum) > every.by(known, np.minimum)
+    compared = every.take(every.with_op(*_EQUAL_SIZES) & ~every.inferred & differ)
+    culprits = {c.key: different for c in compared if (different := _culprits(c))}
     if not culprits:
         return []
     ranks = tuple(sorted({rank for sizes in culprits.values() for rank in sizes}))
     (group, number, op), first = next(iter(culprits.items()))
-    members = next((c.ranks for c in subject.attribution.collectives if c.key == (group, number, op)), ())
+    members = next(c.ranks for c in compared if c.key == (group, number, op))
     axis = subject.attribution.axes.of(members) if subject.attribution.axes.several else None
     title = sentences.SIZES_DIFFER(
         len(culprits),

@@ -83,7 +83,7 @@ def gpus(subject: Subject) -> str:
 
 
 def sequence_numbers(subject: Subject) -> str:
-    inferred = all(collective.inferred for collective in subject.attribution.collectives)
+    inferred = subject.attribution.collectives.inferred.all()
     return "no collective of two ranks carries the library's sequence number" if inferred else ""
 
 

@@ -73,7 +73,7 @@ def phases_from(
     counted = attribution.counted.numbers
     if attribution.detailed is not None:
         counted &= attribution.detailed
-    connected = {collective.step for collective in attribution.collectives} & counted
+    connected = set(attribution.collectives.step.tolist()) & counted
     tied = (
         attribution.comm_known
         if tables.on_device and not clocked

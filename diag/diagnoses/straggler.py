@@ -13,9 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.blame import median_of_others
-from diag.account.calls import Key
 from diag.account.match import SYNCHRONISING
 from diag.diagnoses.policy import COSTS, FINDINGS, STRAGGLER
+from diag.model.keys import Key
 from diag.model.query import Query
 from diag.model.steps import CollectiveCall, Detail, Evidence, Finding, Kind
 from diag.tables.module_excess import ModuleExcess, module_excess
@@ -153,14 +153,12 @@ def _clocks_agree(subject: Subject, keys: list[Key], suspects: frozenset[int]) -
     clock = subject.attribution.clock_uncertainty_ns
     if not subject.attribution.aligned or clock is None:
         return True
-    asked = frozenset(keys)
-    started = [
-        collective
-        for collective in subject.attribution.collectives
-        if collective.key in asked and max(collective.wait_ns) > 2 * clock
-    ]
-    same = sum(collective.last_arriver in suspects for collective in started)
-    return not started or same >= STRAGGLER.shortest_kernels_share * len(started)
+    asked, met = frozenset(keys), subject.attribution.collectives
+    known = met.key_columns.keys()
+    of_these = np.array([key in asked for key in known], dtype=np.bool_)
+    started = met.last_arriver[of_these & (met.by(met.wait_ns, np.maximum) > 2 * clock)]
+    same = int(np.isin(started, list(suspects)).sum())
+    return not len(started) or same >= STRAGGLER.shortest_kernels_share * len(started)
 
 
 # -- slow modules ------------------------------------------------------------------------------------------------------
@@ -477,10 +475,11 @@ def _waiting(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
     if not axes.several:
         return []
     usable = set(subject.shares.numbers)
+    met = subject.attribution.collectives.of_steps(usable)
+    met = met.take(np.isin(met.last_arriver, ranks) & ~met.with_op(*P2P_OPS))
     waited: Counter[tuple[int, ...]] = Counter()
-    for collective in subject.attribution.collectives:
-        if collective.step in usable and collective.last_arriver in ranks and collective.op not in P2P_OPS:
-            waited[collective.ranks] += sum(collective.wait_ns) // (len(collective.ranks) - 1)
+    for team, ns in zip(met.team.tolist(), (met.by(met.wait_ns, np.add) // (met.sizes - 1)).tolist(), strict=True):
+        waited[met.teams[team]] += ns
     return [
         Evidence(
             f"{axes.words(group)}, waiting for {ranks_text(ranks)}",

@@ -103,13 +103,13 @@ class Subject(Struct, frozen=True):
         others = [rank for rank in self.attribution.ranks if rank not in ranks]
         if self.phases_alone or not ranks or not others:
             return ""
-        waited: Counter[int] = Counter()
         numbers = np.array(self.shares.numbers, dtype=np.int64)
         counted = np.isin(numbers, list(self.attribution.detailed or self.shares.numbers))
-        usable = frozenset(numbers[counted].tolist())
-        for collective in self.attribution.collectives:
-            if collective.last_arriver in ranks and collective.step in usable:
-                waited.update(dict(zip(collective.ranks, collective.wait_ns, strict=True)))
+        met = self.attribution.collectives.of_steps(numbers[counted].tolist())
+        met = met.take(np.isin(met.last_arriver, ranks))
+        waiters, place = np.unique(met.rank, return_inverse=True)
+        spent = np.bincount(place, weights=met.wait_ns, minlength=len(waiters))
+        waited = Counter(dict(zip(waiters.tolist(), spent.tolist(), strict=True)))
         whole_ns = float(self.shares.dur_ns[counted].sum())
         waiting = sum(waited[rank] >= FINDINGS.waiting_rank_share * whole_ns for rank in others)
         them = "it" if len(ranks) == 1 else "them"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from diag.model.accounts import Attribution, StepAccounts
-from diag.model.steps import STARTUP_DETAILS, Detail, Kind, MatchedCollective
+from diag.model.matched import NO_COLLECTIVES, MatchedCollectives
+from diag.model.steps import STARTUP_DETAILS, Detail, Kind
 
 from .cost_rows import CostTable, Side
 from .costs import Cost, cost_of, cost_on_path
@@ -30,7 +29,7 @@ def shares_of_steps(
     ranks: tuple[int, ...],
     on_device: bool,
     noise: Noise = NO_NOISE,
-    collectives: Sequence[MatchedCollective] = (),
+    collectives: MatchedCollectives = NO_COLLECTIVES,
 ) -> Shares:
     """``dur_ns``: the steps without start-up, and waiting whose cause lies outside of them."""
     table = CostTable(len(steps))
@@ -115,13 +114,14 @@ def _late_ranks(table: CostTable, steps: StepAccounts) -> None:
         table.relabel(Side.PATH, None, into, ns)
 
 
-def _tails(
-    steps: StepAccounts, collectives: Sequence[MatchedCollective], noise: Noise
-) -> dict[tuple[int, Detail], Series]:
+def _tails(steps: StepAccounts, collectives: MatchedCollectives, noise: Noise) -> dict[tuple[int, Detail], Series]:
     """By rank and detail: communication on the path that only this rank had. Noise is not a part of every tail: a
     longer one is due to the link as a whole."""
-    met = {collective.key: collective for collective in collectives}
-    met = {key: each for key, each in met.items() if max(each.tail_ns, default=0) > noise.tail_ns}
+    tailed = np.flatnonzero(collectives.by(collectives.tail_ns, np.maximum) > noise.tail_ns)
+    some = collectives.take(tailed)
+    # Of several with one key, the last.
+    last = {key: place for place, key in enumerate(collectives.key_columns.keys())} if len(some) else {}
+    met = {each.key: each for each, place in zip(some, tailed.tolist(), strict=True) if last[each.key] == place}
     tails: dict[tuple[int, Detail], Series] = {}
     paths = steps.paths
     keys = paths.keys.keys() if met else []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from .axes import Axes
+from .keys import Keys
+from .matched import MatchedCollectives
 from .parts import Bools, Ints, PartColumns, PartRows
 from .ragged import edges_of, entries_of, owners
 from .steps import (
@@ -23,7 +25,6 @@ from .steps import (
     CriticalPath,
     Division,
     Kind,
-    MatchedCollective,
     Parts,
     Pieces,
     RankStep,
@@ -31,7 +32,6 @@ from .steps import (
     by_causes,
 )
 
-Key = tuple[str, int, str]
 _Table = TypeVar("_Table", "Paths", Blames, PartColumns)
 
 
@@ -57,42 +57,6 @@ class StepAccount(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         force_setattr(self, "blames", Blames.of(self.blames))
-
-
-class Keys(NamedTuple):
-    """Keys of collectives as columns; ``group`` and ``label`` are places in ``names``."""
-
-    group: npt.NDArray[np.int32]
-    seq: Ints
-    label: npt.NDArray[np.int32]
-    names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, keys: Sequence[Key]) -> Keys:
-        codes: dict[str, int] = {}
-
-        def coded(names: Sequence[str]) -> npt.NDArray[np.int32]:
-            return np.array([codes.setdefault(name, len(codes)) for name in names], dtype=np.int32)
-
-        group, label = coded([group for group, _, _ in keys]), coded([label for _, _, label in keys])
-        return cls(group, np.array([seq for _, seq, _ in keys], dtype=np.int64), label, tuple(codes))
-
-    @classmethod
-    def joined(cls, several: Sequence[Keys]) -> Keys:
-        codes: dict[str, int] = {}
-        own = [np.array([codes.setdefault(name, len(codes)) for name in each.names], np.int32) for each in several]
-        group, label = (
-            np.concatenate([_NO_CODES, *(code[column] for code, column in zip(own, columns, strict=True) if len(code))])
-            for columns in ([each.group for each in several], [each.label for each in several])
-        )
-        return cls(group, np.concatenate([each.seq for each in several]), label, tuple(codes))
-
-    def take(self, places: Ints | slice) -> Keys:
-        return Keys(self.group[places], self.seq[places], self.label[places], self.names)
-
-    def keys(self) -> list[Key]:
-        columns = zip(self.group.tolist(), self.seq.tolist(), self.label.tolist(), strict=True)
-        return [(self.names[group], seq, self.names[label]) for group, seq, label in columns]
 
 
 class Paths(Struct, frozen=True, eq=False):
@@ -160,7 +124,7 @@ class Paths(Struct, frozen=True, eq=False):
 
 PATH_COLUMNS = ("rank", "start_ns", "end_ns", "kind", "detail", "collective")
 STEP_COLUMNS = ("step", "dur_ns", "usable", "window", "waited_ns", "explained_ns", "once_ns")
-_NONE, _NO_CODES = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+_NONE = np.zeros(0, dtype=np.int64)
 _FLAGS = ("usable", "window")
 
 
@@ -298,15 +262,15 @@ class StepAccounts(Sequence[StepAccount]):
 
 
 class Attribution(Struct, frozen=True, dict=True):
-    """Every step of the run accounted for, and the data of the account. ``steps`` may be given as any sequence of
-    them."""
+    """Every step of the run accounted for, and the data of the account. ``steps`` and ``collectives`` may be given as
+    any sequence of them."""
 
     steps: StepAccounts
     ranks: tuple[int, ...]
     clock_uncertainty_ns: int | None
     aligned: bool  # whether waiting could be separated from transfer
     comm_known: bool
-    collectives: tuple[MatchedCollective, ...]
+    collectives: MatchedCollectives
     untied: tuple[int, ...] = ()  # ranks that no collective ties to the common clock of the others
     rank_steps: tuple[RankStep, ...] = ()  # the steps behind the accounts, on the common clock if there is one
     clock_drift: float = 0.0  # the largest difference between the rates of two clocks that was corrected; 1e-6 is 1 ppm
@@ -319,6 +283,7 @@ class Attribution(Struct, frozen=True, dict=True):
 
     def __post_init__(self) -> None:
         force_setattr(self, "steps", StepAccounts.of(self.steps))
+        force_setattr(self, "collectives", MatchedCollectives.of(self.collectives))
 
     @property
     def undivided(self) -> bool:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from diag.account.calls import Key
 from diag.errors import DiagError
+from diag.model.keys import Key
 from diag.model.states import Sharding
 from diag.model.steps import Detail, Kind
 from diag.planning.policy import PLANNING

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from diag.account.calls import Key
+from diag.model.keys import Key
 from diag.model.steps import HOST_DETAILS, Detail, Kind
 from diag.replay.policy import REPLAY
 from diag.tables.bandwidth import bus_factor

@@ -11,12 +11,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account import intervals as iv
-from diag.account.calls import Calls, Key, calls_in
+from diag.account.calls import Calls, calls_in
 from diag.account.critical_path import details_of, kinds_of, label_of, labels_of
 from diag.account.intervals import Times
 from diag.account.match import SYNCHRONISING
 from diag.model.accounts import Attribution, StepAccounts
 from diag.model.axes import axis_words, is_data
+from diag.model.keys import Key
 from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, joined
 from diag.replay.policy import REPLAY
 from diag.rundir.sharing import sharing_of

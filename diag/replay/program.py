@@ -14,8 +14,8 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.account.calls import Key
 from diag.account.critical_path import details_of, kinds_of, label_of
+from diag.model.keys import Key
 from diag.model.steps import Detail, Kind
 from diag.replay.policy import REPLAY
 from diag.traces.kineto_names import dtype_bytes

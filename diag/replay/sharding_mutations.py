@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from diag.account.calls import Key
 from diag.account.critical_path import label_of
+from diag.model.keys import Key
 from diag.model.ragged import places_from
 from diag.model.steps import Detail, Kind
 from diag.replay.policy import REPLAY

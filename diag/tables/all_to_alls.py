@@ -18,12 +18,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account import intervals as iv
-from diag.account.calls import Key, Some
+from diag.account.calls import Some
 from diag.account.intervals import Covered, intervals_of
 from diag.account.match import ALL_TO_ALL, SYNCHRONISING
 from diag.model import UNKNOWN
 from diag.model.accounts import Attribution
 from diag.model.breakdown import AllToAllStat
+from diag.model.keys import Key
 from diag.model.steps import CollectiveCall, Kind, RankStep
 from diag.rundir.columns import Ints
 from diag.tables.policy import BANDWIDTH
@@ -227,7 +228,8 @@ def _waited(attribution: Attribution, steps: frozenset[int]) -> dict[tuple[str, 
     """By group and rank, how long the others waited for it when it arrived last at an all-to-all: their mean, summed
     over the steps. Empty if unknown."""
     waited: dict[tuple[str, int], int] = defaultdict(int)
-    for met in attribution.collectives:
-        if met.op == ALL_TO_ALL and met.step in steps and met.complete and len(met.ranks) > 1:
+    every = attribution.collectives
+    for met in every.take(every.with_op(ALL_TO_ALL)):
+        if met.step in steps and met.complete and len(met.ranks) > 1:
             waited[met.key[0], met.last_arriver] += sum(met.wait_ns) // (len(met.ranks) - 1)
     return dict(waited)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from diag.collectors.records import RECV, SEND
 from diag.model.accounts import Attribution
 from diag.model.axes import PIPELINE, Axes
 from diag.model.breakdown import CollectiveStat, CollectiveTable, ExposedCall
+from diag.model.keys import Keys
+from diag.model.matched import MatchedCollectives
 from diag.model.ragged import owners
 from diag.model.steps import CollectiveCall, Kind, MatchedCollective, RankStep, Segments, by_causes
 from diag.rundir.columns import Bools, Ints, is_named
@@ -31,7 +33,6 @@ from .all_to_alls import all_to_all_table
 from .bandwidth import best_bandwidth, bus_factor
 from .passes import PASSES, Passes
 
-_Key = tuple[str, int, str]
 _Row = tuple[str, str, str, int, int]  # group, op, dtype, bytes from, to
 
 
@@ -67,30 +68,40 @@ class _Parts(Struct, frozen=True):
     def named(self, op: str) -> Bools:
         return is_named(self.op, self.names, op)
 
-    def of_one(self, at: int) -> tuple[int, _Key]:
-        """Step and key of a part's collective."""
-        key = self.groups[self.group[at]].name, int(self.seq[at]), self.names[self.label[at]]
-        return int(self.step[at]), key
+    @property
+    def key_columns(self) -> Keys:
+        """Of the collectives."""
+        at, names = self.first[:-1], tuple(group.name for group in self.groups)
+        return Keys(self.group[at], self.seq[at], self.label[at] + len(names), (*names, *self.names))
 
 
-class _Met(Struct, frozen=True, gc=False):
-    """One collective, with sums over its ``parts``; ``match`` only if the whole group was recorded on one clock.
-    ``bound_ns``: upper bound of the transfer. ``seen_whole``: whether the transfer was measured from its begin."""
+class _Met(Struct, frozen=True):
+    """The collectives as columns, with sums over their parts. ``group``: a place in ``groups``; ``op``: the name, that
+    of a send and its receive together; ``group_size``: 0 if unknown. ``match``: its place among those that were
+    matched, -1 where the group was not recorded whole on one clock; ``bound_ns``: upper bound of the transfer;
+    ``seen_whole``: whether the transfer was measured from its begin; ``transfer_ns``: of the match, else 0."""
 
-    number: int
-    group: Group
-    op: str
-    dtype: str
-    bytes: int
-    parts: int
-    duration_ns: int
-    exposed_ns: int
-    hidden_ns: int
-    bound_ns: int
-    inferred: bool
-    group_size: int | None
-    match: MatchedCollective | None
-    seen_whole: bool
+    group: Ints
+    op: npt.NDArray[np.object_]
+    dtype: Ints
+    bytes: Ints
+    parts: Ints
+    duration_ns: Ints
+    exposed_ns: Ints
+    hidden_ns: Ints
+    bound_ns: Ints
+    inferred: Bools
+    group_size: Ints
+    match: Ints
+    seen_whole: Bools
+    transfer_ns: Ints
+    groups: tuple[Group, ...]
+    names: tuple[str, ...]
+
+    def of(self, places: Ints) -> _Met:
+        """Those at these places."""
+        columns = {name: getattr(self, name)[places] for name in self.__struct_fields__[:-2]}
+        return _Met(**columns, groups=self.groups, names=self.names)
 
 
 def collective_table(
@@ -98,15 +109,15 @@ def collective_table(
 ) -> CollectiveTable:
     """The collectives that started in these steps. Rows by decreasing exposed time, then by duration."""
     counted = [step for step in attribution.rank_steps if step.step in steps]
-    parts = _parts(attribution, steps)
-    matches = {(match.step, match.key): match for match in attribution.collectives}
-    collectives = _collectives(parts, matches, world_size)
+    parts, matches = _parts(attribution, steps), attribution.collectives
+    matched = parts.key_columns.last_in(matches.key_columns, parts.step[parts.first[:-1]], matches.step)
+    collectives = _collectives(parts, matches, matched, world_size)
     uncertainty = attribution.clock_uncertainty_ns or 0
     rows = _by_row(collectives)
     ranks = _ranks_of(rows, parts)
     best = _best_of_groups(collectives, uncertainty, gloo)
     stats = [
-        _stat(row, members, ranks[row], uncertainty, gloo, best.get(row[0]), attribution.axes)
+        _stat(row, collectives.of(members), matches, ranks[row], uncertainty, gloo, best.get(row[0]), attribution.axes)
         for row, members in rows.items()
     ]
     return CollectiveTable(
@@ -116,14 +127,13 @@ def collective_table(
         - sum(s.exposed_ns for s in stats),
         rest_hidden_ns=sum(s.overlapped_comm_ns for s in counted) - sum(s.hidden_ns for s in stats),
         all_to_alls=all_to_all_table(attribution, steps),
-        longest=_longest(parts, matches, attribution),
+        longest=_longest(parts, matched, attribution),
     )
 
 
-def _longest(
-    parts: _Parts, matches: Mapping[tuple[int, _Key], MatchedCollective], attribution: Attribution
-) -> tuple[ExposedCall, ...]:
-    """The calls with the longest exposed time, over all ranks and steps."""
+def _longest(parts: _Parts, matched: Ints, attribution: Attribution) -> tuple[ExposedCall, ...]:
+    """The calls with the longest exposed time, over all ranks and steps. ``matched``: by collective, its place among
+    those that were matched, or -1."""
     longest = np.argsort(-parts.exposed_ns, kind="stable")[: BANDWIDTH.most_calls_listed]
     longest = longest[parts.exposed_ns[longest] > 0]
     steps = {(step.rank, step.step): step for step in attribution.rank_steps} if len(longest) else {}
@@ -132,7 +142,7 @@ def _longest(
             parts.calls[rank][int(parts.place[at])],
             int(parts.exposed_ns[at]),
             steps[rank, int(parts.step[at])],
-            matches.get(parts.of_one(at)),
+            attribution.collectives[met] if (met := int(matched[parts.collective[at]])) >= 0 else None,
             attribution,
         )
         for at, rank in zip(longest.tolist(), parts.rank[longest].tolist(), strict=True)
@@ -270,139 +280,163 @@ def _covered(segments: Sequence[Segments], kind: Kind) -> Covered:
     return Covered(iv.make(np.stack((start[chosen], end[chosen]), axis=1)))
 
 
-def _collectives(
-    parts: _Parts, matches: Mapping[tuple[int, _Key], MatchedCollective], world_size: int | None
-) -> list[_Met]:
-    if not len(parts.rank):
-        return []
-    first = parts.first[:-1]
+def _collectives(parts: _Parts, matches: MatchedCollectives, matched: Ints, world_size: int | None) -> _Met:
+    """``matched``: by collective, its place in ``matches``, or -1."""
+    first, counts = parts.first[:-1], np.diff(parts.first)
     sent, received = parts.named(SEND), parts.named(RECV)
-    pair = np.logical_and.reduceat(sent | received, first)
-    pair &= np.logical_or.reduceat(sent, first) & np.logical_or.reduceat(received, first)
+
+    def by(function: np.ufunc, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return function.reduceat(column, first) if len(first) else column
+
+    pair = by(np.logical_and, sent | received) & by(np.logical_or, sent) & by(np.logical_or, received)
     # A send ends when it is handed over, so only its receive bounds it.
     unbound = pair[parts.collective] & ~received
-    bound = np.minimum.reduceat(np.where(unbound, np.iinfo(np.int64).max, parts.duration_ns), first)
-    sums = [
-        np.add.reduceat(column, first).tolist() for column in (parts.duration_ns, parts.exposed_ns, parts.hidden_ns)
-    ]
-    inferred = np.logical_or.reduceat(parts.inferred.astype(np.bool_), first)
-    collectives = []
-    for number, (begin, count, is_pair, bound_ns, duration_ns, exposed_ns, hidden_ns, is_inferred) in enumerate(
-        zip(
-            first.tolist(),
-            np.diff(parts.first).tolist(),
-            pair.tolist(),
-            bound.tolist(),
-            *sums,
-            inferred.tolist(),
-            strict=True,
-        )
-    ):
-        group, op = parts.groups[parts.group[begin]], parts.names[parts.op[begin]]
-        members = len(group.ranks) or group.size or None
-        if members is None and world_size == count > 1:
-            members = world_size
-        match = matches.get(parts.of_one(begin))
-        meets = is_pair or op in SYNCHRONISING
-        whole = match if match is not None and match.complete and len(match.ranks) == members and meets else None
-        seen = whole is not None and whole.transfer_ns > 0
-        if whole is not None and seen and is_pair:
-            # A message may be in transfer already when the receiver arrives. The sender's part may lie in a step that
-            # does not count.
-            last = begin + np.flatnonzero(parts.rank[begin : begin + count] == whole.last_arriver)[:1]
-            seen = bool(sent[last].any())
-        collectives.append(
-            _Met(
-                number=number,
-                group=group,
-                op=SEND_RECV if is_pair else op,
-                dtype=parts.names[parts.dtype[begin]],
-                bytes=int(parts.bytes[begin]),
-                parts=count,
-                duration_ns=duration_ns,
-                exposed_ns=exposed_ns,
-                hidden_ns=hidden_ns,
-                bound_ns=bound_ns,
-                inferred=is_inferred,
-                group_size=members,
-                match=whole,
-                seen_whole=seen,
-            )
-        )
-    return collectives
+    group = parts.group[first]
+    size_of = [len(each.ranks) or each.size for each in parts.groups]
+    group_size = np.array([*size_of, 0], dtype=np.int64)[group]
+    if world_size is not None and world_size > 1:
+        group_size = np.where((group_size == 0) & (counts == world_size), world_size, group_size)
+    # Of the matches: the last row stands for none.
+    complete, members, last, transfer_ns = (
+        np.append(column, 0)[matched]
+        for column in (matches.complete, matches.sizes, matches.last_arriver, matches.transfer_ns)
+    )
+    meets = pair | is_named(parts.op, parts.names, *SYNCHRONISING)[first]
+    whole = (matched >= 0) & (complete != 0) & (members == group_size) & meets
+    seen_whole = whole & (transfer_ns > 0)
+    # A message may be in transfer already when the receiver arrives. The sender's part may lie in a step that does not
+    # count. Of a rank with several parts, the first.
+    by_last = np.flatnonzero(parts.rank == last[parts.collective])
+    of_last, once = np.unique(parts.collective[by_last], return_index=True)
+    last_sends = np.zeros(len(first), dtype=np.bool_)
+    last_sends[of_last] = sent[by_last[once]]
+    return _Met(
+        group=group,
+        op=np.where(pair, SEND_RECV, np.array([*parts.names, ""], dtype=np.object_)[parts.op[first]]),
+        dtype=parts.dtype[first],
+        bytes=parts.bytes[first],
+        parts=counts,
+        duration_ns=by(np.add, parts.duration_ns),
+        exposed_ns=by(np.add, parts.exposed_ns),
+        hidden_ns=by(np.add, parts.hidden_ns),
+        bound_ns=by(np.minimum, np.where(unbound, np.iinfo(np.int64).max, parts.duration_ns)),
+        inferred=by(np.logical_or, parts.inferred.astype(np.bool_)),
+        group_size=group_size,
+        match=np.where(whole, matched, -1),
+        seen_whole=seen_whole & (~pair | last_sends),
+        transfer_ns=transfer_ns,
+        groups=parts.groups,
+        names=parts.names,
+    )
 
 
-def _ranks_of(rows: Mapping[_Row, Sequence[_Met]], parts: _Parts) -> dict[_Row, int]:
+def _ranks_of(rows: Mapping[_Row, Ints], parts: _Parts) -> dict[_Row, int]:
     """How many ranks took part in the collectives of each row."""
     row_of = np.zeros(len(parts.first) - 1, dtype=np.int64)
     for at, members in enumerate(rows.values()):
-        row_of[[met.number for met in members]] = at
+        row_of[members] = at
     span = int(parts.rank.max(initial=0)) + 1
     both = np.unique(row_of[parts.collective] * span + parts.rank)
     return dict(zip(rows, np.bincount(both // span, minlength=len(rows)).tolist(), strict=True))
 
 
-def _by_row(collectives: Iterable[_Met]) -> dict[_Row, list[_Met]]:
-    """Collectives of equal group, operation and type by exact size, or by size class if there are many sizes."""
-    alike: dict[tuple[str, str, str], list[_Met]] = defaultdict(list)
-    for met in collectives:
-        alike[met.group.name, met.op, met.dtype].append(met)
-    rows: dict[_Row, list[_Met]] = defaultdict(list)
-    for (group, op, dtype), members in alike.items():
-        exact = len({met.bytes for met in members}) <= BANDWIDTH.most_sizes_listed
-        for met in members:
-            size = met.bytes
-            low = size if exact or not size else 1 << (size.bit_length() - 1)
-            rows[group, op, dtype, low, size if exact or not size else 2 * low].append(met)
+def _by_row(met: _Met) -> dict[_Row, Ints]:
+    """The places of the collectives of equal group, operation and type by exact size, or by size class if there are
+    many sizes. Rows in the order in which they come up."""
+    rows: dict[_Row, Ints] = {}
+    names = dict.fromkeys(group.name for group in met.groups)
+    name = np.array([*map({name: at for at, name in enumerate(names)}.__getitem__, (g.name for g in met.groups)), 0])
+    ops = {op: at for at, op in enumerate(dict.fromkeys(met.op.tolist()))}
+    op = np.array([ops[each] for each in met.op.tolist()], dtype=np.int64)
+    for alike in _alike((name[met.group] * max(1, len(ops)) + op) * (1 + len(met.names)) + met.dtype):
+        sizes = met.bytes[alike]
+        exact = len(np.unique(sizes)) <= BANDWIDTH.most_sizes_listed
+        group, kind, dtype = (
+            met.groups[met.group[alike[0]]].name,
+            str(met.op[alike[0]]),
+            met.names[met.dtype[alike[0]]],
+        )
+        low = sizes if exact else np.array([size and 1 << (size.bit_length() - 1) for size in sizes.tolist()])
+        for of_size in _alike(low):
+            least = int(low[of_size[0]])
+            rows[group, kind, dtype, least, least if exact or not least else 2 * least] = alike[of_size]
     return rows
+
+
+def _alike(values: Ints) -> list[Ints]:
+    """The places of equal values, in the order in which they come up."""
+    _, first, of = np.unique(values, return_index=True, return_inverse=True)
+    order = np.argsort(of, kind="stable")
+    runs = np.split(order, np.flatnonzero(np.diff(of[order])) + 1) if len(order) else []
+    return [runs[at] for at in np.argsort(first).tolist()]
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
-def _transfers(members: Iterable[_Met], uncertainty_ns: int) -> list[tuple[_Met, int]]:
-    """Collectives with a transfer that the clocks can resolve. All or none: none if the clocks are off by more than a
-    quarter of the mean transfer."""
-    transfers = [(met, met.match.transfer_ns) for met in members if met.match is not None and met.seen_whole]
-    mean = sum(ns for _, ns in transfers) / len(transfers) if transfers else 0.0
-    return transfers if uncertainty_ns <= CLOCKS.uncertainty_share * mean else []
+def _transfers(met: _Met, uncertainty_ns: int) -> Ints:
+    """The places of the collectives with a transfer that the clocks can resolve. All or none: none if the clocks are
+    off by more than a quarter of the mean transfer."""
+    seen = np.flatnonzero(met.seen_whole)
+    mean = int(met.transfer_ns[seen].sum()) / len(seen) if len(seen) else 0.0
+    return seen if uncertainty_ns <= CLOCKS.uncertainty_share * mean else seen[:0]
 
 
-def _resolved(times_ns: list[int], uncertainty_ns: int) -> list[int]:
+def _resolved(times_ns: Ints, uncertainty_ns: int) -> Ints:
     """The times, or none if even the longest is within four times the uncertainty of the clocks."""
-    return times_ns if uncertainty_ns <= CLOCKS.uncertainty_share * max(times_ns, default=0) else []
+    return times_ns if uncertainty_ns <= CLOCKS.uncertainty_share * int(times_ns.max(initial=0)) else times_ns[:0]
 
 
-def _best_of_groups(collectives: Sequence[_Met], uncertainty_ns: int, gloo: bool) -> Mapping[str, float | None]:
+def _best_of_groups(met: _Met, uncertainty_ns: int, gloo: bool) -> Mapping[str, float | None]:
     """For each group, the best bus bandwidth at saturating sizes."""
-    seen: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
-    for met, transfer in _transfers(collectives, uncertainty_ns):
-        factor = bus_factor(met.op, met.group_size, gloo)
-        if factor and met.bytes:
-            seen[met.group.name].append((met.bytes, transfer, factor * met.bytes / transfer))
-    return {group: best_bandwidth(*zip(*rows, strict=True)) for group, rows in seen.items()}
+    transfers = _transfers(met, uncertainty_ns)
+    factors: dict[tuple[str, int], float | None] = {}
+    for each in zip(met.op[transfers].tolist(), met.group_size[transfers].tolist(), strict=True):
+        if each not in factors:
+            factors[each] = bus_factor(each[0], each[1] or None, gloo)
+    factor = np.array(
+        [
+            factors[each] or 0.0
+            for each in zip(met.op[transfers].tolist(), met.group_size[transfers].tolist(), strict=True)
+        ],
+        dtype=np.float64,
+    )
+    used = (factor > 0) & (met.bytes[transfers] > 0)
+    transfers, factor = transfers[used], factor[used]
+    speed = factor * met.bytes[transfers] / met.transfer_ns[transfers]
+    names = np.array([met.groups[group].name for group in met.group[transfers].tolist()], dtype=np.object_)
+    return {
+        name: best_bandwidth(met.bytes[transfers[own]], met.transfer_ns[transfers[own]], speed[own])
+        for name in dict.fromkeys(names.tolist())
+        for own in (names == name,)
+    }
 
 
 def _stat(
     row: _Row,
-    members: Sequence[_Met],
+    met: _Met,
+    every: MatchedCollectives,
     taking_part: int,
     uncertainty_ns: int,
     gloo: bool,
     best: float | None,
     axes: Axes,
 ) -> CollectiveStat:
+    """``met``: the collectives of the row; ``every``: all that were matched."""
     group, op, dtype, low, high = row
-    ranks = next((met.group.ranks for met in members if met.group.ranks), ())
-    matches = [met.match for met in members if met.match is not None]
-    waits = _resolved([wait for match in matches for wait in match.wait_ns], uncertainty_ns)
-    tails = _resolved([max(match.tail_ns) for match in matches], uncertainty_ns)
-    last = Counter(match.last_arriver for match in matches if waits).most_common()
-    transfers = _transfers(members, uncertainty_ns)
-    timed = transfers or [(met, met.bound_ns) for met in members]
-    total, time = sum(met.bytes for met, _ in timed), sum(ns for _, ns in timed)
+    of_groups = (met.groups[code].ranks for code in dict.fromkeys(met.group.tolist()))
+    ranks = next((of_group for of_group in of_groups if of_group), ())
+    matches = every.take(met.match[met.match >= 0])
+    waits = _resolved(matches.wait_ns, uncertainty_ns)
+    tails = _resolved(matches.by(matches.tail_ns, np.maximum), uncertainty_ns)
+    last = Counter(matches.last_arriver.tolist() if len(waits) else ()).most_common()
+    transfers = _transfers(met, uncertainty_ns)
+    if len(transfers):
+        total, time = int(met.bytes[transfers].sum()), int(met.transfer_ns[transfers].sum())
+    else:
+        total, time = int(met.bytes.sum()), int(met.bound_ns.sum())
     algbw = total / time if low and time else None
-    size = next((met.group_size for met in members if met.group_size), None)
+    size = next(iter(met.group_size[met.group_size > 0].tolist()), None)
     factor = bus_factor(op, size, gloo)
     busbw = algbw * factor if algbw is not None and factor else None
     return CollectiveStat(
@@ -411,26 +445,26 @@ def _stat(
         dtype=dtype,
         bytes_low=low,
         bytes_high=high,
-        bytes_mean=_mean([met.bytes for met in members]) or 0,
-        count=len(members),
+        bytes_mean=_mean(met.bytes) or 0,
+        count=len(met.op),
         matched=len(matches),
         ranks=taking_part,
         group_size=size,
-        duration_mean_ns=round(sum(met.duration_ns for met in members) / sum(met.parts for met in members)),
+        duration_mean_ns=round(int(met.duration_ns.sum()) / int(met.parts.sum())),
         wait_mean_ns=_mean(waits),
-        wait_max_ns=max(waits, default=None),
+        wait_max_ns=int(waits.max()) if len(waits) else None,
         last_rank=last[0][0] if last else None,
         last_share=last[0][1] / len(matches) if last else None,
-        transfer_mean_ns=_mean([ns for _, ns in transfers]),
-        transfer_bound_ns=_mean([met.bound_ns for met in members]) or 0,
+        transfer_mean_ns=_mean(met.transfer_ns[transfers]),
+        transfer_bound_ns=_mean(met.bound_ns) or 0,
         tail_mean_ns=_mean(tails),
         algbw_gb_s=algbw,
         busbw_gb_s=busbw,
-        bandwidth_is_bound=not transfers and algbw is not None,
-        efficiency=busbw / best if busbw is not None and best and transfers else None,
-        exposed_ns=sum(met.exposed_ns for met in members),
-        hidden_ns=sum(met.hidden_ns for met in members),
-        inferred=any(met.inferred for met in members),
+        bandwidth_is_bound=not len(transfers) and algbw is not None,
+        efficiency=busbw / best if busbw is not None and best and len(transfers) else None,
+        exposed_ns=int(met.exposed_ns.sum()),
+        hidden_ns=int(met.hidden_ns.sum()),
+        inferred=bool(met.inferred.any()),
         last_counts=tuple(last),
         axis=_axis(op, ranks, axes),
         members=ranks,
@@ -442,5 +476,5 @@ def _axis(op: str, ranks: tuple[int, ...], axes: Axes) -> str:
     return (PIPELINE if op in P2P_OPS and axes.stages() else axes.of(ranks)) or ""
 
 
-def _mean(values: Sequence[int]) -> int | None:
-    return round(sum(values) / len(values)) if values else None
+def _mean(values: Ints) -> int | None:
+    return round(int(values.sum()) / len(values)) if len(values) else None

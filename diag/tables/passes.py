@@ -3,7 +3,7 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from diag.account.calls import Calls, Key, Some
+from diag.account.calls import Calls, Some
 from diag.account.intervals import Covered
+from diag.account.policy import CRITICAL_PATH
 from diag.account.records import TRANSFER, open_spans
 from diag.model.accounts import Attribution
-from diag.model.axes import Axes, is_data
+from diag.model.axes import is_data
+from diag.model.matched import MatchedCollectives
 from diag.model.parts import stored_once
-from diag.model.steps import Detail, Kind, Pieces, RankStep
+from diag.model.steps import CollectiveCall, Detail, Kind, Pieces, RankStep
 from diag.rundir.columns import Bools, Codes, Columns, Ints, is_named
 
 GATHERS = frozenset({"all_gather"})
@@ -108,33 +110,41 @@ class PhasedCalls(Columns[PhasedCall]):
         return map(PhasedCall, *columns.values())
 
 
+# Calls that are looked at together: as many columns as a call has fit.
+_AT_ONCE = CRITICAL_PATH.numbers_at_once // len(PhasedCalls.columns())
+
+
 def phased_calls(attribution: Attribution, steps: Collection[int]) -> PhasedCalls:
     """The collectives that start in these steps, by rank and start."""
-    arrival = {met.key: met.arrival_ns for met in attribution.collectives}
     counted = frozenset(steps)
     chosen = [step for step in attribution.rank_steps if step.step in counted and len(step.collectives)]
-    of_ranks = groupby(chosen, lambda step: (step.rank, _table_of(step)))
-    phased = (_calls_of(list(run), arrival, attribution.axes) for _, run in of_ranks)
+    batch = np.cumsum([len(step.collectives) for step in chosen], dtype=np.int64) // _AT_ONCE
+    batches = groupby(zip(batch.tolist(), chosen, strict=True), lambda each: each[0])
+    phased = (_calls_of([step for _, step in of_batch], attribution) for _, of_batch in batches)
     return PhasedCalls.joined([calls for calls in phased if calls is not None])
 
 
-def _table_of(step: RankStep) -> int:
-    """The same for steps whose calls are rows of one table; 0 for calls that are objects."""
-    return id(step.collectives.calls) if isinstance(step.collectives, Some) else 0
-
-
 def _rows_of(steps: Sequence[RankStep]) -> tuple[Calls, Ints]:
-    """The calls of the steps, which have one ``_table_of``, one after the other, and the place of each one's step."""
-    listed = [step.collectives for step in steps]
-    of_step = np.repeat(np.arange(len(steps)), [len(calls) for calls in listed])
-    some = [calls for calls in listed if isinstance(calls, Some)]
-    if some:
-        return some[0].calls.take(np.concatenate([calls.places for calls in some])), of_step
-    return Calls.of([call for calls in listed for call in calls]), of_step
+    """The calls of the steps, one after the other, and the place of each one's step."""
+    of_step = np.repeat(np.arange(len(steps)), [len(step.collectives) for step in steps])
+    tables: list[Calls] = []
+    for _, run in groupby((step.collectives for step in steps), _table_of):
+        listed = list(run)
+        some = [calls for calls in listed if isinstance(calls, Some)]
+        if some:
+            tables.append(some[0].calls.take(np.concatenate([calls.places for calls in some])))
+        else:
+            tables.append(Calls.of([call for calls in listed for call in calls]))
+    return Calls.together(tables), of_step
 
 
-def _calls_of(steps: Sequence[RankStep], arrival: Mapping[Key, int], axes: Axes) -> PhasedCalls | None:
-    """Of steps of one rank that have one ``_table_of``; None without any."""
+def _table_of(calls: Sequence[CollectiveCall]) -> int:
+    """The same for calls that are rows of one table; 0 for calls that are objects."""
+    return id(calls.calls) if isinstance(calls, Some) else 0
+
+
+def _calls_of(steps: Sequence[RankStep], attribution: Attribution) -> PhasedCalls | None:
+    """Of some steps of any ranks; None without any call. Steps lie one behind the other on one line."""
     passes = Passes(steps)
     calls, of_step = _rows_of(steps)
     start, end = open_spans(calls)
@@ -143,12 +153,12 @@ def _calls_of(steps: Sequence[RankStep], arrival: Mapping[Key, int], axes: Axes)
     if not len(order):
         return None
     calls, of_step, start, end = calls.take(order), of_step[order], start[order], end[order]
-    met = _arrivals(calls, arrival, start)
+    met = _arrivals(calls, attribution.collectives, start)
     # From the last rank's arrival to the end.
     start = np.maximum(start, np.where(calls.labelled(TRANSFER), np.minimum(met, end), met))
     phase, micro = passes.of(of_step, calls.start_ns, calls.with_op(*GATHERS))
     ranks = {id(group.ranks): group.ranks for group in calls.groups}  # hashing a thousand ranks a group is slow
-    is_of_data = {known: is_data(axes.of(of_group)) for known, of_group in ranks.items()}
+    is_of_data = {known: is_data(attribution.axes.of(of_group)) for known, of_group in ranks.items()}
     of_data = np.array([is_of_data[id(group.ranks)] for group in calls.groups], dtype=np.bool_)[calls.group]
 
     def on_line(times: Ints) -> Ints:
@@ -165,9 +175,9 @@ def _calls_of(steps: Sequence[RankStep], arrival: Mapping[Key, int], axes: Axes)
         computing = passes.covered((passes.kind == Kind.COMPUTE) & (passes.detail == each))
         after[of_phase] = computing.between(ended[of_phase], over[of_phase])
 
-    together = np.stack((of_step, calls.op, phase, micro, of_data), axis=1)
-    _, first, number, counts = np.unique(together, axis=0, return_index=True, return_inverse=True, return_counts=True)
-    number = number.reshape(-1)
+    together = (of_step * len(calls.names) + calls.op) * len(_DETAILS) + phase
+    together = (together * (1 + micro.max()) + micro) * 2 + of_data
+    _, first, number, counts = np.unique(together, return_index=True, return_inverse=True, return_counts=True)
     by_group = np.argsort(first[number], kind="stable")
     place = np.empty(len(calls), dtype=np.int64)
     sorted_first = np.flatnonzero(np.diff(first[number][by_group], prepend=-1))
@@ -179,7 +189,7 @@ def _calls_of(steps: Sequence[RankStep], arrival: Mapping[Key, int], axes: Axes)
     room = passes.covered(passes.kind == Kind.COMPUTE).between(on_line(before), on_line(calls.start_ns))
 
     return PhasedCalls(
-        rank=np.full(len(calls), steps[0].rank),
+        rank=np.array([step.rank for step in steps], dtype=np.int64)[of_step],
         step=np.array([step.step for step in steps], dtype=np.int64)[of_step],
         op=calls.op,
         bytes=calls.bytes,
@@ -198,14 +208,12 @@ def _calls_of(steps: Sequence[RankStep], arrival: Mapping[Key, int], axes: Axes)
     ).take(by_group)
 
 
-def _arrivals(calls: Calls, arrival: Mapping[Key, int], otherwise: Ints) -> Ints:
+def _arrivals(calls: Calls, met: MatchedCollectives, otherwise: Ints) -> Ints:
     """When the last rank of each call came, as far as it is known."""
-    groups, names = [group.name for group in calls.groups], calls.names
-    columns = (column.tolist() for column in (calls.group, calls.seq, calls.label, otherwise))
-    return np.array(
-        [arrival.get((groups[group], seq, names[label]), ns) for group, seq, label, ns in zip(*columns, strict=True)],
-        dtype=np.int64,
-    )
+    place = calls.key_columns.last_in(met.key_columns)
+    arrivals = np.copy(otherwise)
+    arrivals[place >= 0] = met.arrival_ns[place[place >= 0]]
+    return arrivals
 
 
 class Passes:

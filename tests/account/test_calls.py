@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.account.attribute import waiting
-from diag.account.calls import Calls, Key, Matched, Some, calls_in
+from diag.account.calls import Calls, Matched, Some, calls_in
 from diag.account.match import measure
 from diag.collectors.records import RECV, SEND
+from diag.model.keys import Key, Keys
+from diag.model.matched import MatchedCollectives
 from diag.model.steps import CollectiveCall
 
 GROUPS = {"0": (0, 1, 2), "dp": (0, 2), "unknown": ()}
@@ -119,3 +121,30 @@ def test_a_call_in_several_tables_is_one_call(tables: list[list[CollectiveCall]]
     assert list(joined) == list(once.values())
     keys = [[joined.key(place) for place in of_table.tolist()] for of_table in places]
     assert keys == [[call.key for call in own] for own in tables]
+
+
+@given(ranks)
+def test_matched_collectives_come_back_as_they_were(of_ranks: dict[int, list[CollectiveCall]]) -> None:
+    table = measure(Matched({rank: Calls.of(own) for rank, own in of_ranks.items()}))
+    rows = list(table)
+    assert MatchedCollectives.of(rows) == rows == [table[at] for at in range(len(table))]
+    assert list(table.take(np.arange(len(rows))[::2])) == list(table[::2]) == rows[::2]
+    assert list(MatchedCollectives.joined([table[:2], MatchedCollectives.of(()), table[2:], table])) == rows + rows
+    assert [table.teams[team] for team in table.team.tolist()] == [met.ranks for met in rows]
+    assert table.by(table.wait_ns, np.maximum).tolist() == [max(met.wait_ns) for met in rows]
+    assert table.key_columns.keys() == [met.key for met in rows]
+
+
+keys = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.sampled_from("ab"), st.integers(0, 1)))
+
+
+@given(keys, keys)
+def test_keys_are_found_at_their_last_place(
+    wanted: list[tuple[str, int, str, int]], known: list[tuple[str, int, str, int]]
+) -> None:
+    own, among = (Keys.of([(group, number, op) for group, number, op, _ in each]) for each in (wanted, known))
+    last = {(group, number, op): at for at, (group, number, op, _) in enumerate(known)}
+    assert own.last_in(among).tolist() == [last.get((group, number, op), -1) for group, number, op, _ in wanted]
+    steps = (np.array([key[3] for key in each], dtype=np.int64) for each in (wanted, known))
+    in_step = {key: at for at, key in enumerate(known)}
+    assert own.last_in(among, *steps).tolist() == [in_step.get(key, -1) for key in wanted]
