@@ -209,38 +209,47 @@ class Standing:
     ) -> Times:
         """For each member in ``candidates``: how long the others were blocked before it was ready, without the time in
         which it was blocked itself; the median over the others. 0 for all other members. All arrays have the shape
-        (collectives, members). ``counted_ns``: the time from which blocking counts. Values below ``least_ns`` may be
-        too small."""
-        blocked_ns = self._while_all_stand(rows, idle_ns, ready_ns, candidates, counted_ns)
-        until = self._covered.stretch_end(rows, idle_ns)
-        first, second = np.partition(until, 1, axis=1)[:, :2].T[:, :, None]
-        left_before = ready_ns > np.where(until == first, second, first)  # some other rank
+        (collectives, members). ``counted_ns``: the time from which blocking counts. Of values up to
+        ``least_ns``, some are upper bounds."""
+        blocked_ns = self._while_all_stand(rows, idle_ns, ready_ns, candidates, counted_ns, least_ns)
         # Being blocked for part of the time gives a smaller value than being blocked throughout.
-        again = candidates & left_before & (blocked_ns > least_ns)
-        for met in np.flatnonzero(again.any(axis=1)).tolist():
-            pairs = np.flatnonzero(again[met])
+        some = np.flatnonzero((blocked_ns > least_ns).any(axis=1))
+        if not len(some):
+            return blocked_ns
+        until = self._covered.stretch_end(rows[some], idle_ns[some])
+        first, second = np.partition(until, 1, axis=1)[:, :2].T[:, :, None]
+        left_before = ready_ns[some] > np.where(until == first, second, first)  # some other rank
+        again = left_before & (blocked_ns[some] > least_ns)
+        for place in np.flatnonzero(again.any(axis=1)).tolist():
+            met, pairs = some[place], np.flatnonzero(again[place])
             for chunk in np.array_split(pairs, 1 + len(pairs) * rows.shape[1] // CRITICAL_PATH.pairs_at_once):
                 blocked_ns[met, chunk] = self._by_pairs(
-                    rows[met], idle_ns[met], ready_ns[met], chunk, counted_ns[met, chunk], until[met]
+                    rows[met], idle_ns[met], ready_ns[met], chunk, counted_ns[met, chunk], until[place]
                 )
         return blocked_ns
 
     def _while_all_stand(
-        self, rows: Times, idle_ns: Times, ready_ns: Times, candidates: Chosen, counted_ns: Times
+        self, rows: Times, idle_ns: Times, ready_ns: Times, candidates: Chosen, counted_ns: Times, least_ns: int
     ) -> Times:
-        """``usual`` if all ranks are blocked from ``idle_ns`` until the rank is ready."""
+        """``usual`` if all ranks are blocked from ``idle_ns`` until the rank is ready; an upper bound where that is
+        no longer than ``least_ns``."""
         order = np.argsort(idle_ns, axis=1, kind="stable")
         place = np.empty_like(order)
         np.put_along_axis(place, order, np.broadcast_to(np.arange(rows.shape[1]), rows.shape), axis=1)
         at, met = np.nonzero(candidates.T)  # by member, in the order of time: that is faster to look up
         others = rows.shape[1] - 1
-        middle = np.array([[(others - 1) // 2], [others // 2]])
+        middle = np.unique([(others - 1) // 2, others // 2])[:, None]  # of an odd number of others, one
         middle = middle + (middle >= place[met, at])  # the rank itself is left out
         since = np.maximum(idle_ns[met, order[met, middle]], counted_ns[met, at])
-        ready = ready_ns[met, at]
-        stood = np.maximum(ready - since, 0)
+        since = np.minimum(since, ready_ns[met, at])
         blocked_ns = np.zeros_like(idle_ns)
-        blocked_ns[met, at] = (stood - self._covered.between(rows[met, at], since, ready)).sum(axis=0) // 2
+        blocked_ns[met, at] = stood = (ready_ns[met, at] - since).sum(axis=0) // len(middle)
+        # The time in which it was blocked itself can only make it shorter.
+        long = stood > least_ns
+        met, at, since = met[long], at[long], since[:, long]
+        row, ready = rows[met, at], ready_ns[met, at]
+        itself = self._covered.until(row, ready) - self._covered.until(row, since)
+        blocked_ns[met, at] = (ready - since - itself).sum(axis=0) // len(middle)
         return blocked_ns
 
     def _by_pairs(

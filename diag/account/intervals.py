@@ -144,7 +144,7 @@ class CoveredOfMany:
     def between(self, which: npt.NDArray[np.int64], start: Times, end: Times) -> Times:
         """Nanoseconds of each set, by its index, in each ``[start, end)``; 0 for an empty window. The three arrays have
         one shape, or broadcast to one."""
-        return self._until(which, np.maximum(start, end)) - self._until(which, start)
+        return self.until(which, np.maximum(start, end)) - self.until(which, start)
 
     def stretch_end(self, which: npt.NDArray[np.int64], times: Times) -> Times:
         """End of each set's stretch that holds the moment; the moment itself if none does."""
@@ -168,7 +168,8 @@ class CoveredOfMany:
         on_line = which * self._span + np.clip(times - self._zero, 0, self._span - 1)
         return before_or_at(self._line, on_line)
 
-    def _until(self, which: npt.NDArray[np.int64], times: Times) -> Times:
+    def until(self, which: npt.NDArray[np.int64], times: Times) -> Times:
+        """Nanoseconds of each set, by its index, before each moment."""
         which, times = np.broadcast_arrays(which, times)
         if not len(self._begin):
             return np.zeros(times.shape, dtype=np.int64)

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diag.account import intervals as iv
 from diag.account.calls import Calls, Group, Some
-from diag.account.intervals import Covered
+from diag.account.intervals import Covered, intervals_of
 from diag.account.match import SEND_RECV, SYNCHRONISING
 from diag.account.policy import CLOCKS
 from diag.account.records import open_spans
@@ -24,7 +23,7 @@ from diag.model.breakdown import CollectiveStat, CollectiveTable, ExposedCall
 from diag.model.keys import Keys
 from diag.model.matched import MatchedCollectives
 from diag.model.ragged import owners
-from diag.model.steps import CollectiveCall, Kind, MatchedCollective, RankStep, Segments, by_causes
+from diag.model.steps import CollectiveCall, Kind, MatchedCollective, RankStep, by_causes, joined
 from diag.rundir.columns import Bools, Ints, is_named
 from diag.tables.policy import BANDWIDTH
 from diag.traces.kineto_names import P2P_OPS
@@ -137,15 +136,16 @@ def _longest(parts: _Parts, matched: Ints, attribution: Attribution) -> tuple[Ex
     longest = np.argsort(-parts.exposed_ns, kind="stable")[: BANDWIDTH.most_calls_listed]
     longest = longest[parts.exposed_ns[longest] > 0]
     steps = {(step.rank, step.step): step for step in attribution.rank_steps} if len(longest) else {}
+    places = matched[np.searchsorted(parts.first, longest, side="right") - 1].tolist()
     return tuple(
         _exposed_call(
             parts.calls[rank][int(parts.place[at])],
             int(parts.exposed_ns[at]),
             steps[rank, int(parts.step[at])],
-            attribution.collectives[met] if (met := int(matched[parts.collective[at]])) >= 0 else None,
+            attribution.collectives[place] if place >= 0 else None,
             attribution,
         )
-        for at, rank in zip(longest.tolist(), parts.rank[longest].tolist(), strict=True)
+        for at, rank, place in zip(longest.tolist(), parts.rank[longest].tolist(), places, strict=True)
     )
 
 
@@ -255,8 +255,10 @@ def _of_rank(rank_steps: Sequence[RankStep], steps: frozenset[int]) -> tuple[Cal
     begin = np.maximum(start, reach)
     end = np.maximum(end, begin)
     counted = np.array([step.step in steps for step in rank_steps], dtype=np.bool_)[of_step]
-    segments = [step.segments for step in rank_steps if step.step in steps]
-    exposed, hidden = (_covered(segments, kind).between(begin, end)[counted] for kind in (Kind.COMM, Kind.COMPUTE))
+    pieces = joined([step.segments for step in rank_steps if step.step in steps])
+    exposed, hidden = (
+        Covered(intervals_of(pieces, kind)).between(begin, end)[counted] for kind in (Kind.COMM, Kind.COMPUTE)
+    )
     numbers = np.array([step.step for step in rank_steps], dtype=np.int64)
     return calls, place[counted], numbers[of_step[counted]], (exposed, hidden)
 
@@ -268,16 +270,6 @@ def _listed(rank_steps: Sequence[RankStep]) -> tuple[Calls, Ints]:
         return some[0].calls, np.concatenate([of_step.places for of_step in some])
     calls = Calls.of([call for step in rank_steps for call in step.collectives])
     return calls, np.arange(len(calls))
-
-
-def _covered(segments: Sequence[Segments], kind: Kind) -> Covered:
-    if not segments:
-        return Covered(iv.EMPTY)
-    start, end, kinds = (
-        np.concatenate([getattr(of, name) for of in segments]) for name in ("start_ns", "end_ns", "kind")
-    )
-    chosen = kinds == kind
-    return Covered(iv.make(np.stack((start[chosen], end[chosen]), axis=1)))
 
 
 def _collectives(parts: _Parts, matches: MatchedCollectives, matched: Ints, world_size: int | None) -> _Met:
