@@ -34,9 +34,10 @@ from diag.model.history import History, Life, Origin
 from diag.model.steps import Coverage, Recommendation
 from diag.rundir.asked import steps_asked
 from diag.rundir.beside import Beside
+from diag.rundir.garbage import without_collections
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.kept import with_kept
-from diag.rundir.lines import read_heartbeat, read_manifest, without_collections
+from diag.rundir.lines import read_heartbeat, read_manifest
 from diag.rundir.local import local_path, local_paths
 from diag.rundir.numbers import numbers_of_many
 from diag.rundir.policy import RUN_READING, SILENCE

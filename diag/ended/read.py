@@ -34,6 +34,7 @@ from diag.ended.policy import ENDED
 from diag.ended.raised import Chain, chain_of, chain_of_message
 from diag.model import Gap
 from diag.rundir.beats import Beat, beat_of
+from diag.rundir.garbage import without_collections
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import (
     read_asked,
@@ -42,7 +43,6 @@ from diag.rundir.lines import (
     read_last_lines,
     read_manifest,
     read_record,
-    without_collections,
 )
 from diag.rundir.runs import RunState, state_of
 from diag.rundir.states import Judged, RankState, State

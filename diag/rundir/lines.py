@@ -5,12 +5,10 @@ A missing file is None, or no records; one that cannot be read, or is damaged, i
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from io import BytesIO
@@ -39,6 +37,8 @@ from diag.errors import DiagError
 from diag.model import DAMAGED, Gap, HugeError
 from diag.model.steps import Doubt
 from diag.rundir.policy import RUN_READING
+
+from .garbage import without_collections
 
 # -- tail --------------------------------------------------------------------------------------------------------------
 #
@@ -223,19 +223,6 @@ def _each_of_file(
         return []
     except OSError as error:
         return [Gap(str(path), f"cannot be read: {error.strerror}")]
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """Without Python's garbage collector, which takes a third of the time of reading: it goes through all records again
-    and again, and none is in a cycle."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def pieces(file: BinaryIO, end: int | None = None) -> Iterator[bytes]:

@@ -17,7 +17,8 @@ from diag.collectors.records import GPU_ACTIVITY, MachineRecord, RankRecord, spl
 from diag.model import DAMAGED
 from diag.rundir.policy import RUN_READING
 
-from .lines import read_end, without_collections
+from .garbage import without_collections
+from .lines import read_end
 from .tables import Tables
 
 # A rate by counter, without the device that it is of.

@@ -46,6 +46,7 @@ from diag.words.places import shown
 
 from .columns import Steps
 from .durations import DurationRecords, recorded
+from .garbage import without_collections
 from .lines import (
     delay_ns,
     each_piece,
@@ -324,11 +325,12 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     traces = _by_rank(list(files), reading, gaps, files)
     long = _too_long(rank_files)
     store = reading.cache.shelf(f"blocks of {layout.root.resolve()}") if long else None
-    steps = read_steps_of(rank_files, store)
-    ranks = {
-        rank: _open_rank(rank, of_rank, steps.pop(rank), tuple(traces.get(rank, ())), gaps, long)
-        for rank, of_rank in rank_files.items()
-    }
+    with without_collections():
+        steps = read_steps_of(rank_files, store)
+        ranks = {
+            rank: _open_rank(rank, of_rank, steps.pop(rank), tuple(traces.get(rank, ())), gaps, long)
+            for rank, of_rank in rank_files.items()
+        }
     ranks, manifest, of_others = of_one_job(layout, ranks, manifest)
     gaps += of_others
     rank_files = {rank: of_rank for rank, of_rank in rank_files.items() if rank in ranks}

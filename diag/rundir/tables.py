@@ -37,6 +37,7 @@ from diag.words.formatting import counted
 
 from .columns import NO_ROWS, NO_STEPS, Rows, Steps
 from .durations import DurationRecords
+from .garbage import without_collections
 from .policy import BLOCKS
 
 _S = TypeVar("_S", DeviceRecord, HostRecord, MachineRecord)
@@ -230,6 +231,7 @@ def _of_steps(rank: RankTables, numbers: Collection[int], spans: Sequence[tuple[
     )
 
 
+@without_collections()
 def with_rows(some: Tables, tables: Tables, numbers: Collection[int]) -> Tables:
     """``without_rows`` of the tables and numbers, with their rows."""
     spans = spans_of(numbers)
