@@ -133,8 +133,10 @@ def collective_table(
 def _longest(parts: _Parts, matched: Ints, attribution: Attribution) -> tuple[ExposedCall, ...]:
     """The calls with the longest exposed time, over all ranks and steps. ``matched``: by collective, its place among
     those that were matched, or -1."""
-    longest = np.argsort(-parts.exposed_ns, kind="stable")[: BANDWIDTH.most_calls_listed]
-    longest = longest[parts.exposed_ns[longest] > 0]
+    exposed, most = parts.exposed_ns, BANDWIDTH.most_calls_listed
+    least = max(1, int(np.partition(exposed, -most)[-most])) if len(exposed) > most else 1
+    longest = np.flatnonzero(exposed >= least)
+    longest = longest[np.argsort(-exposed[longest], kind="stable")][:most]
     steps = {(step.rank, step.step): step for step in attribution.rank_steps} if len(longest) else {}
     places = matched[np.searchsorted(parts.first, longest, side="right") - 1].tolist()
     return tuple(
