@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from diag.account.policy import DEVICE_CLOCK
 from diag.collectors.device_times import NOTHING_LAUNCHED
-from diag.collectors.records import DEVICE, LAG, STEP, UNLAUNCHED
+from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, DEVICE, FORWARD, LAG, OPTIMIZER, STEP, UNLAUNCHED
 from diag.model import Gap
 from diag.rundir.policy import RUN_READING
 from diag.rundir.sharing import sharing_by
@@ -31,6 +31,14 @@ class Idle(Struct, frozen=True, eq=False):
 
     late: Shares
     besides: Shares
+
+
+class HostsWork(Struct, frozen=True, eq=False):
+    """Nanoseconds in each step, of the rank whose host works longest: [steps]. ``spent``: it loads, launches and saves;
+    ``hidden``: what it waits for its loader while its device still works."""
+
+    spent: Shares
+    hidden: Shares
 
 
 def on_devices(summaries: Summaries) -> Summaries | None:
@@ -88,3 +96,24 @@ def idle_of(summaries: Summaries, places: list[int]) -> Idle | None:
     whole = free.sum(axis=1)
     late = free * np.divide(placed, whole, out=np.zeros_like(whole), where=whole > 0)[:, None] * NS_PER_US
     return Idle(late, np.broadcast_to(besides[:, None] * NS_PER_US, late.shape))
+
+
+_OF_HOST = (DATA, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT)
+
+
+def hosts_work(summaries: Summaries, places: list[int]) -> HostsWork | None:
+    """In the steps at these places; None where the times are the hosts' only. A host that runs ahead of its device and
+    needs nearly as long for a step holds the step up as soon as its device is faster."""
+    if summaries.clock != DEVICE or not places:
+        return None
+    on_hosts = replace(summaries, clock="")
+    of_ranks = sum(on_hosts.column(name)[:, places].sum(axis=1, dtype=np.float64) for name in _OF_HOST)
+    longest = int(np.argmax(of_ranks))
+
+    def us(name: str, of: Summaries) -> Shares:
+        values: Shares = of.column(name)[longest, places].astype(np.float64)
+        return values
+
+    spent = np.sum([us(name, on_hosts) for name in _OF_HOST], axis=0)
+    hidden = np.maximum(0.0, us(DATA, on_hosts) - us(DATA, summaries))
+    return HostsWork(spent * NS_PER_US, hidden * NS_PER_US)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from diag.account.attribute import Profiled, profiled
 from diag.account.device_clock import DeviceClocked, on_device_clocks
-from diag.account.device_summaries import Idle
+from diag.account.device_summaries import Idle, hosts_work
 from diag.account.durations import durations_of, of_steps
 from diag.account.frontier import BlockAccount, Frontier, summary_means
 from diag.account.scheduling import Scheduling, scheduling_of
@@ -190,7 +190,9 @@ def examine_summary(
 ) -> Examination:
     """As ``examine``, from the phases of the steps, and from what the late ranks and some others recorded beside
     these. ``idle``: of the devices, of the frontier's ranks and steps; None: not known."""
-    phases = phases_alone(frontier, summaries.on_device, noise_of(tables), idle)
+    places = np.flatnonzero(np.isin(summaries.numbers, frontier.numbers)).tolist()
+    hosts = hosts_work(summaries, places)
+    phases = phases_alone(frontier, summaries.on_device, noise_of(tables), idle, hosts)
     means = RankMeans(Query("summaries", by=By.MEAN), summary_means(summaries, frontier.numbers, idle))
     sharing = sharing_of(tables)
     few = beside.of_ranks(worth_reading(phases.shares)) if beside is not None else {}

@@ -32,6 +32,7 @@ class Features(Struct, frozen=True, kw_only=True):
     unseen_waits: float  # fraction of ranks not recorded, where the answer is about time in collectives
     phases_mixed: float  # 1: the answer rests on durations of the hosts' phases, and these contain communication
     unseen_pauses: float  # 1: and on these alone, and says that a rank computes longer, as a paused one would seem to
+    hosts_next: float  # part of the cost that the hosts' own work would take in its place, squared
     clock: float  # uncertainty of the ranks' clocks over the time that the answer is about
 
 

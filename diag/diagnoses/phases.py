@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from diag.account.attribute import Profiled
 from diag.account.device_clock import DeviceClocked, outside_windows
-from diag.account.device_summaries import Idle
+from diag.account.device_summaries import HostsWork, Idle
 from diag.account.frontier import Frontier, frontier
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, REST
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
@@ -43,11 +43,13 @@ _ON_HOST = frozenset({DATA, CHECKPOINT})  # the host does these itself, even if 
 
 
 class PhaseAccount(Struct, frozen=True):
-    """``alone``: nothing else compares the ranks, so the verdict rests on this."""
+    """``alone``: nothing else compares the ranks, so the verdict rests on this. ``hosts``: what these do while the
+    devices work, where both are known of the frontier's steps."""
 
     frontier: Frontier
     shares: Shares
     alone: bool
+    hosts: HostsWork | None = None
 
 
 def phases_of(
@@ -85,10 +87,16 @@ def phases_from(
     return PhaseAccount(phase_frontier, shares, alone=not tied)
 
 
-def phases_alone(phase_frontier: Frontier, on_device: bool, noise: Noise, idle: Idle | None = None) -> PhaseAccount:
+def phases_alone(
+    phase_frontier: Frontier,
+    on_device: bool,
+    noise: Noise,
+    idle: Idle | None = None,
+    hosts: HostsWork | None = None,
+) -> PhaseAccount:
     """The account of a run that has no other. ``idle``: of the devices, if known; of the frontier's ranks and steps."""
     shares = _shares(phase_frontier, on_device, noise, _idle_of_many(idle) if idle is not None else None)
-    return PhaseAccount(phase_frontier, shares, alone=True)
+    return PhaseAccount(phase_frontier, shares, alone=True, hosts=hosts)
 
 
 def unlike_the_rest(attribution: Attribution, tables: Tables, longer: Profiled | None) -> str:

@@ -35,6 +35,7 @@ _WINDOW_OF_RUN = "record a profiler window (`diag run --trace`)"
 _INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000"
 _COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
 _STRAGGLER = "Straggler"
+_OF_DEVICES = (Bottleneck.COMMUNICATION, Bottleneck.COMPUTE, Bottleneck.MIXED)
 # Of a run that is bound by loading.
 _of_first_batch: Callable[[Attribution, Tables], bool] = by_name("diag.diagnoses.slow_data:of_first_batch")
 
@@ -301,6 +302,7 @@ def _features(
         unseen_waits=missing if _waits(answer.bottleneck, answer.cause, shares) else 0.0,
         phases_mixed=float(answer.phases is not None and not answer.phases.frontier.communication_known),
         unseen_pauses=float(by_phases and answer.cause is not None and answer.cause.id == ids.COMPUTE_STRAGGLER),
+        hosts_next=_hosts_next(answer) ** 2,
         clock=_clock(attribution, tables, answer),
     )
 
@@ -357,6 +359,21 @@ def _one_or_all(answer: _Answer) -> float:
     of_all = max(0.0, float(shares.cost(Cost.STRAGGLER).mean()) - of_one)
     named, other = (of_one, of_all) if cause.id == ids.COMPUTE_STRAGGLER else (of_all, of_one)
     return min(1.0, other / named) if named else float(other > 0)
+
+
+def _hosts_next(answer: _Answer) -> float:
+    """The part of a cost of the devices that the hosts' own work would take in its place: where a host waits for its
+    loader while its device works, a faster device waits for the loader. Where that wait is short, a host that seems to
+    launch for long may be blocked by its device, which is no doubt."""
+    hosts = answer.phases.hosts if answer.phases is not None else None
+    if hosts is None or answer.severity == Severity.HEALTHY or answer.bottleneck not in _OF_DEVICES:
+        return 0.0
+    by_class = _by_class(answer.shares)
+    costs = REMOVABLE if answer.bottleneck == Bottleneck.MIXED else (answer.bottleneck,)
+    cost_ns = np.sum([by_class[name] for name in costs if name in _OF_DEVICES], axis=0)
+    left_ns = np.maximum(0.0, answer.shares.dur_ns - hosts.spent)
+    taken_ns = np.minimum(np.maximum(0.0, cost_ns - left_ns), hosts.hidden)
+    return float(taken_ns.sum() / cost_ns.sum()) if cost_ns.any() else 0.0
 
 
 def _clock(attribution: Attribution, tables: Tables, answer: _Answer) -> float:

@@ -149,6 +149,7 @@ DOUBTS = {
     "unseen_waits": "ranks that were not recorded may be late",
     "phases_mixed": "phases that contain communication",
     "unseen_pauses": "a paused rank would look the same",
+    "hosts_next": "with faster devices, the hosts' loading would take nearly as long",
     "clock": "imprecise clocks",
 }
 

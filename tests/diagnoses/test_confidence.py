@@ -31,7 +31,7 @@ def test_cases_that_the_fit_did_not_see_are_calibrated() -> None:
     said = [confidence(case, fit()) for case in cases]
     assert calibration_error(said, [case.right for case in cases]) <= 0.05
     assert sum(one >= SURE for one in said) >= 100
-    assert len(surely_wrong(cases, fit())) <= 1, "the aim is none"
+    assert not surely_wrong(cases, fit())
 
 
 def test_what_is_not_sure_is_told_below_nine_in_ten() -> None:
@@ -63,7 +63,7 @@ def test_few_answers_have_a_calibration_error_by_chance() -> None:
 
 
 def test_there_are_few_features_and_each_has_words() -> None:
-    assert len(FEATURES) <= 8
+    assert len(FEATURES) < 10
     assert set(FEATURES) == set(fit().coefficients) == set(DOUBTS)
 
 

@@ -168,3 +168,23 @@ def test_the_columns_of_a_step_add_up_to_it() -> None:
     assert columns[DEVICE + FORWARD + STILL].any()
     assert columns[DEVICE + BACKWARD + STILL].any()
     assert BEGIN not in columns
+
+
+def test_a_loader_that_would_take_as_long_as_a_faster_device_is_a_doubt() -> None:
+    """A slow network costs 15 % of the step on the devices. Where the hosts load for nearly a whole step meanwhile, a
+    faster network saves little; where they read the loss in every step, the loader costs time of its own."""
+
+    def doubt(**changed: object) -> tuple[float, dict[str, float]]:
+        job = replace(SMALL, transfer_us=16_000, steps=40, **changed)  # type: ignore[arg-type]
+        verdict = of_summaries(on_devices(summaries_of(job)) or summaries_of(job)).verdict
+        assert verdict.bottleneck in (Bottleneck.COMMUNICATION, Bottleneck.MIXED), verdict.headline
+        return verdict.confidence, {doubt.name: doubt.value for doubt in verdict.doubts}
+
+    sure, doubts = doubt(reads_loss=False)
+    assert sure >= 0.9
+    assert "hosts_next" not in doubts
+    unsure, doubts = doubt(reads_loss=False, loading={-1: 168_000.0})
+    assert unsure < 0.9
+    assert 0.2 < doubts["hosts_next"] <= 1
+    _, doubts = doubt(reads_loss=True, loading={-1: 25_000.0})
+    assert "hosts_next" not in doubts
