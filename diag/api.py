@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -123,6 +123,9 @@ _recommend: Callable[[Attribution, Tables, Examination, Callable[[], _Replay]], 
 _what_if: Callable[[_Replay, Attribution, Tables, Examination], WhatIf] = by_name("diag.replay.advice:what_if")
 _nothing_offered: Callable[[str], WhatIf] = by_name("diag.replay.advice:nothing_offered")
 _curves_of: Callable[[_Replay], tuple[CostCurve, ...]] = by_name("diag.replay.advice:curves_of")
+_gain_of_ranks: Callable[[Attribution, Tables, Collection[int]], tuple[float, float] | None] = by_name(
+    "diag.replay.suppose:gain_of_ranks"
+)
 _without_fault: Callable[[Verdict, bool], Supposition] = by_name("diag.replay.suppose:without_fault")
 
 
@@ -515,7 +518,7 @@ def analyze(tables: Tables, asked: StepsAsked | None = None) -> Result:
     else:
         clocked = on_device_clocks(tables)
         attribution = attribute(tables, clocked)
-        examination = examine(attribution, tables, clocked)
+        examination = examine(attribution, tables, clocked, gain=partial(_gain_of_ranks, attribution, tables))
     coverage = Coverage(
         ranks_used=attribution.ranks,
         ranks_missing=tables.missing,

@@ -34,6 +34,7 @@ from . import durations, ids, needs
 from .cost_rows import Source
 from .costs import Cost
 from .durations import CollectivesAccount, collectives_account
+from .hidden_waits import Gain, with_hidden_waits
 from .phases import PhaseAccount, phases_alone, phases_from, phases_of, unlike_the_rest
 from .policy import FINDINGS
 from .registry import BY_ID, DIAGNOSES
@@ -81,8 +82,10 @@ def examine(
     tables: Tables,
     clocked: Mapping[int, DeviceClocked] | None = None,
     blocks: BlockAccount | None = None,
+    gain: Gain | None = None,
 ) -> Examination:
-    """``clocked``: as in ``attribute``. ``blocks``: of a long run."""
+    """``clocked``: as in ``attribute``. ``blocks``: of a long run. ``gain``: of ranks that would be as fast as the
+    others."""
     clocked, noise = on_device_clocks(tables) if clocked is None else clocked, noise_of(tables)
     shares = shares_of(attribution, tables.on_device, noise)
     if blocks is None:
@@ -101,6 +104,8 @@ def examine(
     elif phases is not None:
         by_phases = phases.shares
         compared = follow(shares, by_phases)
+    if gain is not None and attribution.counted.parts.overlapped_comm_ns.any():  # else nothing hides
+        compared = replace(compared, shares=with_hidden_waits(compared.shares, gain))
     rests_on_phases = compared.shares.source == Source.PHASES
     subject = Subject(attribution, tables, compared.shares, rests_on_phases, by_phases, scheduling)
     findings, not_found, not_looked = ask(subject, DIAGNOSES)

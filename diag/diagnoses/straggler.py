@@ -26,6 +26,7 @@ from . import expert_imbalance
 from .costs import Cost
 from .culprits import Culprits, at_least
 from .expert_imbalance import ExpertLoad, Reason
+from .hidden_waits import hidden_ns
 from .ids import COMPUTE_IMBALANCE, COMPUTE_STRAGGLER
 from .stalled_rank import no_loader
 from .subject import (
@@ -370,6 +371,8 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: Expe
     evidence += _waiting(subject, ranks)
     evidence += expert_imbalance.evidence_of(load, subject.per) if load is not None else ()
     evidence += evidence_of(subject, ranks)
+    if hidden := round(hidden_ns(subject.shares) / 1e6, 3):
+        evidence.append(Evidence("waiting that hides behind computation, by replay", hidden, f"ms {subject.per}"))
     evidence += subject.per_rank("compute_ns" if subject.phases_alone else "exposed_comm_ns")
     finding = subject.costing(
         Cost.STRAGGLER,

@@ -3,10 +3,12 @@ of them is a setting; they show what a fault costs, and what a change of the mac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from diag.model.accounts import Attribution
 from diag.model.breakdown import Supposition as Supposition
 from diag.model.steps import Bottleneck, Kind, Severity, Verdict
+from diag.rundir.tables import Tables
 
 from .mutations import (
     Mutation,
@@ -18,6 +20,7 @@ from .mutations import (
     without_host_wait,
     without_straggler,
 )
+from .predict import predict
 
 
 def mutations_of(supposed: Supposition) -> Sequence[Mutation]:
@@ -57,3 +60,10 @@ def without_fault(verdict: Verdict, on_device: bool = False) -> Supposition:
         return Supposition(host=1.0)
     work = of and verdict.bottleneck in (Bottleneck.COMPUTE, Bottleneck.HOST)
     return Supposition(of, work=1.0) if work else Supposition()
+
+
+def gain_of_ranks(attribution: Attribution, tables: Tables, ranks: Collection[int]) -> tuple[float, float] | None:
+    """How much shorter a step would be were these ranks as fast as the others, nanoseconds: at least, and most likely.
+    None where the run cannot be replayed."""
+    predicted = predict(attribution, tables, without_straggler(ranks))
+    return None if predicted.refused else predicted.gain_ns_per_step[:2]
