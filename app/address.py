@@ -32,9 +32,9 @@ from diag.api import (
 )
 from diag.app.markup import plain
 from diag.app.policy import DASHBOARD
+from diag.by_size import open_by_size, open_newest
 from diag.errors import DiagError
 from diag.show.page import advice_of
-from diag.summaries import open_by_size, open_newest
 from diag.words.formatting import visible
 
 from .run_view import RunView, view_of

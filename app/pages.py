@@ -13,9 +13,9 @@ from typing import Any
 from diag.api import Jobs, holds_runs, is_run, snapshots_alone
 from diag.app.looks import state_of
 from diag.app.run_view import RunView
+from diag.by_size import summaries_suffice
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
-from diag.summaries import summaries_suffice
 from diag.tune.history import is_tuned, load
 
 

@@ -96,7 +96,8 @@ if TYPE_CHECKING:
 _account_in_blocks: Callable[[Tables], BlockAccount] = by_name("diag.account.blocks:account_in_blocks")
 _only_of: Callable[[Tables, StepsAsked], Only] = by_name("diag.history.steps:only_of")
 _with_kept: Callable[[Tables, Only], Tables | None] = by_name("diag.rundir.kept:with_kept")
-_history_of: Callable[[Tables, Attribution, Shares, Judged | None], History] = by_name("diag.history:history_of")
+_history_of: Callable[[Tables, Attribution, Shares, Judged | None], History] = by_name("diag.history.of_run:history_of")
+_may_have_changed: Callable[[int], bool] = by_name("diag.history.enough:may_have_changed")
 _outcome_of: Callable[[RunState, Manifest, int | None], Outcome | None] = by_name("diag.ended.outcome:outcome_of")
 _failed_allocations: Callable[[Tables], tuple[FailedAllocation, ...]] = by_name(
     "diag.tables.failed_allocations:failed_allocations"
@@ -312,6 +313,12 @@ class Result(Struct, frozen=True, dict=True):
         attempt's. Read on first access."""
         judged = self.state.judged if self.state is not None else None
         return _history_of(self.tables, self.attribution, self.examination.shares, judged)
+
+    @property
+    def may_have_changed(self) -> bool:
+        """Whether the run has steps enough for its step time to have changed: else ``history`` has no change."""
+        steps = self.attribution.steps.step
+        return bool(len(steps)) and _may_have_changed(int(steps.max()) + 1)
 
     # -- data frames, whose columns diag.tables.frames.COLUMNS documents ---------------------------------------------
 
@@ -697,7 +704,7 @@ def _restricted(tables: Tables, asked: StepsAsked) -> Tables:
             return restricted(kept, only)
         raise DiagError(
             f"{asked.text}: of steps {only.first:,} to {left.first - 1:,} no full records are left",
-            hint="diag analyze and diag.summaries.open_by_size analyse what is left of them: phases, and sums",
+            hint="diag analyze and diag.by_size.open_by_size analyse what is left of them: phases, and sums",
         )
     return restricted(tables, only)
 

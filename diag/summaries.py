@@ -1,5 +1,5 @@
-"""Opens runs that would take too long as a whole: those of very many ranks from the ranks' own summaries, and those of
-very many steps, while they train, from the newest steps."""
+"""Opens runs from the ranks' own summaries: those of very many ranks, and steps whose full records are gone; and the
+lives of runs."""
 
 from __future__ import annotations
 
@@ -20,30 +20,27 @@ from diag.account.frontier import (
     summary_means,
     telling_ranks,
 )
-from diag.account.policy import STEPS
-from diag.api import Job, Jobs, Reading, Result, analyze, open_job, open_run
+from diag.api import Job, Jobs, Reading, Result, open_job
+from diag.by_size import open_by_size
 from diag.collectors.layout import RunLayout
 from diag.diagnoses import examine_summary
 from diag.diagnoses.verdict import agreeing, judge
 from diag.errors import DiagError, readable
 from diag.history.life import life_of
 from diag.history.lineage import numbered, origin_of, parts_of_trainings, related
-from diag.history.steps import only_of
 from diag.model import Gap
 from diag.model.history import History, Life, Origin
 from diag.model.steps import Coverage, Recommendation
-from diag.rundir.asked import steps_asked
 from diag.rundir.beside import Beside
 from diag.rundir.garbage import without_collections
 from diag.rundir.job_ranks import job_ranks
-from diag.rundir.kept import with_kept
 from diag.rundir.lines import read_heartbeat, read_manifest
 from diag.rundir.local import local_path, local_paths
 from diag.rundir.numbers import numbers_of_many
 from diag.rundir.policy import RUN_READING, SILENCE
-from diag.rundir.run import must_exist, open_paths
-from diag.rundir.summaries import Summaries, has_summaries, read_span, read_summaries, read_sums, step_sums
-from diag.rundir.tables import Only, RankTables, Tables, axes_of, of_steps, restricted
+from diag.rundir.run import must_exist
+from diag.rundir.summaries import Summaries, read_span, read_summaries, read_sums, step_sums
+from diag.rundir.tables import Only, RankTables, Tables, axes_of
 from diag.tables import frames
 from diag.words.formatting import rank_ranges
 from diag.words.places import shown
@@ -193,66 +190,6 @@ def of_summaries(summaries: Summaries, only: Only | None = None) -> SummaryResul
     verdict = judge(attribution, examination, coverage, tables)
     means_ms = summary_means(summaries, frontier.numbers, idle)
     return SummaryResult(tables, attribution, agreeing(examination, verdict), coverage, verdict, means_ms)
-
-
-def summaries_suffice(path: Path | str) -> bool:
-    """Whether to read a run from its summaries: it has very many ranks and summaries, and at most half of the ranks
-    have traces."""
-    layout = RunLayout(Path(path))
-    with readable(layout.ranks_folder):
-        files = layout.ranks()
-    if len(files) <= RUN_READING.many_ranks or not has_summaries(files.values()):
-        return False
-    sample = list(files.values())[:: len(files) // RUN_READING.ranks_checked_for_traces]
-    return sum(bool(rank_layout.traces()) for rank_layout in sample) <= len(sample) // 2
-
-
-def open_newest(path: Path | str, most_steps: int) -> Result:
-    """Opens a run that still trains, by its first and its newest steps, so that the cost does not grow with the run.
-    The first steps are included so that they, and not the newest, count as warm-up."""
-    if summaries_suffice(path):
-        return open_summaries(path)
-    tables = open_paths((path,))
-    of_ranks = [rank.recorded for rank in tables.ranks.values() if rank.steps]
-    all_steps = set().union(*of_ranks)
-    common_steps = (
-        set.intersection(*of_ranks) if of_ranks else all_steps
-    )  # ranks write their newest steps at different times
-    recorded = sorted(common_steps if 2 * len(common_steps) >= len(all_steps) else all_steps)
-    if len(recorded) <= STEPS.warm_up_steps + most_steps:
-        return analyze(tables)
-    kept_steps = {*recorded[: STEPS.warm_up_steps], *recorded[-most_steps:]}
-    result = analyze(of_steps(tables, kept_steps))
-    note = f"the run still trains: the newest {most_steps:,} of {len(recorded):,} steps are analysed"
-    return replace(result, coverage=replace(result.coverage, notes=(note, *result.coverage.notes)))
-
-
-def open_by_size(
-    *paths: Path | str, reading: Reading | None = None, steps: str | None = None, since: str | None = None
-) -> Result:
-    """Opens a run from its summaries if it has very many ranks, else from all its records. ``steps`` and ``since``: as
-    of ``diag.open_run``; of steps whose full records are gone, what is left of them is analysed."""
-    paths = tuple(local_paths(paths))
-    asked = steps_asked(steps, since)
-    if len(paths) == 1 and summaries_suffice(paths[0]):
-        if asked is None:
-            return open_summaries(paths[0], reading.progress if reading is not None else None)
-        return open_steps(paths[0], only_of(_first_ranks(Path(paths[0])), asked))
-    if asked is None or not (len(paths) == 1 and RunLayout(Path(paths[0])).is_run()):
-        return open_run(*paths, reading=reading, steps=steps, since=since)
-    tables = open_paths(paths, reading)
-    only, left = only_of(tables, asked), tables.retained
-    if left is None or only.first >= left.first:
-        return analyze(tables, asked)
-    kept = with_kept(tables, only)
-    return analyze(restricted(kept, only)) if kept is not None else open_steps(paths[0], only)
-
-
-def _first_ranks(path: Path) -> Tables:
-    """A run of very many ranks, as far as it is needed to know which steps it has."""
-    job = job_ranks(RunLayout(path), whole=True)
-    ranks = {rank: RankTables(rank, identity) for rank, identity in list(job.identities.items())[:8]}
-    return Tables(path, job.manifest, None, ranks, ())
 
 
 def open_history(*paths: Path | str, progress: Callable[[int, int, str], None] | None = None) -> Life:

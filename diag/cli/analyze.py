@@ -64,7 +64,7 @@ _print_breakdown: Callable[[Result, str], None] = by_name("diag.show.breakdowns:
 _open_summaries: Callable[[str, Callable[[int, int, str], None] | None], Result] = by_name(
     "diag.summaries:open_summaries"
 )
-_open_by_size: Callable[..., Result] = by_name("diag.summaries:open_by_size")
+_open_by_size: Callable[..., Result] = by_name("diag.by_size:open_by_size")
 _open_each: Callable[[Jobs, Reading], Iterator[tuple[Job, Result | DiagError]]] = by_name("diag.summaries:open_each")
 
 

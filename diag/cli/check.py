@@ -87,9 +87,9 @@ def check(
     asked, against = _asked(limits, baseline, budget)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
     from diag.api import Reading
+    from diag.by_size import open_by_size
     from diag.gate.check import check as check_budgets
     from diag.show.gate import print_gate, to_json, workflow_commands
-    from diag.summaries import open_by_size
 
     from .reading import reading_progress
 

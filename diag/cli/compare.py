@@ -36,8 +36,8 @@ def compare(
     override_thresholds(policy)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
     from diag.api import Reading, compare_runs
+    from diag.by_size import open_by_size
     from diag.show.compare import differences_by_name, print_comparison, to_json
-    from diag.summaries import open_by_size
 
     from .reading import reading_progress
 

@@ -102,8 +102,8 @@ def report(
     out = out or Path("report.html")
     target = None if printed else _target(out, open_it)  # before minutes of analysis
     from diag.api import Reading
+    from diag.by_size import open_by_size
     from diag.show.redact import Pseudonyms
-    from diag.summaries import open_by_size
 
     from .reading import reading_progress
 

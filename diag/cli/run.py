@@ -122,9 +122,9 @@ def _say_verdict(layout: RunLayout, shown: bool) -> None:
     if record_bytes(layout.root) > WATCHING.most_bytes_of_verdict:
         return  # the line before names the command
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as diag analyze
+    from diag.by_size import open_by_size
     from diag.show.json import save
     from diag.show.text import print_verdict
-    from diag.summaries import open_by_size
 
     result = open_by_size(layout.root)
     say(err=shown)

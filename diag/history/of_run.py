@@ -1,4 +1,4 @@
-"""The life of a run: its step time over time, when that changed, and because of what.
+"""The history of one attempt of a run: when its step time changed, because of what, and what else cost it time.
 
 What is kept of a run's steps is read at each resolution, the finest first. Changes are found in the steps of one rank,
 as ranks train in step. Their cause comes from the costs of all ranks before and after: the rows on which the verdict

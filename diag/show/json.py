@@ -147,7 +147,7 @@ def _content(result: Result) -> dict[str, Any]:
         "state": state_to_dict(result.state),
         "outcome": _outcome(result.outcome),
         "verdict": verdict_to_dict(result.verdict),
-        "changes": [change_to_dict(change) for change in result.history.changes],
+        "changes": [change_to_dict(of) for of in (result.history.changes if result.may_have_changed else ())],
         "critical_path": _path(result.examination.shares),
         "steps": _steps(result),
         "scheduling": _scheduling(result),

@@ -15,11 +15,13 @@ from msgspec import Struct
 from diag import policy
 from diag.account.durations import Durations
 from diag.api import DurationResult, Result, describe_run
+from diag.deferred import by_name
 from diag.diagnoses.compare import reasons_against
 from diag.diagnoses.costs import Cost, class_of
 from diag.model import Gap
 from diag.model.accounts import Attribution
 from diag.model.evidence import query_of
+from diag.model.history import History
 from diag.model.query import Query
 from diag.model.steps import Advice, Bottleneck, Coverage, Evidence, Finding, Knob, Outcome, Risk, Severity
 from diag.model.steps import Verdict as Answer
@@ -40,7 +42,6 @@ from diag.words.formatting import (
     share,
     size,
 )
-from diag.words.history import since
 from diag.words.table import NUMBER, Cell, Column, Table, table_of
 from diag.words.wording import (
     class_name,
@@ -53,6 +54,8 @@ from diag.words.wording import (
     steps_counted,
 )
 
+# Of a run with steps enough to have changed.
+_since: Callable[[History], str] = by_name("diag.words.history:since")
 # Headings and captions.
 TIME, WAITING, MEMORY = "Where the time goes", "Who waits", "Memory"
 FINDINGS, ADVICE, COVERAGE = "Findings", "Try first", "Coverage"
@@ -275,7 +278,7 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
         all_gaps=len(coverage.skipped),
         recorded=_recorded(result),
         outcome=result.outcome,
-        since=since(result.history),
+        since=_since(result.history) if result.may_have_changed else "",
         failures=failures_of(result.failed_allocations),
     )
 

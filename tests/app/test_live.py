@@ -15,9 +15,9 @@ from diag.api import Result, newest_change, open_run, state_of
 from diag.app import address
 from diag.app.markup import plain
 from diag.app.policy import DASHBOARD
+from diag.by_size import open_newest
 from diag.collectors.layout import RunLayout
 from diag.show.page import metrics_of
-from diag.summaries import open_newest
 from tests.app.runs import write_run
 from tests.app.test_pages import address as address_of
 from tests.app.test_pages import page, plain_spaces, said

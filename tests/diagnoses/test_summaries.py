@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from diag.api import analyze, open_run
+from diag.by_size import summaries_suffice
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, PHASES_AND_REST
 from diag.diagnoses import LACKS_IN_SUMMARIES, ask
@@ -21,7 +22,7 @@ from diag.model.steps import Bottleneck, NotLooked, Severity
 from diag.rundir.policy import RUN_READING
 from diag.show.json import to_dict
 from diag.show.page import numbers_of
-from diag.summaries import SummaryResult, open_summaries, summaries_suffice
+from diag.summaries import SummaryResult, open_summaries
 from diag.tables.tokens import tokens_of
 from tests.command import diag
 from tests.copies import replace

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import diag
+from diag.api import analyze
 from diag.history.condense import condensed
+from diag.history.policy import HISTORY
 from diag.rundir.curves import StepsSum
 from diag.rundir.series import Series, joined, of_sums
 from diag.show.json import to_dict
@@ -18,6 +20,7 @@ from diag.summaries import open_summaries
 from tests.command import diag as diag_command
 from tests.history.planted import BEGIN_NS, Training
 from tests.many_ranks import Job, write_summaries
+from tests.simulate import Plan, simulate
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +139,10 @@ def _made(first: int, parts: dict[str, np.ndarray]) -> Series:
 
 def test_a_damaged_sum_is_left_out() -> None:
     assert len(of_sums([StepsSum(0, 10**17, 50, 0, 10, {}), StepsSum(0, 49, 50, 0, 10, {})])) == 1
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(2 * HISTORY.least_steps - 1, False), (2 * HISTORY.least_steps, True)])
+def test_a_run_of_few_steps_is_known_not_to_have_changed(steps: int, expected: bool) -> None:
+    result = analyze(simulate(Plan(steps=steps)))
+    assert result.may_have_changed is expected
+    assert not result.history.changes

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import diag
+from diag.by_size import open_by_size
 from diag.errors import DiagError
 from diag.rundir.asked import KnownSteps, steps_asked
-from diag.summaries import open_by_size
 from tests.command import diag as diag_command
 from tests.history.planted import BEGIN_NS, Training
 from tests.tables.lane_traces import write_gpu_traces

@@ -51,10 +51,10 @@ SITUATIONS: dict[str, tuple[str, list[list[str]]]] = {
     "long": ("pass", at(LONG)),
     "loop": ("os.path.lexists('loop') or os.symlink('loop', 'loop')", at("loop")),
     **{
-        f"bug {reason}": (f"diag.summaries.open_by_size = lambda *_, **__: os.{call}", [["analyze", SAMPLE]])
+        f"bug {reason}": (f"diag.by_size.open_by_size = lambda *_, **__: os.{call}", [["analyze", SAMPLE]])
         for reason, call in BUGS.items()
     },
-    "named": ("diag.summaries.open_by_size = lambda *_, **__: os.open(sys.argv[2] + '/x', 0)", [["analyze", SAMPLE]]),
+    "named": ("diag.by_size.open_by_size = lambda *_, **__: os.open(sys.argv[2] + '/x', 0)", [["analyze", SAMPLE]]),
     "no input": ("os.close(0); sys.stdin = None", [["triage", "-"]]),
     "no error": ("os.close(2); sys.stderr = None", [["analyze", "/nowhere"], ["help", "run"]]),
     **{

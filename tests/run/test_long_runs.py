@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import diag
+from diag.by_size import open_by_size
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import STALLED, VERDICT, Heartbeat
 from diag.rundir.curves import curves_of, sums_before
 from diag.show.page import page_of
-from diag.summaries import open_by_size
 from diag.watch.keeping import ask_to_keep
 from tests.long_run import LongRun, S
 

@@ -10,10 +10,10 @@ import pytest
 
 from diag.account.policy import STEPS
 from diag.api import open_run, state_of
+from diag.by_size import open_newest
 from diag.collectors.layout import RunLayout
 from diag.rundir.curves import curves_of, progress_of
 from diag.rundir.policy import RUN_READING
-from diag.summaries import open_newest
 from tests.app.runs import MS, TOKENS, write_run
 
 STEP_MS = 66

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from diag.api import Result, find_jobs, open_run
+from diag.by_size import open_by_size
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError, ExitCode
 from diag.rundir.local import copies_folder, local_path, local_paths
-from diag.summaries import open_by_size, open_summaries
+from diag.summaries import open_summaries
 from tests.command import diag
 from tests.pieces import HOUR_NS, edit, recorded, split
 
