@@ -233,7 +233,8 @@ _DEVICES = (
                 r"(?:\[Rank (?P<pg_rank>\d+)\].*?)?(?:CUDA|HIP)(?: driver)? error: (?P<error>[^\n\\\"]+)",
                 "all; c10/cuda/CUDAException.cpp",
                 "CUDA reports: {error}.",
-                unless=("out of memory", "_ALLOC_FAILED", *_HARDWARE),
+                # The last: a thread that outlives CUDA as a program ends, in order or not
+                unless=("out of memory", "_ALLOC_FAILED", *_HARDWARE, "driver shutting down"),
             ),
             "runtime-error-text": LogPattern(
                 _ERROR_TEXTS,

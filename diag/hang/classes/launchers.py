@@ -68,7 +68,7 @@ ENDS: dict[str, LogPattern] = {
     ),
     "mpirun-aborted": confirms(
         ("signal 6 (Abort",),
-        r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<signal>6) \(",
+        r"process rank (?P<rank>\d+) with PID (?:\d+|[xX*]+) on node (?P<host>\S+) exited on signal (?P<signal>6) \(",
         "Open MPI 1.3+; orte/tools/orterun/help-orterun.txt",
         "mpirun saw rank {rank} abort.",
         SUGGESTS,

@@ -43,7 +43,8 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
         ),
         f"mpirun-{name}": LogPattern(
             (f"exited on signal {number} (",),
-            rf"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal {number} \(",
+            rf"process rank (?P<rank>\d+) with PID (?:(?P<pid>\d+)|[xX*]+) on node (?P<host>\S+) exited on signal "
+            rf"{number} \(",
             f"Open MPI 1.3+; {_ORTE}",
             says,
         ),

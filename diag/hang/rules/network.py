@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -30,8 +31,20 @@ _DOCKERS = ipaddress.ip_network("172.17.0.0/16")
 def connections(job: JobLogs) -> list[Clue]:
     connect = [clue for name in _CONNECT if (clue := _connect(job, name)) is not None]
     lost = _lost(job)
-    wrong = _wrong_interface(job, failed=bool(connect or lost) or bool(job.named("refused-retrying")))
+    failed = bool(connect or job.named("refused-retrying")) or (bool(lost) and not _at_home(job))
+    wrong = _wrong_interface(job, failed)
     return [*connect, *lost, *_daemons(job), *([wrong] if wrong is not None else [])]
+
+
+def _at_home(job: JobLogs) -> bool:
+    """Whether all connections that were lost were to processes of the one host that is seen, which they had reached."""
+    hosts = {*job.hosts, *(interface.host for interface in job.interfaces)} - {""}
+    peers = [hit.groups["peer"] for hit in job.named(*LOST) if "peer" in hit.groups]
+    local = bool(peers) and all(_OF_THIS_HOST.match(p) or short_host(p.partition("<")[0]) in hosts for p in peers)
+    return local and len(hosts) == 1
+
+
+_OF_THIS_HOST = re.compile(r"\[?(?:localhost\b|127\.|::1\b)")
 
 
 def _connect(job: JobLogs, name: str) -> Clue | None:

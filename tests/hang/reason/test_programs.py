@@ -715,3 +715,25 @@ def test_adapters_that_are_not_opened_beside_others_that_are_used(tmp_path: Path
     used = "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_1:1/RoCE ; OOB eth0:10.0.0.1<0>\n"
     assert of(tmp_path, closed).fault_class == "net_failure"
     assert of(tmp_path, closed + used).fault_class == "undetermined"
+
+
+def test_cuda_that_shuts_down_as_a_program_ends_is_no_failure(tmp_path: Path) -> None:
+    line = (
+        "[I628 20:15:42.000370615 ProcessGroupNCCL.cpp:1501] [PG  Rank 1] main process destroyed cuda before watchdog "
+    )
+    line += "loop exited, terminating watchdog. (Watchdog caught exception: CUDA error: driver shutting down\n"
+    assert of(tmp_path, line).fault_class == "undetermined"
+
+
+def test_a_rank_whose_pid_is_masked(tmp_path: Path) -> None:
+    line = "mpirun noticed that process rank 1 with PID xxxxx on node xxxxx exited on signal 9 (Killed).\n"
+    answer = of(tmp_path, line)
+    assert (answer.fault_class, [c.rank for c in answer.culprits]) == ("rank_killed_sigkill", [1])
+
+
+def test_a_connection_over_loopback_that_was_lost_had_been_there(tmp_path: Path) -> None:
+    """That the loopback reaches no other host explains no end of a connection within the host."""
+    using = "ws1:7:7 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>\n"
+    lost = "ws1:7:8 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer {}<56086>\n"
+    assert of(tmp_path, using + lost.format("localhost")).fault_class == "net_connection_lost"
+    assert of(tmp_path, using + lost.format("10.0.0.9")).fault_class == "net_wrong_interface"
