@@ -645,16 +645,28 @@ def ended_well(job: JobLogs) -> bool:
 def last_words(job: JobLogs) -> list[Line]:
     """The lines that say that a job reached its end, where nothing goes on after them. That the last step is done is
     no end by itself: a job may stand still as it saves."""
+    steps = [hit.line for hit in job.named("last-step-done")]
+    steps += [line for line in job.logs.lines if _FULL_BAR.search(line.text)]
+    closes = _last_of_each(line for line in (*job.logs.lines, *job.logs.last_lines) if _closes(line)) if steps else {}
     ends = [hit.line for hit in job.named("ended-well")]
     ends += job.once(_done_by_all)
     ends += [line for line in job.logs.lines if _LAST_STEP.search(line.text)]
-    steps = [hit.line for hit in job.named("last-step-done")]
-    steps += [line for line in job.logs.lines if _FULL_BAR.search(line.text)]
-    ends += [line for line in steps if _closed_after(job, line)]
+    ends += [line for line in steps if line.path in closes and closes[line.path].number > line.number]
+    return ends if ends and not _begins_after(job, _last_of_each(ends)) else []
+
+
+def _last_of_each(lines: Iterable[Line]) -> dict[str, Line]:
+    """The last of these lines of each file."""
     last: dict[str, Line] = {}
-    for line in sorted(ends, key=lambda line: line.number):
-        last[line.path] = line
-    return ends if last and not any(_begins_after(job, line) for line in last.values()) else []
+    for line in lines:
+        if line.path not in last or last[line.path].number < line.number:
+            last[line.path] = line
+    return last
+
+
+def _closes(line: Line) -> bool:
+    """Whether a program says that it goes on to its end."""
+    return line.source != "nccl" and _CLOSES.search(line.raw) is not None
 
 
 def _done_by_all(job: JobLogs) -> list[Line]:
@@ -666,25 +678,19 @@ def _done_by_all(job: JobLogs) -> list[Line]:
     return [line for line in hits if len(done[line.path]) < 2 or printed[line.path] - {None} <= done[line.path]]
 
 
-def _closed_after(job: JobLogs, step: Line) -> bool:
-    """Whether a line after the last step says that its program went on to its end."""
-    return any(
-        line.path == step.path and line.number > step.number and line.source != "nccl" and _CLOSES.search(line.raw)
-        for line in (*job.logs.lines, *job.logs.last_lines)
-    )
-
-
-def _begins_after(job: JobLogs, end: Line) -> bool:
-    """Whether the last line of a file shows that something else began after its end, or a step comes after it."""
-    ends = (line for line in job.logs.last_lines if line.path == end.path)
-    last = max(ends, key=lambda line: line.number, default=end)
-    if last.number > end.number and (_BEGINS.search(last.text) or last.source == "nccl"):
-        return "COMPLETE" not in last.text
-    after = [line for line in job.logs.lines if line.path == end.path and line.number > end.number]
+def _begins_after(job: JobLogs, ends: dict[str, Line]) -> bool:
+    """Whether, in a file with an end, its last line shows that something else began after it, or a step or a traceback
+    comes after it. ``ends``: the last one of each file."""
+    for path, last in _last_of_each(line for line in job.logs.last_lines if line.path in ends).items():
+        began = _BEGINS.search(last.text) or last.source == "nccl"
+        if last.number > ends[path].number and began and "COMPLETE" not in last.text:
+            return True
+    after = [line for line in job.logs.lines if line.path in ends and line.number > ends[line.path].number]
     # An exception of a helper thread, of an object that is collected: the process ends all the same.
-    helpers = any(_OF_HELPERS.search(line.raw) for line in (*after, *job.logs.last_lines))
-    raised = any(hit.line in after for hit in job.named("traceback")) and not helpers
-    return raised or any(is_step(line) for line in after)
+    helpers = {line.path for line in (*after, *job.logs.last_lines) if _OF_HELPERS.search(line.raw)}
+    raised = (hit.line for hit in job.named("traceback") if hit.line.path in ends)
+    raised_after = any(line.path not in helpers and line.number > ends[line.path].number for line in raised)
+    return raised_after or any(map(is_step, after))
 
 
 def is_step(line: Line) -> bool:

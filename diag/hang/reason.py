@@ -30,7 +30,7 @@ from diag.hang.failures import (
 )
 from diag.hang.flight import FlightFindings
 from diag.hang.job import JobLogs, distinct
-from diag.hang.model import Known, Line, Logs, Role, RuledOut, Triage, absent_of, grouped
+from diag.hang.model import Known, Line, Logs, Role, RuledOut, Triage, absent_of
 from diag.hang.order import Chosen, Confidence, attributed, choose, confidence_of, merged
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules import OF_LINES, RULES
@@ -252,9 +252,11 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
 def _steps_after(job: JobLogs, lines: Iterable[Line]) -> list[Line]:
     """The steps of a training, each text once, that their file has after the last of these lines. A table of nccl-tests
     that goes on is none: the tool says when it is done."""
-    after = grouped((line.path, line.number) for line in lines)
+    after: dict[str, int] = {}
+    for line in lines:
+        after[line.path] = max(after.get(line.path, 0), line.number)
     steps = (line for line in job.logs.lines if is_step(line) and not is_measurement(line))
-    found = [line for line in steps if all(line.number > number for number in after.get(line.path, ()))]
+    found = [line for line in steps if line.number > after.get(line.path, 0)]
     return list({line.text: line for line in found}.values())
 
 

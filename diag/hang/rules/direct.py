@@ -60,12 +60,16 @@ def _of_class(job: JobLogs, name: str) -> Clue | None:
 
 def _uses_others(job: JobLogs, hit: Hit) -> bool:
     """Whether the process goes on with other adapters than the one that it could not open."""
-    return any(
-        (used.line.path, used.line.speaker.host, used.line.speaker.pid)
-        == (hit.line.path, hit.line.speaker.host, hit.line.speaker.pid)
-        and used.line.number > hit.line.number
-        for used in job.named("ib-oob")
-    )
+    return job.once(_adapters_named).get(_process(hit.line), 0) > hit.line.number
+
+
+def _adapters_named(job: JobLogs) -> dict[tuple[str, str, int | None], int]:
+    """By process the last line that names the adapters that it uses."""
+    return {_process(hit.line): hit.line.number for hit in job.named("ib-oob")}
+
+
+def _process(line: Line) -> tuple[str, str, int | None]:
+    return line.path, line.speaker.host, line.speaker.pid
 
 
 def _nothing_else(job: JobLogs) -> bool:
