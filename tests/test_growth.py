@@ -19,7 +19,7 @@ from diag.account.policy import CLOCKS
 from diag.api import open_run
 from diag.errors import DiagError
 from diag.hang.api import triage
-from diag.hang.failures import STEP
+from diag.hang.text.work import STEP
 from diag.linting.document import read
 from diag.rundir.inspector import newest_job, read_inspector
 from diag.rundir.jobs import sort_traces

@@ -17,6 +17,7 @@ from diag.hang.numbering import Member, Numbering
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.text.gather import is_telling
 from diag.hang.text.prefixes import at_ns
+from diag.hang.text.work import FULL_BAR, LAST_STEP, MEASUREMENT, NOT_FINITE, STEP, WORK
 
 # -- torchrun's last block: which rank failed, where, with which exit code ---------------------------------------------
 
@@ -557,31 +558,7 @@ def writers_of_ids(job: JobLogs) -> list[int]:
 
 # -- Progress: whether a process or the whole job continued after a line that looks alarming ---------------------------
 
-# A row of nccl-tests
-_MEASUREMENT = re.compile(
-    r"^\s*+\d++\s++\d++\s++(?:u?int\d++|float|half|double|bfloat16|f8\w++)\s++\w++\s++(?:-?\d++\s++)?\d++\.\d"
-)
-# A training step or a bar, as trainers print it. A reader keeps the last one of each file. Numbers match from their
-# first digit only, and the text between is bounded: otherwise a line of 10 kB of digits, or of "step 1", takes a
-# second.
-STEP = re.compile(
-    r"(?i)\b(?:step|iter|iteration|epoch)s?\b[\s:=\[]{0,40}+\d++.{0,1000}?\bloss\b|'loss': ?[\d.]|(?<!\d)\d++/\d++ "
-    r"\[[>.=]*+\].{0,1000}?\bloss\b|(?<!\d)\d++%\|.{0,1000}?(?<!\?)(?:it/s|s/it)|" + _MEASUREMENT.pattern
-)
-# A step with its loss or its speed, and what servers print of requests that they answer
-_WORK = re.compile(
-    r"(?i)loss(?:es)?\b\W{0,4}(?:is |= )?\W{0,3}-?\d|\"POST [^\"]{1,200}\" 200 OK|\bDecode batch\b|"
-    r"\bgeneration throughput: (?!0\.0+ )\d|(?:step|iter|epoch|batch)\b.{0,400}(?:[1-9][\d.]*|0\.\d*[1-9]\d*) "
-    r"?(?:samples?|images?|img|tokens|examples)/s"
-)
-_NOT_FINITE = re.compile(r"(?i)loss\b\W{0,4}(?:is )?(?:nan|inf(?:inity)?)\b")
 _AT_WORK_NAMES = ("evaluating", "saving", "preprocessing", "lightning-member")  # what jobs print that are well
-# The last step of the last epoch.
-_LAST_STEP = re.compile(
-    r"(?i)\bepoch:? \[?(\d+)/\1\]?,? (?:iter|step|batch):? \[?(\d+)/\2\b|"
-    r"\biteration:? {1,20}(\d{1,12})/ {0,20}\3\b[^\n]{0,400}\bloss\b"  # Megatron-LM, training.py
-)
-_FULL_BAR = re.compile(r"^\s{0,8}(\d{1,9})/\1 \[=+\].{0,400}\bloss\b")  # Keras, of an epoch
 # What programs print as they come to their end, after the last step
 _CLOSES = re.compile(
     r"(?i)\b(?:passed|done|complete[d]?|finished|succeeded|finaliz(?:ing|ed)|evaluat(?:e|ing|ion)\b.{0,40}\b(?:in main|"
@@ -617,12 +594,12 @@ def goes_on(job: JobLogs) -> list[Line]:
     ends = {line.path: line.number for line in job.logs.last_lines}
     works: dict[str, list[Line]] = defaultdict(list)
     for line in job.logs.lines:
-        if _WORK.search(line.text):
+        if WORK.search(line.text):
             works[line.path].append(line)
     at_end = all(
         len({line.text for line in lines}) > 1
         and ends.get(path, 0) - lines[-1].number <= HANG_RULES.lines_after_work
-        and not _NOT_FINITE.search(lines[-1].text)
+        and not NOT_FINITE.search(lines[-1].text)
         for path, lines in works.items()
     )
     calm = all(hit.pattern.role == Role.HARMLESS or hit.name in _AT_WORK_NAMES for hit in job.hits)
@@ -631,7 +608,7 @@ def goes_on(job: JobLogs) -> list[Line]:
     last = {line for lines in works.values() for line in lines[-2:]}
     since = {path: lines[-2].number for path, lines in works.items()}
     after = (line for line in job.logs.last_lines if line.number > since.get(line.path, 0) and line not in last)
-    if any(is_telling(line.raw) or _NOT_FINITE.search(line.text) for line in after):
+    if any(is_telling(line.raw) or NOT_FINITE.search(line.text) for line in after):
         return []
     return sorted(last, key=lambda line: line.number)
 
@@ -646,11 +623,11 @@ def last_words(job: JobLogs) -> list[Line]:
     """The lines that say that a job reached its end, where nothing goes on after them. That the last step is done is
     no end by itself: a job may stand still as it saves."""
     steps = [hit.line for hit in job.named("last-step-done")]
-    steps += [line for line in job.logs.lines if _FULL_BAR.search(line.text)]
+    steps += [line for line in job.logs.lines if FULL_BAR.search(line.text)]
     closes = _last_of_each(line for line in (*job.logs.lines, *job.logs.last_lines) if _closes(line)) if steps else {}
     ends = [hit.line for hit in job.named("ended-well")]
     ends += job.once(_done_by_all)
-    ends += [line for line in job.logs.lines if _LAST_STEP.search(line.text)]
+    ends += [line for line in job.logs.lines if LAST_STEP.search(line.text)]
     ends += [line for line in steps if line.path in closes and closes[line.path].number > line.number]
     return ends if ends and not _begins_after(job, _last_of_each(ends)) else []
 
@@ -700,7 +677,7 @@ def is_step(line: Line) -> bool:
 
 def is_measurement(line: Line) -> bool:
     """Whether a line is of nccl-tests' table."""
-    return _MEASUREMENT.search(line.text) is not None
+    return MEASUREMENT.search(line.text) is not None
 
 
 def lives(job: JobLogs) -> bool:

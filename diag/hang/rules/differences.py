@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from diag.ended.model import Clue, Culprit
 from diag.hang.classes.base import Hit
-from diag.hang.failures import STEP, ended_well, lives
+from diag.hang.failures import ended_well, lives
 from diag.hang.job import JobLogs, culprit_of
 from diag.hang.model import Line, grouped
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, time_of
+from diag.hang.text.work import STEP
 
 # What NCCL prints when two processes do not speak the same protocol.
 _STUMBLES = ("wrong-type", "family-0", "bootstrap-truncated", "rank-count", "checked-in")

@@ -13,7 +13,6 @@ from diag.events.behind import waits_of
 from diag.events.rows import Did, Event, JobRank
 from diag.hang.classes import CLASSES
 from diag.hang.failures import (
-    STEP,
     TIMED_OUT,
     GroupTimeouts,
     group_of,
@@ -28,6 +27,7 @@ from diag.hang.model import Line, MergedStack, Role, Stack, is_of_recorder
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, time_of
 from diag.hang.rules.network import LOST
+from diag.hang.text.work import STEP
 
 # -- Work that only one rank does, for longer than the others may wait -------------------------------------------------
 

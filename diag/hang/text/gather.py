@@ -15,6 +15,7 @@ from diag.hang.text.keep import OPENERS, KeptLines, Open, OpenBlocks, Part, RawL
 from diag.hang.text.messages import Facts, Hint, ProcessKey
 from diag.hang.text.prefixes import NamedRank, ParsedLine, hosts_in_front, named, read_line
 from diag.hang.text.streams import Gaps, Search, TextBlock, blocks_of
+from diag.hang.text.work import MAY_BE_PROGRESS, MAY_BE_WORK
 from diag.rundir.inspector_head import begins_inspector
 
 from ..wording import EMPTY
@@ -44,20 +45,6 @@ def raw_of(block: TextBlock, line: int, at: int) -> bytes:
         return piece
     head = data[start : min(begin, start + 200)].partition(b"\r")[0]
     return head + (b"\r" if data[begin - 1 : begin] == b"\r" else b" [...] ") + piece
-
-
-# Lines that a training prints for a step: the last one of a file shows how long it went on.
-_PROGRESS = re.compile(
-    rb"%\||\d +(?:float|half|double|bfloat16) +\w+ +-?\d|\d \[=[=>.]*\][^\n]*loss|"
-    rb"(?i:\b(?:step|iter(?:ation)?|epoch)s?\b[\s:=\[]*\d)[^\n]*\bloss\b|'loss':"
-)
-
-
-# Lines of a step with its loss, and of a server that answers: what goes on at the end of a file.
-_WORK = re.compile(
-    rb"(?i:loss(?:es)?\b)|\"POST [^\"\n]{1,200}\" 200 OK|\bDecode batch\b|\bgeneration throughput: \d|"
-    rb"\b(?:samples?|images?|img|tokens|examples)/s"
-)
 
 
 def last_matches(pattern: re.Pattern[bytes], block: TextBlock, file: int, before: RawLines, most: int) -> RawLines:
@@ -224,8 +211,8 @@ class Gatherer:
                 cut = block.first
                 self._gaps.say(path, f"line {cut} is longer than {len(block.data) >> 20} MiB and was read in pieces")
             self._take(block)
-            bar = last_matches(_PROGRESS, block, self._file, bar, 1)
-            work = last_matches(_WORK, block, self._file, work, HANG_READING.work_lines)
+            bar = last_matches(MAY_BE_PROGRESS, block, self._file, bar, 1)
+            work = last_matches(MAY_BE_WORK, block, self._file, work, HANG_READING.work_lines)
             last = last_lines(block, self._file, last)
         if not known:
             if not self._gaps.about(path):

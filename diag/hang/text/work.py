@@ -1,0 +1,49 @@
+"""What counts as work in a log: steps, bars, answered requests, the last step. A reader searches the end of a file for
+bytes that may be such a line, and keeps the last of them; the patterns of text decide.
+"""
+
+from __future__ import annotations
+
+import re
+
+# -- What a reader keeps -----------------------------------------------------------------------------------------------
+
+# Lines that a training prints for a step: the last one of a file shows how long it went on.
+MAY_BE_PROGRESS = re.compile(
+    rb"%\||\d +(?:float|half|double|bfloat16) +\w+ +-?\d|\d \[=[=>.]*\][^\n]*loss|"
+    rb"(?i:\b(?:step|iter(?:ation)?|epoch)s?\b[\s:=\[]*\d)[^\n]*\bloss\b|'loss':"
+)
+
+
+# Lines of a step with its loss, and of a server that answers: what goes on at the end of a file.
+MAY_BE_WORK = re.compile(
+    rb"(?i:loss(?:es)?\b)|\"POST [^\"\n]{1,200}\" 200 OK|\bDecode batch\b|\bgeneration throughput: \d|"
+    rb"\b(?:samples?|images?|img|tokens|examples)/s"
+)
+
+# -- What it is --------------------------------------------------------------------------------------------------------
+
+# A row of nccl-tests
+MEASUREMENT = re.compile(
+    r"^\s*+\d++\s++\d++\s++(?:u?int\d++|float|half|double|bfloat16|f8\w++)\s++\w++\s++(?:-?\d++\s++)?\d++\.\d"
+)
+# A training step or a bar, as trainers print it. A reader keeps the last one of each file. Numbers match from their
+# first digit only, and the text between is bounded: otherwise a line of 10 kB of digits, or of "step 1", takes a
+# second.
+STEP = re.compile(
+    r"(?i)\b(?:step|iter|iteration|epoch)s?\b[\s:=\[]{0,40}+\d++.{0,1000}?\bloss\b|'loss': ?[\d.]|(?<!\d)\d++/\d++ "
+    r"\[[>.=]*+\].{0,1000}?\bloss\b|(?<!\d)\d++%\|.{0,1000}?(?<!\?)(?:it/s|s/it)|" + MEASUREMENT.pattern
+)
+# A step with its loss or its speed, and what servers print of requests that they answer
+WORK = re.compile(
+    r"(?i)loss(?:es)?\b\W{0,4}(?:is |= )?\W{0,3}-?\d|\"POST [^\"]{1,200}\" 200 OK|\bDecode batch\b|"
+    r"\bgeneration throughput: (?!0\.0+ )\d|(?:step|iter|epoch|batch)\b.{0,400}(?:[1-9][\d.]*|0\.\d*[1-9]\d*) "
+    r"?(?:samples?|images?|img|tokens|examples)/s"
+)
+NOT_FINITE = re.compile(r"(?i)loss\b\W{0,4}(?:is )?(?:nan|inf(?:inity)?)\b")
+# The last step of the last epoch.
+LAST_STEP = re.compile(
+    r"(?i)\bepoch:? \[?(\d+)/\1\]?,? (?:iter|step|batch):? \[?(\d+)/\2\b|"
+    r"\biteration:? {1,20}(\d{1,12})/ {0,20}\3\b[^\n]{0,400}\bloss\b"  # Megatron-LM, training.py
+)
+FULL_BAR = re.compile(r"^\s{0,8}(\d{1,9})/\1 \[=+\].{0,400}\bloss\b")  # Keras, of an epoch
