@@ -113,7 +113,7 @@ _SAID_RANK = re.compile(
     r"(?=Traceback \(most |  +(?:File \"|\S)|(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit)\b)"
 )
 _REPEATED = re.compile(r" *\[repeated \d+x across cluster\].*$")
-_ROLE = re.compile(r"\[([A-Za-z][A-Za-z_-]*)(\d+)(?:\|\d+)?\]:")
+_ROLE = re.compile(r"\[([A-Za-z][A-Za-z_-]*)(\d+)(?:\|(\d+))?\]:")
 # torchrun prints "[${role_name}${local_rank}]:" (elastic/agent/server/local_elastic_agent.py); these roles are usual
 _ROLES = ("default", "trainer", "worker", "main")
 _SRUN = re.compile(r" {0,3}(\d{1,6}): ")  # padded to the width of the largest task
@@ -367,7 +367,7 @@ def _bracket(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) ->
         _time(parsed, ctime_ns(match))
     elif match := _ROLE.match(text):
         if match[1] in _ROLES:
-            parsed.local_rank = int(match[2])
+            parsed.local_rank = int(match[3] or match[2])
     elif match := _POD.match(text):
         parsed.host = parsed.host or _host(match[1])
     elif match := _DMESG.match(text):

@@ -18,8 +18,8 @@ TABLE: dict[str, tuple[str, dict[str, object]]] = {
     "pdsh address": ("10.10.23.10: ", {}),
     "srun": ("11: ", {"rank": 11}),
     "tee": ("[default2]:", {"local_rank": 2}),
-    "role": ("[trainer3]:", {}),
-    "role and local rank": ("[trainer0|0]:", {}),
+    "role": ("[trainer3]:", {"local_rank": 3}),
+    "role and local rank": ("[trainer0|1]:", {"local_rank": 1}),
     "launcher": ("rdma-test-gpu-worker-1: ", {}),
     "milabench": ("dinov2-giant-nodes.cn-d004 [stderr] ", {}),
     "Zulu time": ("2019-06-02T16:13:44.884Z: ", {"time_ns": 1559492024_884000000}),
@@ -63,7 +63,8 @@ def test_prefixes_stack_in_any_order(names: list[str]) -> None:
         assert said.rank == 3  # surer than a launcher's number
     elif not set(names) & set(RANKS):
         assert said.rank is None
-    assert said.local_rank == (2 if "tee" in names else None)
+    local = [TABLE[name][1]["local_rank"] for name in names if "local_rank" in TABLE[name][1]]
+    assert said.local_rank == (local[-1] if local else None)  # the innermost
 
 
 @given(st.lists(st.sampled_from(sorted(set(TABLE) - {"progress"})), max_size=5, unique=True))
