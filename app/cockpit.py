@@ -82,7 +82,11 @@ def cockpit_of(
     whose curves are drawn, by name."""
     ordered = sorted(lines, key=lambda line: line.badness)
     shown = [part for part in Part if any(line.outlook and part in line.outlook.parts_ns for line in lines)]
-    known = [line.step_ns for line in lines if line.step_ns is not None]
+    # A run that was analysed meanwhile has its parts before its row has the step.
+    known = [
+        *(line.step_ns for line in lines if line.step_ns is not None),
+        *(sum(line.outlook.parts_ns.values()) for line in lines if line.outlook is not None),
+    ]
     return {
         "rows": [
             {

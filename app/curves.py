@@ -277,7 +277,7 @@ def _lines(
 ) -> go.Figure:
     """``moment``: how the hover text writes a position on the x axis."""
     figure = go.Figure()
-    series = [("reserved", reserved, theme.series[1]), ("allocated", allocated, theme.series[0])]
+    series = [("reserved", reserved, theme.held[1]), ("allocated", allocated, theme.held[0])]
     for name, values, colour in series:
         if values is None:
             continue

@@ -653,10 +653,10 @@ def memory_field(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
 
 def _series(memory: Memory, theme: Theme) -> list[tuple[str, Grid, str]]:
     if not memory.on_device:
-        return [("resident memory of the process", memory.allocated, theme.series[0])]
+        return [("resident memory of the process", memory.allocated, theme.held[0])]
     return [
-        ("allocated", memory.allocated, theme.series[0]),
-        ("reserved by the allocator", memory.reserved, theme.series[1]),
+        ("allocated", memory.allocated, theme.held[0]),
+        ("reserved by the allocator", memory.reserved, theme.held[1]),
     ]
 
 

@@ -122,7 +122,7 @@ def bars_of_peaks(view: RunView, ranks: Collection[int], theme: Theme) -> Data |
     known = [(row, row.reserved, row.capacity) for row in rows if row.reserved is not None and row.capacity]
     if not known:
         return None
-    shades = {"allocated": theme.series[0], "reserved by the allocator": theme.series[1], "free": theme.grid}
+    shades = dict(zip(("allocated", "reserved by the allocator", "free"), theme.held, strict=True))
 
     def of_row(rank: int, allocated: int, reserved: int, capacity: int) -> Data:
         amounts = (allocated, max(0, reserved - allocated), max(0, capacity - reserved))

@@ -23,7 +23,8 @@ from diag.tables.zoom import BACKWARD, CALL, FORWARD
 class Theme:
     """``ground`` and ``ink``: page and text; ``soft``: secondary text; ``faint`` and ``grid``: lines; ``host``: time on
     the host that may be work or waiting; ``work``: kinds of kernels, operations and phases of the host, as the timeline
-    names them; ``memory``: what device memory is used for; ``good``, ``bad`` and ``warn``: texts beside a sign;
+    names them; ``memory``: what device memory is used for; ``held``: of all uses together, allocated, reserved beside
+    it, and free; ``good``, ``bad`` and ``warn``: texts beside a sign;
     ``series``: of what is no part of a step;
     ``heat``: the scale of heat maps, from zero (near the ground) to the most."""
 
@@ -39,6 +40,7 @@ class Theme:
     work: Mapping[str, str]
     series: tuple[str, ...]
     memory: Mapping[Category, str]
+    held: tuple[str, str, str]
     heat: tuple[tuple[float, str], ...]
     good: str
     bad: str
@@ -69,6 +71,7 @@ _WORK: Mapping[str, tuple[str, str]] = {
     KernelKind.FUSED: ("#8c3b7a", "#c46ab0"),
     KernelKind.TRITON: ("#5b7fd9", "#8fabf2"),
     KernelKind.OTHER: ("#7d8da0", "#93a4b8"),
+    KernelKind.COPY: ("#9cc7c1", "#5c8f8a"),
     "all_reduce": ("#a63c06", "#d1571b"),
     "all_gather": ("#cf6210", "#ef8a3c"),
     "reduce_scatter": ("#8a1f2d", "#e0606e"),
@@ -114,6 +117,7 @@ LIGHT = Theme(
     work={work: light for work, (light, _) in _WORK.items()},
     series=tuple(light for light, _ in _SERIES),
     memory=_memory(tuple(light for light, _ in _SERIES), before="#8a91a0", outside="#d3d6dd"),
+    held=("#3f4654", "#aab1be", "#e4e7ed"),
     heat=((0.0, "#fff6e3"), (0.35, "#fbc868"), (0.7, "#e07b0f"), (1.0, "#8a3603")),
     good="#1b6e3c",
     bad="#b3261e",
@@ -131,7 +135,8 @@ DARK = Theme(
     bottleneck=_bottlenecks(DARK_PARTS, mixed="#efe65a"),
     work={work: dark for work, (_, dark) in _WORK.items()},
     series=tuple(dark for _, dark in _SERIES),
-    memory=_memory(tuple(dark for _, dark in _SERIES), before="#9aa2b1", outside="#55585f"),
+    memory=_memory(tuple(dark for _, dark in _SERIES), before="#7e7e88", outside="#55585f"),
+    held=("#d9dee8", "#7a828f", "#34322f"),
     heat=((0.0, "#1d1a17"), (0.35, "#7a430c"), (0.7, "#e08a1e"), (1.0, "#ffe2a8")),
     good="#6fd49a",
     bad="#ff9a90",

@@ -88,6 +88,7 @@ if TYPE_CHECKING:
 
     from diag.diagnoses.compare import Comparison, RankDifference, Work
     from diag.model.breakdown import Breakdowns, CostCurve, Measure
+    from diag.model.memory import Lowered
     from diag.tables.loading import LoadingTable
     from diag.tables.memory import MemoryTable, Peak
 
@@ -105,6 +106,7 @@ _failed_allocations: Callable[[Tables], tuple[FailedAllocation, ...]] = by_name(
 _breakdowns: Callable[[Tables, Attribution], Breakdowns] = by_name("diag.tables.breakdowns:breakdowns")
 _mfu_of: Callable[[Tables, Shares], Measure] = by_name("diag.diagnoses.low_mfu:mfu_of")
 _memory_table: Callable[[Tables, Attribution], MemoryTable] = by_name("diag.tables.memory:memory_table")
+_lowered: Callable[[Tables, MemoryTable], Lowered | None] = by_name("diag.planning.lower:lowered")
 _memory_curves: Callable[[Tables], tuple[Any, ...]] = by_name("diag.tables.memory_curves:memory_curves")
 _snapshots: Callable[[Iterable[Path | str]], Any] = by_name("diag.tables.snapshots:snapshots_of")
 _loading_table: Callable[[Tables, Attribution, Mapping[int, float]], LoadingTable] = by_name(
@@ -241,6 +243,11 @@ class Result(Struct, frozen=True, dict=True):
     def memory_table(self) -> MemoryTable:
         """Peaks, growth and fragmentation of each rank, and the size of the model states by formula."""
         return _memory_table(self.tables, self.attribution)
+
+    @cached_property
+    def lowered(self) -> Lowered | None:
+        """What would lower the peak of the fullest device; None without a device."""
+        return None if self.from_summaries else _lowered(self.tables, self.memory_table)
 
     @cached_property
     def memory_curves(self) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ from diag.show.parts import PART_OF, Part
 from diag.tables.zoom import WORK, Category
 
 _WORDS = {
+    KernelKind.COPY: "copy or fill in one memory",
     KernelKind.FUSED: "fused compute and communication",
     KernelKind.OTHER: "other compute",
 }
@@ -26,7 +27,7 @@ def work_words(work: str) -> str:
 
 
 def kind_words(kind: KernelKind) -> str:
-    """The displayed name of a kind of kernel or operator. A copy of that kind may stay on its device."""
+    """The displayed name of a kind of kernel or operator. A kernel that copies stays on its device."""
     return _WORDS.get(kind, kind.value)
 
 

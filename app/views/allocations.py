@@ -22,6 +22,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.records import Manifest
 from diag.ended.out_of_memory import Reported, out_of_memory_lines
 from diag.errors import DiagError
+from diag.model.memory import Lower
 from diag.show.breakdowns import allocation_table, larger_there, lower_peak_table, made_room_table
 from diag.show.curves import curve_sentence
 from diag.show.page import Metric
@@ -38,7 +39,7 @@ from diag.show.snapshots import (
 )
 from diag.tables.memory_curves import MemoryCurve, Share, fullest
 from diag.tables.snapshots import OutOfMemory, SnapshotAccount, SnapshotTable
-from diag.tables.would_fit import Lower, lower_peaks, would_fit
+from diag.tables.would_fit import lower_peaks, would_fit
 from diag.words.formatting import share, size
 
 # -- traces ------------------------------------------------------------------------------------------------------------
@@ -84,18 +85,15 @@ def _picture(data: dict[str, Any], key: str) -> None:
 NOT_MEASURED = (
     "By what was allocated at each moment; not measured. Where another moment is the highest then, it counts."
 )
-BY_FORMULA = (
-    "Not measured: what is not the model's states by formula counts as activations, so each frees at most that."
-)
 
 
 def show_lower(found: Sequence[Lower], basis: str = NOT_MEASURED) -> None:
-    """Draws what would lower a peak, the most first. ``basis``: what it is estimated from."""
-    if not found:
-        return
-    st.markdown("**What would lower the peak**")
-    show_table(lower_peak_table(found))
-    st.caption(basis)
+    """Draws what would lower a peak, the most first. ``basis``: what it is estimated from, or why nothing is."""
+    if found:
+        st.markdown("**What would lower the peak**")
+        show_table(lower_peak_table(found))
+    if found or basis != NOT_MEASURED:
+        st.caption(plain(basis))
 
 
 def _show_live(curve: MemoryCurve) -> None:

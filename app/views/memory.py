@@ -17,7 +17,7 @@ from diag.app.picture import grid_of_peaks
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Memory, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.allocations import BY_FORMULA, NOT_MEASURED, show_curves, show_lower, show_snapshots
+from diag.app.views.allocations import show_curves, show_lower, show_snapshots
 from diag.app.views.common import (
     beyond_summaries,
     card_px,
@@ -32,9 +32,9 @@ from diag.app.views.common import (
 from diag.model.memory import Category
 from diag.model.steps import Severity
 from diag.show.breakdowns import memory_rows
+from diag.show.memory import action_of
 from diag.show.page import Metric
 from diag.tables.memory import MemoryTable
-from diag.tables.would_fit import lower_peaks
 from diag.words.formatting import UNKNOWN, counted, share, size
 
 _FINDINGS = ("allocator-retries", "near-out-of-memory", "recompute-with-memory-free")
@@ -70,7 +70,7 @@ def show(view: RunView) -> None:
     _snapshots(view, theme)
     if memory is not None and table.of_steps:
         _peaks(view, memory, theme)
-        _lower(view, table)
+        _lower(view)
         _growth(view, memory, theme)
     else:
         nothing("Peaks are known only for the profiled windows.", "`diag run` records memory of every step.")
@@ -138,7 +138,7 @@ def _findings(view: RunView) -> None:
     for finding in view.result.examination.findings:
         if finding.id in _FINDINGS:
             show_it = st.error if finding.severity == Severity.CRITICAL else st.warning
-            show_it(plain(f"{finding.title}. {finding.action}"), icon=":material/memory:")
+            show_it(plain(f"{finding.title}. {action_of(view.result, finding)}"), icon=":material/memory:")
 
 
 def _peaks(view: RunView, memory: Memory, theme: Theme) -> None:
@@ -152,19 +152,18 @@ def _peaks(view: RunView, memory: Memory, theme: Theme) -> None:
         draw(lambda: drawings.memory_peaks(view, memory, theme), "memory-peaks", "Peak memory of each rank")
 
 
-def _lower(view: RunView, table: MemoryTable) -> None:
+def _lower(view: RunView) -> None:
     """Draws what would lower the highest peak where nothing is known but its size: else the history of a trace or of a
     snapshot shows it."""
-    if not table.on_device or view.result.memory_curves or view.result.tables.snapshots:
+    lowered = view.result.lowered
+    if lowered is None or view.result.memory_curves or view.result.tables.snapshots:
         return
-    fullest = max(table.rows, key=lambda row: row.peak)
-    unused = None if fullest.reserved is None else fullest.reserved - fullest.allocated
-    found = lower_peaks(None, unused, "", view.result.tables.manifest, fullest.allocated)
-    show_lower(found, BY_FORMULA if table.estimate.states is not None else NOT_MEASURED)
-    nothing(
-        "What is allocated at the peak is not known.",
-        "`diag trace R --memory` records it of a running job, `diag run --memory-snapshots` near out-of-memory.",
-    )
+    show_lower(lowered.changes, lowered.basis)
+    if lowered.allocated:
+        nothing(
+            "What is allocated at the peak is not known.",
+            "`diag trace R --memory` records it of a running job, `diag run --memory-snapshots` near out-of-memory.",
+        )
 
 
 def growth_text(view: RunView) -> str:
@@ -265,11 +264,12 @@ def _rows(table: MemoryTable) -> None:
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-_DASHES = ("solid", "dash")
+_DASHES = ("solid", "dot", "dash", "longdash", "dashdot", "longdashdot")
 
 
 def lines_of_ranks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
-    """Memory that counts against the capacity in each step, a line per rank, to see which ranks grow."""
+    """Memory that counts against the capacity in each step, a line per rank, to see which ranks grow. No rank has
+    the colour of a use of memory."""
     blocks = blocks_of(len(memory.steps))
     names = step_names(memory.steps, blocks)
     held = highest(memory.peaks, blocks) / GB
@@ -280,11 +280,7 @@ def lines_of_ranks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
             y=held[row],
             name=f"rank {rank}",
             mode="lines",
-            line={
-                "color": theme.series[row % len(theme.series)],
-                "width": 2,
-                "dash": _DASHES[row // len(theme.series)],
-            },
+            line={"color": theme.held[row // len(_DASHES)], "width": 2, "dash": _DASHES[row % len(_DASHES)]},
             hovertemplate=f"rank {rank}, step %{{x}}<br>%{{y:,.3f}} GB<extra></extra>",
         )
     return _over_steps(figure, memory, blocks, step_axis(blocks), theme)
@@ -304,7 +300,7 @@ def range_of_ranks(view: RunView, memory: Memory, rank: int, theme: Theme) -> go
     figure.add_scatter(y=high, name="all ranks", fill="tonexty", fillcolor=theme.grid, **edge)
     for name, values, colour, dash in (
         ("median of the ranks", middle, theme.ink, "dot"),
-        (f"rank {rank}", held[view.ranks.index(rank)], theme.series[0], "solid"),
+        (f"rank {rank}", held[view.ranks.index(rank)], theme.held[0], "solid"),
     ):
         figure.add_scatter(
             x=names,

@@ -41,7 +41,7 @@ from diag.model.steps import Bottleneck, Finding, Outcome, Risk, Severity
 from diag.model.steps import Verdict as Answer
 from diag.show import page as words
 from diag.show.brief import as_issue, as_message
-from diag.show.memory import Failure
+from diag.show.memory import MEMORY_FINDINGS, Failure
 from diag.show.page import Advised, Card, Change, Page, Place, Verdict, advice_of, metrics_of, verdict_of
 from diag.show.ranks import IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
 from diag.version import version
@@ -134,7 +134,10 @@ def _picture(view: RunView, state: RunState, theme: Theme) -> None:
     if state.stuck and len(state.by_rank) > DASHBOARD.most_bars_of_ranks:
         component("picture")(key="standing", data=standing_picture(state, theme))
         return
-    data = picture_of(view, theme, next(iter(view.result.advice), None))
+    data = None
+    if view.result.verdict.cause in MEMORY_FINDINGS:
+        data = bars_of_peaks(view, view.result.cause.ranks if view.result.cause is not None else (), theme)
+    data = data or picture_of(view, theme, next(iter(view.result.advice), None))
 
     def chosen() -> None:
         rank = st.session_state[_PICTURE].rank
@@ -273,7 +276,8 @@ def _to_do(view: RunView, advised: Advised, theme: Theme) -> None:
         text = action
     elif answer.bottleneck == Bottleneck.UNDETERMINED:
         text = "Nothing yet: collect the missing data first."
-    st.markdown(f"**{words.TO_DO}** {prose(text)}")
+    where = f" [Memory]({href('memory')})" if answer.cause in MEMORY_FINDINGS else ""
+    st.markdown(f"**{words.TO_DO}** {prose(text)}{where}")
     if advised.changes:
         component("advice")(key="advice", data=advice_rows(view, view.result.advice, advised.changes, theme))
     for reason in advised.not_predicted:

@@ -14,3 +14,8 @@ SLOW_LINK: Final = "slow-link"
 STRAGGLER: Final = "straggler"  # the diagnosis, and the finding that rests on durations of collectives alone
 COMPUTE_STRAGGLER, COMPUTE_IMBALANCE = "compute-straggler", "compute-imbalance"
 ONE_OR_ALL = frozenset({COMPUTE_STRAGGLER, COMPUTE_IMBALANCE})
+ALLOCATOR_RETRIES, NEAR_OUT_OF_MEMORY = "allocator-retries", "near-out-of-memory"
+NOT_FINITE: Final = "not-finite"
+UNHEALTHY_MEMORY: Final = "unhealthy-memory"
+# They cost no time, but may end the run or make it worthless.
+DANGERS = frozenset({ALLOCATOR_RETRIES, NEAR_OUT_OF_MEMORY, NOT_FINITE, UNHEALTHY_MEMORY})

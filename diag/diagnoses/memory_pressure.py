@@ -8,12 +8,15 @@ from msgspec import Struct
 
 from diag.diagnoses.policy import FINDINGS, MEMORY_USE
 from diag.model.query import By, Query
+from diag.model.states import Sharding
+from diag.model.states import sharding_of as states_sharded
 from diag.model.steps import Evidence, Finding, Severity
 from diag.rundir.sharing import sharing_of
 from diag.rundir.tables import Tables
 from diag.tables.memory import rank_peaks
 from diag.words import sentences
 
+from .ids import ALLOCATOR_RETRIES, NEAR_OUT_OF_MEMORY
 from .subject import Diagnosis, Subject, ranks_text
 from .workload import allocator_setting, less_memory, workload
 
@@ -64,7 +67,7 @@ def find(subject: Subject) -> list[Finding]:
     if retried:
         findings.append(
             _finding(
-                "allocator-retries",
+                ALLOCATOR_RETRIES,
                 sentences.ALLOCATIONS_WERE_RETRIED(ranks=ranks_text(retried)),
                 Severity.CRITICAL,
                 retried,
@@ -83,7 +86,7 @@ def find(subject: Subject) -> list[Finding]:
     elif full:
         findings.append(
             _finding(
-                "near-out-of-memory",
+                NEAR_OUT_OF_MEMORY,
                 sentences.MEMORY_IS_NEARLY_FULL(ranks=ranks_text(full), together=_together(held)),
                 Severity.WARN,
                 full,
@@ -97,12 +100,24 @@ def find(subject: Subject) -> list[Finding]:
                     for peak in held
                     if peak.rank in full[: FINDINGS.ranks_as_evidence]
                 ),
-                "Leave headroom: smaller batches."
-                if facts.training is False
-                else "Leave headroom: reshard after forward, activation checkpointing, smaller micro-batches.",
+                sentences.LEAVE_HEADROOM(changes=", ".join(_changes(subject.tables, facts.training))),
             )
         )
     return findings
+
+
+def _changes(tables: Tables, training: bool | None) -> list[str]:
+    """What frees memory in any model, without what the run does already, or what its strategy does not have."""
+    if training is False:
+        return ["smaller batches"]
+    manifest = tables.manifest
+    trainer, strategy = (manifest.trainer, manifest.strategy) if manifest is not None else ({}, None)
+    changes = ["smaller micro-batches"]
+    if not trainer.get("activation_checkpointing"):
+        changes.append("activation checkpointing")
+    if states_sharded(strategy or "") in (None, Sharding.PARAMETERS) and trainer.get("reshard_after_forward") != "yes":
+        changes.append("reshard after forward")
+    return changes
 
 
 def _together(held: Sequence[Peak]) -> str:
@@ -138,7 +153,7 @@ DIAGNOSIS = Diagnosis(
     find,
     needs="device memory in the records.",
     means={
-        "allocator-retries": "The caching allocator had to free its cache and try again.",
-        "near-out-of-memory": "Device memory is nearly full.",
+        ALLOCATOR_RETRIES: "The caching allocator had to free its cache and try again.",
+        NEAR_OUT_OF_MEMORY: "Device memory is nearly full.",
     },
 )

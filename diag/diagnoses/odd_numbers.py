@@ -6,10 +6,11 @@ from diag.model.query import Query
 from diag.model.steps import Evidence, Finding, Severity
 from diag.rundir.numbers import OddNumber, first_odd
 
+from .ids import NOT_FINITE
 from .policy import ODD_NUMBERS
 from .subject import Column, Diagnosis, Subject
 
-NOT_FINITE, JUMP = "not-finite", "loss-jump"
+JUMP = "loss-jump"
 _AFTER_NAN = (
     "Go back to the last checkpoint before that step. Look at the batch of that step, at the learning rate, and with "
     "fp16 at the gradient scaler; torch.autograd.set_detect_anomaly(True) names the operation."

@@ -26,6 +26,7 @@ from .device_samples import (
     reads_amd,
     sampled,
 )
+from .ids import UNHEALTHY_MEMORY as ID
 from .subject import Diagnosis, Subject, ranks_text
 
 _CORRECTED = "growing corrected ECC errors"
@@ -66,7 +67,7 @@ def find(subject: Subject) -> list[Finding]:
     level = Severity.CRITICAL if any(t.severity == Severity.CRITICAL for t in troubles) else Severity.WARN
     return [
         Finding(
-            id="unhealthy-memory",
+            id=ID,
             title=f"The GPU memory of {ranks_text(ranks)} is unhealthy: {signs}",
             severity=level,
             confidence=0.95,
@@ -147,7 +148,7 @@ DIAGNOSIS = Diagnosis(
     find,
     needs="ECC and row remapping counters of the GPU (`device.jsonl`).",
     means={
-        "unhealthy-memory": (
+        ID: (
             "A GPU has uncorrected ECC errors, a row remapping or page retirement that is pending or failed, or "
             "corrected errors that keep growing. It costs no time by itself."
         ),

@@ -48,7 +48,7 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
         verdict = verdict if verdict.culprit_ranks else _by_collectives(examination.collectives, tables)
     alone = next((finding for finding in examination.findings if finding.id == ids.RANKS_TRAIN_ALONE), None)
     if alone is None:
-        return verdict
+        return _unless_in_danger(verdict, examination.findings)
     return replace(
         verdict,
         severity=alone.severity,
@@ -57,6 +57,25 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
         culprit_ranks=(),
         culprit_hosts=(),
         headline=sentences.EACH_RANK_BY_ITSELF(finding=alone.title, verdict=_lower(verdict.headline)),
+    )
+
+
+def _unless_in_danger(verdict: Verdict, findings: Sequence[Finding]) -> Verdict:
+    """A run that is not slow is no healthy one where something else endangers it, such as a device that is nearly full.
+    That is said first, and no rank is at fault for the step. It is as severe as its finding."""
+    if verdict.severity != Severity.HEALTHY:
+        return verdict
+    found = (finding for finding in findings if finding.id in ids.DANGERS)
+    danger = min(found, key=lambda finding: finding.severity != Severity.CRITICAL, default=None)
+    if danger is None:
+        return verdict
+    return replace(
+        verdict,
+        severity=danger.severity,
+        cause=danger.id,
+        confidence=danger.confidence,
+        headline=sentences.IN_DANGER(finding=danger.title, verdict=_lower(verdict.headline)),
+        doubts=(),
     )
 
 

@@ -1,8 +1,10 @@
-"""What device memory is used for. Traces, snapshots and figures use these categories only."""
+"""What device memory is used for, and what would use less. Traces, snapshots and figures use these categories only."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class Category(StrEnum):
@@ -29,3 +31,24 @@ MEANING: dict[Category, str] = {
     Category.OUTSIDE: "Used on the device and not reserved by this process's allocator: the CUDA context, NCCL's "
     "buffers, other processes.",
 }
+
+
+class Lower(Struct, frozen=True):
+    """What a change does to a peak that fitted. ``peak``: allocated bytes with it, at another moment where that is the
+    highest then; None where that is not known. ``frees``: bytes; ``at_most``: it may be less. ``risk``:
+    what else it changes; "" for nothing."""
+
+    change: str
+    peak: int | None
+    frees: int
+    at_most: bool
+    risk: str = ""
+
+
+class Lowered(Struct, frozen=True):
+    """``changes``: those that free the most first; ``basis``: how that is known, or why there are none; ``allocated``:
+    the peak that they lower, in bytes."""
+
+    changes: tuple[Lower, ...]
+    basis: str
+    allocated: int

@@ -20,6 +20,15 @@ class Planning(Topic, name="planning", fixed=True):
         "fraction",
         "chosen: fraction of a GPU's memory; the rest is for fragmentation, NCCL's buffers and the CUDA context",
     )
+    peak_error_share = threshold(
+        0.05,
+        "fraction",
+        "measured: tests/bench/PLAN_MEMORY.md, the largest error of 53 trainings is 4.74 %",
+        "of the measured peak: a simulation that differs by more says nothing about changes",
+    )
+    most_of_a_bound = threshold(
+        0.5, "fraction", "chosen", "of the peak: that a change frees at most more than this is no information"
+    )
     longer_step_share = threshold(
         0.1, "fraction", "chosen: a simpler strategy is chosen if its step is longer by no more than this fraction"
     )

@@ -25,7 +25,7 @@ from diag.model.breakdown import (
     ModuleTable,
     PathTable,
 )
-from diag.model.memory import Category
+from diag.model.memory import Category, Lower
 from diag.model.steps import Fit
 from diag.show.policy import PAGE
 from diag.show.ranks import exchange_table
@@ -34,7 +34,6 @@ from diag.tables.loading import LoadingTable
 from diag.tables.memory import MemoryTable
 from diag.tables.memory_curves import Share
 from diag.tables.snapshots import Comparison
-from diag.tables.would_fit import Lower
 from diag.traces.kineto_names import P2P_OPS
 from diag.words.formatting import counted, duration, number, share, short_name, size
 from diag.words.table import (

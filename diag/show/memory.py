@@ -8,11 +8,14 @@ from typing import Any
 from msgspec import Struct
 
 from diag.api import Result
-from diag.model.steps import FailedAllocation, Fit
+from diag.diagnoses.ids import ALLOCATOR_RETRIES, NEAR_OUT_OF_MEMORY
+from diag.model.memory import Lower
+from diag.model.steps import FailedAllocation, Finding, Fit
 from diag.show.policy import PAGE
 from diag.tables.memory import rank_peaks
 from diag.traces.snapshot_files import ENDINGS, rank_of
 from diag.traces.text_stream import file_name
+from diag.words import sentences
 from diag.words.formatting import counted, listing, size
 from diag.words.wording import sentence
 
@@ -82,6 +85,26 @@ def _room(failure: FailedAllocation, where: str) -> str:
         held += f", in blocks of at most {size(failure.largest_free)}"
     facts = " and ".join(filter(None, (free, held)))
     return f"{sentence(where + facts)}." if facts else ""
+
+
+MEMORY_FINDINGS = (NEAR_OUT_OF_MEMORY, ALLOCATOR_RETRIES)
+
+
+def action_of(result: Result, finding: Finding) -> str:
+    """What to do about a finding; where a device is full, with the peak that each change would leave."""
+    lowered = result.lowered if finding.id in MEMORY_FINDINGS else None
+    if lowered is None or not lowered.changes:
+        return finding.action
+    changes = [_lower(lower, lowered.allocated) for lower in lowered.changes[: PAGE.most_changes_named]]
+    return sentences.LEAVE_HEADROOM(changes="; or ".join(changes))
+
+
+def _lower(lower: Lower, before: int) -> str:
+    risk = f"; {lower.risk}" if lower.risk else ""
+    if lower.peak is None:
+        most = "at most " if lower.at_most else "about "
+        return sentences.FREES(change=lower.change, most=most, freed=size(lower.frees), risk=risk)
+    return sentences.INSTEAD_OF(change=lower.change, peak=size(lower.peak), before=size(before), risk=risk)
 
 
 def _fit(fit: Fit) -> str:

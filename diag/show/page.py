@@ -25,7 +25,7 @@ from diag.model.history import History
 from diag.model.query import Query
 from diag.model.steps import Advice, Bottleneck, Coverage, Evidence, Finding, Knob, Outcome, Risk, Severity
 from diag.model.steps import Verdict as Answer
-from diag.show.memory import Failure, failures_of
+from diag.show.memory import Failure, action_of, failures_of
 from diag.show.policy import PAGE
 from diag.show.ranks import duration_rank_table, idle_table, rank_table, stall_lines, stall_table
 from diag.tables.tokens import token_rate, tokens_of
@@ -224,8 +224,13 @@ class Page(Struct, frozen=True):
 
     @property
     def beside(self) -> list[Card]:
-        """Findings that cost no time, so that no headline about the step holds them."""
-        return [card for card in self.findings if card.severity is not Severity.HEALTHY and not card.cost]
+        """Findings that cost no time, and that the headline does not name."""
+        named = self.verdict.headline.lower()
+        return [
+            card
+            for card in self.findings
+            if card.severity is not Severity.HEALTHY and not card.cost and card.title.lower() not in named
+        ]
 
     @property
     def urgent(self) -> list[Card]:
@@ -250,7 +255,7 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
             result.verdict,
             steps_counted(attribution, result.tables.retained),
             why=result.why,
-            action=result.cause.action if result.cause is not None else "",
+            action=action_of(result, result.cause) if result.cause is not None else "",
             bound="straggler" if result.cause is not None and result.cause.outside_of_work else "",
         ),
         metrics=metrics_of(result),
@@ -268,7 +273,8 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
         stalls=stall_table(attribution),
         stall_lines=stall_lines(attribution),
         findings=tuple(
-            _card(finding, place_of(result, finding, rank), whole) for finding in result.examination.findings
+            _card(finding, place_of(result, finding, rank), whole, action_of(result, finding))
+            for finding in result.examination.findings
         ),
         basis=" ".join(filter(None, (_basis(coverage), doubts(result.verdict)))),
         notes=(*policy.notes(), *(f"{sentence(note)}." for note in coverage.notes)),
@@ -338,7 +344,7 @@ def place_of(result: Result, finding: Finding, otherwise: int = 0) -> Place | No
     return Place(rank, max(traced or recorded, key=cost_of.__getitem__))
 
 
-def _card(finding: Finding, place: Place | None, whole: str) -> Card:
+def _card(finding: Finding, place: Place | None, whole: str, action: str) -> Card:
     """``whole``: what its share is of."""
     cost = part = f"{share(finding.share)} of the {whole}" if finding.cost_ns_per_step else ""
     if cost and not printed_alike(finding.title_ns, finding.cost_ns_per_step):
@@ -351,7 +357,7 @@ def _card(finding: Finding, place: Place | None, whole: str) -> Card:
         title=finding.title,
         cost=cost,
         facts=tuple(fact for fact in facts if fact),
-        action=finding.action,
+        action=action,
         evidence=_evidence(finding.evidence, finding.cost_ns_per_step),
         place=place,
         rows=query_of(finding),

@@ -30,6 +30,7 @@ class Page(Topic, name="page"):
     most_named_differences = threshold(6, "rows", "chosen", "of the collectives, kernels or modules that differ most")
     most_snapshot_rows = threshold(6, "rows")
     most_snapshots_named = threshold(4, "snapshots")
+    most_changes_named = threshold(2, "changes", "chosen", "of those that would lower the peak of a device's memory")
     most_notebook_findings = threshold(8, "findings")
     most_gaps = threshold(50, "gaps", "chosen", "listed on a page")
     most_gaps_in_short = threshold(3, "gaps", "chosen", "listed with an answer")

@@ -12,12 +12,15 @@ import numpy as np
 from msgspec import Struct
 
 from diag.collectors.records import Manifest
-from diag.model.memory import Category
+from diag.model.memory import Category, Lower
 from diag.model.states import Sharding, sharding_of, shards_of
 from diag.model.steps import Fit
 from diag.tables.memory import estimate_of
 from diag.tables.memory_history import History
 
+# Changes, each with its price.
+HALF = ("half the micro-batch, and twice as many of them", "the step takes longer")
+CHECKPOINTING = ("activation checkpointing", "the backward computes the forward again")
 _EXPANDABLE = "expandable_segments:True"
 _SHARDED = {
     Sharding.NONE: (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER),
@@ -45,18 +48,6 @@ def would_fit(
         if (frees := change.frees(live)) > 0
     ]
     return tuple(sorted(found, key=lambda fit: (not fit.enough, -fit.frees)))
-
-
-class Lower(Struct, frozen=True):
-    """What a change does to a peak that fitted. ``peak``: allocated bytes with it, at another moment where that is the
-    highest then; None where that is not known. ``frees``: bytes; ``at_most``: it may be less. ``risk``:
-    what else it changes; "" for nothing."""
-
-    change: str
-    peak: int | None
-    frees: int
-    at_most: bool
-    risk: str = ""
 
 
 def lower_peaks(
@@ -115,10 +106,12 @@ def _changes(
     if unallocated and _EXPANDABLE not in settings:
         yield _Change(f"PYTORCH_CUDA_ALLOC_CONF={_EXPANDABLE}", {}, True, bytes=unallocated)
     half = {Category.ACTIVATIONS: 0.5}
-    yield _Change("half the micro-batch, and twice as many of them", half, False, "the step takes longer")
+    change, risk = HALF
+    yield _Change(change, half, False, risk)
     if not trainer.get("activation_checkpointing"):
         every = {Category.ACTIVATIONS: 1.0}
-        yield _Change("activation checkpointing", every, True, "the backward computes the forward again")
+        change, risk = CHECKPOINTING
+        yield _Change(change, every, True, risk)
     if trainer.get("reshard_after_forward") == "no":
         gathered = {Category.COMMUNICATION: 1.0}
         yield _Change("reshard_after_forward=True", gathered, True, "parameters are gathered again in the backward")

@@ -47,7 +47,7 @@ class Category(StrEnum):
     TRANSFER = "transfer"  # exposed communication that is not waiting
     WAITING = "waiting"  # exposed communication that waits for a later rank
     COMMUNICATION = "communication"  # if wait and transfer cannot be separated
-    COPY = "copy"
+    COPY = "copy to or from the host"  # a kernel that copies is none: KernelKind.COPY
     DATA = "data"
     CHECKPOINT = "checkpoint"
     NOT_LAUNCHED = "idle: host"  # nothing launched, or inside a launch or another call of the host

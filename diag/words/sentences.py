@@ -51,6 +51,7 @@ class OneOrMany(NamedTuple):
 # -- the headline of a verdict -----------------------------------------------------------------------------------------
 
 HEALTHY = Sentence("Healthy: compute-bound, {step}; nothing removable costs more than {most} of it.")
+IN_DANGER = Sentence("{finding}. The speed is {verdict}")
 NOTHING_STANDS_OUT = Sentence("No phase and no rank stands out, {step}.")
 NOTHING_STANDS_OUT_UNSEPARATED = Sentence(
     "No phase and no rank stands out, {step}; communication cannot be separated from computation."
@@ -133,6 +134,18 @@ EVERY_CAUSE_IS_REMOVED = Sentence("every other cause that makes {ranks} late is 
 OTHER_COSTS_FALL = Sentence("other costs fall as well")
 MEMORY_IS_NEARLY_FULL = Sentence("Device memory is nearly full on {ranks}{together}")
 ALLOCATIONS_WERE_RETRIED = Sentence("Allocations were retried on {ranks}: each retry frees the whole cache")
+MEMORY_IS_FREE = Sentence("{free} of {capacity} are free on the fullest device: nothing has to become smaller.")
+PEAK_IS_SIMULATED = Sentence(
+    "By a simulation of every allocation of the step with the change. Without a change it gives {peak}; measured were "
+    "{measured} ({error} apart)."
+)
+PEAK_IS_BOUNDED = Sentence(
+    "Not measured: what is not the model's states by formula counts as activations, so each frees at most that."
+)
+PEAK_IS_NOT_KNOWN = Sentence("What would lower the peak is not known: what is allocated at it was not recorded.")
+LEAVE_HEADROOM = Sentence("Leave headroom: {changes}.")
+INSTEAD_OF = Sentence("{change} ({peak} instead of {before}{risk})")
+FREES = Sentence("{change} (frees {most}{freed}{risk})")
 MORE_MEMORY = Sentence("{size} more memory for parameters and gradients")
 # ``options``: of the bundled trainer, joined by "or"; ``diag tune`` reads them.
 WITH_OPTIONS = Sentence("{action} Bundled trainer: {options}.")

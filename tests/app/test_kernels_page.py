@@ -11,8 +11,11 @@ from diag.api import open_run
 from diag.app.markup import plain
 from diag.app.policy import DASHBOARD
 from diag.app.theme import LIGHT
+from diag.app.timeline_data.work import work_words
 from diag.app.views import kernels as figures
-from diag.model.breakdown import Bound
+from diag.model.breakdown import Bound, KernelKind
+from diag.show.parts import Part
+from diag.tables.zoom import Category
 from tests.account.kineto_builder import KinetoBuilder
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
@@ -41,11 +44,22 @@ def test_the_tables_hold_diags_numbers(tmp_path: Path, monkeypatch: pytest.Monke
     assert plain("kernels are compute-bound above") in text(test)
 
 
+def test_a_kernel_that_copies_is_not_called_a_copy_between_host_and_device() -> None:
+    """direct_copy_kernel_cuda runs on the device; Memcpy HtoD and DtoH are no kernels."""
+    found = open_run(SAMPLES / "gpu-hf-trainer").breakdowns
+    copies = [row.name for row in found.kernels.rows if row.kind == KernelKind.COPY]
+    assert any("direct_copy_kernel" in name for name in copies)
+    bars = {bar.name: bar for bar in figures.kernels(found.kernels, LIGHT).data}
+    assert bars["copy or fill in one memory"].marker.color != LIGHT.part[Part.COPY]
+    assert not any("between host and device" in name for name in bars)
+    assert work_words(KernelKind.COPY) != work_words(Category.COPY) == Part.COPY
+
+
 def test_a_copy_of_an_operator_is_not_called_one_between_host_and_device() -> None:
     """On a CPU ``aten::copy_`` copies within the host's memory."""
     found = open_run(SAMPLES / "fsdp2-slow-link-rank1").breakdowns
     names = {bar.name for bar in figures.kernels(found.kernels, LIGHT).data}
-    assert {"copy", "gemm", "other compute"} <= names
+    assert {"copy or fill in one memory", "gemm", "other compute"} <= names
 
 
 def test_figures_add_up_to_the_tables(tmp_path: Path) -> None:

@@ -54,7 +54,10 @@ def test_series_can_be_told_apart(theme: Theme, sight: str) -> None:
 def test_what_memory_is_used_for_and_the_phases_below_it_can_be_told_apart(theme: Theme, sight: str) -> None:
     phases = {f"phase: {work}": theme.work[work] for work in (FORWARD, BACKWARD, KernelKind.OPTIMIZER)}
     pairs = alike({**theme.memory, **phases}, sight)
-    assert {pair: distance for pair, distance in pairs.items() if set(pair) & set(phases)} == {}
+    assert {pair: distance for pair, distance in pairs.items() if not set(pair) <= set(phases)} == {}
+    allocated, reserved, free = theme.held
+    assert alike({"allocated": allocated, "reserved": reserved, "free": free}, sight) == {}
+    assert {*theme.held}.isdisjoint({*theme.memory.values(), *theme.part.values(), *theme.series})
 
 
 def alike(colours: dict[Any, str], sight: str) -> dict[tuple[Any, Any], float]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 
+from diag.api import open_run
+from diag.serve.server import SAMPLES
+from diag.show.page import page_of
+from diag.words.formatting import spaced
 from tests.allocator import FORWARD, MIB, train
 from tests.app.served import Served, dashboard
 from tests.browser.chromium import Scheme, visit
@@ -79,3 +84,33 @@ def test_an_allocation_that_failed_is_on_the_first_page(browser: Browser, record
         expect(said.get_by_text("10.5 MB free and PyTorch had 6.29 MB reserved but unallocated")).to_be_visible()
         expect(said.get_by_role("listitem").filter(has_text="expandable_segments:True")).to_be_visible()
         expect(said.get_by_role("link", name="Memory")).to_be_visible()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Two samples of a GPU: one whose memory is nearly full, and one that is slow."""
+    folder: Path = tmp_path_factory.mktemp("samples")
+    for name in ("gpu-memory-nearly-full", "gpu-hf-trainer"):
+        shutil.copytree(SAMPLES / name, folder / name, ignore=shutil.ignore_patterns("verdict.json", "*.cache"))
+    with dashboard(folder) as running:
+        yield running
+
+
+def test_a_run_whose_memory_is_nearly_full_is_not_green(browser: Browser, folder: Served) -> None:
+    """Neither in the folder nor on its first page, which says what each change would leave."""
+    with visit(browser, width=1440, height=900) as found:
+        found.open(folder.at("runs"), until="All numbers")
+        row = found.page.get_by_role("listitem").filter(has=found.page.get_by_role("checkbox"))
+        full = row.filter(has_text="gpu-memory-nearly-full")
+        expect(full).to_contain_text("Device memory is nearly full on rank 0")
+        expect(full).to_contain_text("warning")
+        expect(full).not_to_contain_text("healthy")
+        full.get_by_role("button", name="gpu-memory-nearly-full", exact=True).click()
+        page = found.page
+        expect(page.get_by_text("Device memory is nearly full on rank 0. The speed is healthy")).to_be_visible()
+        page.get_by_text("What to do Leave headroom").wait_for()
+        (action,) = page.get_by_text("What to do Leave headroom").all_text_contents()
+        terminal = page_of(open_run(SAMPLES / "gpu-memory-nearly-full")).verdict.action
+        assert spaced(action).removeprefix("What to do ").removesuffix(" Memory") == spaced(terminal)
+        expect(page.get_by_text("145 GB of 150 GB")).to_be_visible()
+        assert found.complaints == []

@@ -289,7 +289,9 @@ def test_findings_of_a_run_that_is_otherwise_healthy(tmp_path: Path) -> None:
     write(tmp_path, 1, device(ecc_uncorrected=1, pcie_width=8, active_links=12))
     result = open_run(tmp_path)
     assert ids(result) == {"unhealthy-memory", "degraded-pcie", "degraded-gpu-links"}
-    assert (result.verdict.bottleneck, result.verdict.severity) == (Bottleneck.COMPUTE, Severity.HEALTHY)
+    assert (result.verdict.bottleneck, result.verdict.cause) == (Bottleneck.COMPUTE, "unhealthy-memory")
+    assert (result.verdict.severity, result.verdict.culprit_ranks) == (Severity.CRITICAL, ())
+    assert "The speed is healthy: compute-bound" in result.verdict.headline
     assert result.tables.gaps == ()
 
 

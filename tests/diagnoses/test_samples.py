@@ -26,7 +26,7 @@ EXPECTED: dict[str, tuple[Bottleneck, str, tuple[int, ...]]] = {
     "fsdp2-slow-wire": (Bottleneck.COMMUNICATION, "slow-network", ()),
     "fsdp2-straggler-rank0": (Bottleneck.COMPUTE, "compute-straggler", (0,)),
     "gpu-hf-trainer": (Bottleneck.HOST, "launch-bound", ()),
-    "gpu-memory-nearly-full": (Bottleneck.COMPUTE, "", ()),
+    "gpu-memory-nearly-full": (Bottleneck.COMPUTE, "near-out-of-memory", ()),
 }
 # The CPU samples have a traced step among others. On the GPU only traced steps are counted if there are any, as the
 # profiler changes the rest of the step too much; the other
@@ -84,10 +84,13 @@ def test_the_host_is_said_to_be_faster_without_the_profiler() -> None:
 
 def test_the_gpu_with_nearly_full_memory_is_told() -> None:
     """96.6 % of the GPU's memory is reserved, and NVML's figures say what CUDA and NCCL hold beside it."""
-    findings = open_run(SAMPLES / "gpu-memory-nearly-full").findings
+    result = open_run(SAMPLES / "gpu-memory-nearly-full")
+    findings = result.findings
     (found,) = findings.filter(findings["id"] == "near-out-of-memory").rows(named=True)
     assert found["ranks"] == [0]
     assert found["severity"] == "warn"
+    assert result.verdict.severity == Severity.WARN, "a run that may end at any step is not healthy"
+    assert result.verdict.headline.startswith("Device memory is nearly full on rank 0. The speed is healthy:")
 
 
 def test_the_path_goes_to_the_late_rank_through_a_wait_in_pieces() -> None:

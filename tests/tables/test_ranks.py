@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from diag.api import Result, open_run
+from diag.model.breakdown import KernelKind
 from diag.model.steps import Detail, Parts
 from diag.serve.server import SAMPLES
 from diag.tables.zoom import DETAILS, WORK, AllRanks, Category, event_lanes
@@ -110,7 +111,8 @@ def test_traces_lie_where_their_steps_do(tmp_path: Path) -> None:
         works = {title: {WORK[code] for code in lane.work.tolist()} for title, lane in events.items()}
         assert works["kernels"] == {"gemm"}
         assert works["communication"] == {"all_reduce"}
-        assert works["copies"] == {"copy"}
+        assert works["copies"] == {Category.COPY}
+        assert KernelKind.COPY != Category.COPY, "a kernel that copies is no copy between host and device"
         assert works["calls of the runtime"] == {"runtime call"}
 
 
