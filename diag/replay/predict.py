@@ -41,6 +41,7 @@ from .program import (
     Stretch,
     StuckError,
     labelled,
+    least_ns,
     measured_durations,
     replay,
     replay_error,
@@ -522,13 +523,16 @@ def _alone(collectives: Sequence[Collective], runs: Sequence[_Run]) -> float:
 
 class Prediction(Struct, frozen=True):
     """``gain_ns_per_step``: (low, likely, high); all 0 where ``refused`` gives the reason for no prediction.
-    ``step_ns``: the measured mean step. ``assumptions``: a sentence each."""
+    ``step_ns``: the measured mean step. ``assumptions``: a sentence each. ``most_ns``: no gain is larger, because the
+    work that the change leaves on the busiest rank takes the rest of the step (less how much equal runs differ); None
+    where that is not known."""
 
     gain_ns_per_step: tuple[int, int, int]
     step_ns: int
     replay_error: float
     assumptions: tuple[str, ...] = ()
     refused: str | None = None
+    most_ns: int | None = None
 
     @property
     def expected_ns_per_step(self) -> tuple[int, int, int]:
@@ -537,7 +541,11 @@ class Prediction(Struct, frozen=True):
         if not any(self.gain_ns_per_step):
             return self.gain_ns_per_step
         beyond = float(np.hypot(REPLAY.error_of_step * self.step_ns, REPLAY.error_of_gain * likely))
-        return round(low - beyond), likely, round(high + beyond)
+        return round(low - beyond), likely, self.at_most(round(high + beyond))
+
+    def at_most(self, ns: int) -> int:
+        """The upper end of an interval: no further than the work that is left allows."""
+        return ns if self.most_ns is None else max(self.gain_ns_per_step[1], min(ns, self.most_ns))
 
 
 class Baseline(Struct, frozen=True, eq=False):
@@ -578,7 +586,7 @@ def gain(base: Baseline, mutation: Mutation) -> Prediction:
     nothing = Prediction((0, 0, 0), base.step_ns, base.error)
     if base.error > REPLAY.replay_error:
         return replace(nothing, refused=f"the replayed steps differ from the measured ones by {base.error:.1%}")
-    gains = []
+    gains, left = [], []
     assumed: tuple[str, ...] = ()
     for level in Level:
         changed = mutation(base.program, base.costs, level)
@@ -586,6 +594,7 @@ def gain(base: Baseline, mutation: Mutation) -> Prediction:
             return replace(nothing, refused=changed.reason)
         try:
             gains.append(base.replayed.dur_ns - replay(changed.program).dur_ns)
+            left.append(least_ns(changed.program))
         except StuckError as stuck:
             return replace(nothing, refused=f"the changed run cannot be replayed: {stuck}")
         assumed = tuple(dict.fromkeys((*assumed, *changed.assumed)))
@@ -597,9 +606,14 @@ def gain(base: Baseline, mutation: Mutation) -> Prediction:
     if not any(g.any() for g in gains):
         return replace(nothing, assumptions=assumed)  # the change has no effect, which is certain
     half = float(np.hypot(base.error * base.step_ns, _sure(gains[Level.LIKELY])))
-    return replace(
-        nothing, gain_ns_per_step=(round(means[0] - half), round(likely), round(means[-1] + half)), assumptions=assumed
+    found = replace(
+        nothing,
+        gain_ns_per_step=(round(means[0] - half), round(likely), round(means[-1] + half)),
+        assumptions=assumed,
+        most_ns=round(base.step_ns - (1 - REPLAY.error_of_step) * min(left)),
     )
+    low, middle, high = found.gain_ns_per_step
+    return replace(found, gain_ns_per_step=(low, middle, found.at_most(high)))
 
 
 def _sure(series: Series) -> float:

@@ -318,6 +318,19 @@ def replay(program: Program) -> Replayed:
     return Replayed(np.concatenate(durations), {rank: np.concatenate(parts) for rank, parts in ends.items()}, totals)
 
 
+def least_ns(program: Program) -> float:
+    """The least that a step can take, in ns: the work of its busiest rank, without collectives. Mean of the steps."""
+    least = []
+    for stretch in program.stretches:
+        of_ranks = []
+        for line in stretch.lines.values():
+            step = np.cumsum(line.code == END) - (line.code == END)
+            work = line.code == WORK
+            of_ranks.append(np.bincount(step[work], weights=line.ns[work], minlength=int(step[-1]) + 1))
+        least.append(np.max(of_ranks, axis=0))
+    return float(np.concatenate(least).mean())
+
+
 def measured_durations(program: Program) -> Series:
     return np.concatenate([step_durations(stretch.begin_ns, stretch.end_ns) for stretch in program.stretches])
 

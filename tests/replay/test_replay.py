@@ -25,6 +25,7 @@ from diag.replay.program import (
     Refusal,
     Role,
     StuckError,
+    least_ns,
     measured_durations,
     replay,
     replay_error,
@@ -194,6 +195,18 @@ def test_of_a_long_run_stretches_over_all_of_it_are_replayed() -> None:
     low, likely, high = gain(base, without_straggler([1])).gain_ns_per_step
     assert likely == pytest.approx(10 * MS, rel=0.1)
     assert low < 10 * MS < high
+
+
+def test_no_gain_is_larger_than_the_work_that_is_left_allows() -> None:
+    """A fault that takes nearly all of the step: without it, the other ranks' work remains, whatever is uncertain."""
+    plan = Fsdp(units=((1_000_000, 0), (1_000_000, 10 * MS)), slow=lambda step, rank: 400 * MS * (rank == 1))
+    base = base_of(simulate(plan))
+    mutation = without_straggler([1])
+    found = gain(base, mutation)
+    left = least_ns(mutation(base.program, base.costs, Level.LIKELY).program)
+    assert 10 * MS <= left < base.step_ns / 10
+    for low, likely, high in (found.gain_ns_per_step, found.expected_ns_per_step):
+        assert low < likely <= high <= base.step_ns - 0.9 * left
 
 
 def test_a_replay_that_misses_the_steps_is_refused() -> None:
