@@ -25,22 +25,30 @@ BEYOND_MEDIAN = "ms a step more than the others' median, without waiting"
 WAITED_FOR = "ms a step that the others wait for it"
 
 
-def picture_of(view: RunView, theme: Theme, first: Advice | None = None) -> Data | None:
-    """The data of the picture; None where no steps were recorded. ``first``: the advice whose prediction is drawn."""
+def picture_of(
+    view: RunView, theme: Theme, first: Advice | None = None, standing: Collection[int] | None = None
+) -> Data | None:
+    """The data of the picture; None where no steps were recorded. ``first``: the advice whose prediction is drawn.
+    ``standing``: of a run that does not go on, the ranks that are at fault for that; these are marked, over the steps
+    before, and nothing is predicted."""
     if not view.result.attribution.steps:
         return None
     ranks = view.result.attribution.ranks
-    drawn = _grid(view, theme) if len(ranks) > DASHBOARD.most_bars_of_ranks else _bars(view, theme)
-    at_fault = f"; at fault: {listing(view.culprits)}" if view.culprits else ""
+    culprits = view.culprits if standing is None else standing
+    many = len(ranks) > DASHBOARD.most_bars_of_ranks
+    drawn = (_grid if many else _bars)(view, theme, culprits)
+    if standing is not None:
+        drawn["rest"] += "; the steps before the standstill"
+    at_fault = f"; at fault: {listing(sorted(culprits))}" if culprits else ""
     return {
         **drawn,
         "alt": f"{drawn['title']}{drawn['rest']}{at_fault}",
-        "predicted": _predicted(view, first),
+        "predicted": _predicted(view, first) if standing is None else None,
         "colours": colours_of(theme),
     }
 
 
-def _bars(view: RunView, theme: Theme) -> Data:
+def _bars(view: RunView, theme: Theme, culprits: Collection[int]) -> Data:
     of_part = {part: view.per_rank(grid) / MS for part, grid in view.parts.items()}
     totals = np.nan_to_num(view.per_rank(view.dur_ns)) / MS
     parts = [part for part, ms in of_part.items() if np.nansum(ms) > DASHBOARD.least_legend_share * totals.sum()]
@@ -48,21 +56,29 @@ def _bars(view: RunView, theme: Theme) -> Data:
     return {
         "kind": "bars",
         "title": drawing.lead,
-        "rest": drawing.rest + _why_longer(view, float(totals.max(initial=0.0))),
+        "rest": drawing.rest + _why_longer(view, float(totals.max(initial=0.0))) + _what_compute_is(view),
         "parts": [[part.value, theme.part[part], ink_on(theme.part[part])] for part in parts],
         "rows": [
             {
                 "rank": rank,
-                "fault": rank in view.culprits,
+                "fault": rank in culprits,
                 "total": float(totals[at]),
                 "text": f"{number(totals[at])} ms",
                 "ms": [float(np.nan_to_num(of_part[part][at])) for part in parts],
-                "about": _about(rank, view, {part: float(of_part[part][at]) for part in parts}),
+                "about": _about(rank, view, rank in culprits, {part: float(of_part[part][at]) for part in parts}),
             }
             for at, rank in enumerate(view.ranks)
         ],
         "end": float(totals.max(initial=0.0)),
     }
+
+
+def _what_compute_is(view: RunView) -> str:
+    """Where a rank is late outside of operators: that this time is drawn as compute, as on every page."""
+    cause = view.result.cause
+    if cause is None or not cause.outside_of_work or view.result.on_device:
+        return ""
+    return "; compute is all time in a phase without another part, also Python, sleeps and locks there"
 
 
 def _why_longer(view: RunView, longest_ms: float) -> str:
@@ -73,8 +89,8 @@ def _why_longer(view: RunView, longest_ms: float) -> str:
     return f"; some begin early and wait: the critical path takes {duration(step_ns)}"
 
 
-def _about(rank: int, view: RunView, ms: Mapping[Part, float]) -> str:
-    at_fault = ", at fault" if rank in view.culprits else ""
+def _about(rank: int, view: RunView, fault: bool, ms: Mapping[Part, float]) -> str:
+    at_fault = ", at fault" if fault else ""
     parts = (f"{part.value} {number(value)} ms" for part, value in ms.items() if value > 0)
     return "\n".join((f"rank {rank}{_on(view.result, rank)}{at_fault}", *parts))
 
@@ -93,8 +109,8 @@ def _at(host: str | None) -> str:
     return f" on {visible(host)}" if host else ""
 
 
-def _grid(view: RunView, theme: Theme) -> Data:
-    return grid_of_ms(view, *beyond_others(view.result), view.culprits, theme)
+def _grid(view: RunView, theme: Theme, culprits: Collection[int]) -> Data:
+    return grid_of_ms(view, *beyond_others(view.result), culprits, theme)
 
 
 def grid_of_ms(view: RunView, ms: Mapping[int, float], unit: str, at_fault: Collection[int], theme: Theme) -> Data:

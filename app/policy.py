@@ -97,6 +97,8 @@ class Dashboard(Topic, name="dashboard", fixed=True):
     )
     most_evidence_chars = threshold(400, "characters")
     most_frames = threshold(30, "frames")
+    most_frames_beside = threshold(6, "frames", "chosen", "of the stack on the first page; the hang page has the rest")
+    most_steps_beside = threshold(3, "steps", "chosen", "of what to do about a standstill, on the first page")
     path_parts = threshold(3, "parts", "chosen", "ranks/00003/log.txt")
     ras_every_s = threshold(3.0, "s", "chosen", "between two looks at the last report; NCCL RAS is queried less often")
     ras_wait_s = threshold(0.5, "s", "chosen", "the longest that a page waits for the first report")

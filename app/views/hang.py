@@ -14,7 +14,7 @@ from typing import Any
 import streamlit as st
 
 from diag.api import RankState, RunState, split_job
-from diag.app.address import choose, choose_path, show_link
+from diag.app.address import choose, choose_path, href, show_link
 from diag.app.hang_matrix import matrix_of, picture_of_places
 from diag.app.looks import state_of
 from diag.app.markup import plain, prose
@@ -82,12 +82,16 @@ def show(root: Path, run: Path) -> None:
 
 
 def _standing(run: Path) -> None:
-    """Draws where each rank of a run is that is stuck, or was when its records end; follows a run that trains."""
-    st.fragment(_standing_now, run_every=DASHBOARD.live_every_s if state_of(run).live else None)(run)
+    """Draws where each rank of a run is that is stuck, or was when its records end; follows a run that trains. The page
+    is drawn again when its stacks were taken, or another rank is at fault."""
+    live = state_of(run).live
+    st.fragment(_standing_now, run_every=DASHBOARD.live_every_s if live else None)(run, _as_of(run) if live else "")
 
 
-def _standing_now(run: Path) -> None:
+def _standing_now(run: Path, drawn: str) -> None:
     state = state_of(run)
+    if drawn and state.stuck and _as_of(run) != drawn:
+        st.rerun()
     if not state.headline:
         return
     st.error(plain(state.headline), icon=":material/pause:")
@@ -121,7 +125,53 @@ def _named(place: InOnePlace) -> str:
 
 def investigated(path: Path) -> Investigation:
     """The triage of a run or of any files, as the page shows it. DiagError if there is nothing to triage."""
-    return _of_path(str(path), newest_write(str(path)))
+    return _of_path(str(path), _as_of(path))
+
+
+def _as_of(path: Path) -> str:
+    """What the triage of a path depends on: what was written, and how the ranks of a run stand."""
+    state = state_of(path)
+    standing = [(rank.rank, rank.state.value, rank.phase) for rank in state.behind] if state.headline else []
+    return f"{newest_write(str(path))} {state.state.value} {standing}"
+
+
+def show_to_do(run: Path) -> None:
+    """Draws what to do about a run that is stuck or failed, and the stack of the first rank at fault, as this page has
+    them. Follows a run that trains, so that stacks appear as soon as they are taken."""
+    every_s = DASHBOARD.curves_every_s if state_of(run).live else None
+    st.fragment(_to_do_now, run_every=every_s)(run)
+
+
+def _to_do_now(run: Path) -> None:
+    link = f"[Hang triage]({href('hang')})"
+    try:
+        triage = investigated(run).triage
+    except DiagError:
+        st.markdown(f"**What to do** The evidence is on {link}.")
+        return
+    steps = triage.next_steps[: DASHBOARD.most_steps_beside]
+    st.markdown("\n".join((f"**What to do** {link}", "", *(f"- {prose(step)}" for step in steps))))
+    rank, frames = stack_at_fault(triage, [each.rank for each in state_of(run).behind])
+    if frames:
+        st.markdown(f"**Stack of rank {rank}**, innermost call first")
+        shown = frames[: DASHBOARD.most_frames_beside]
+        more = [f"… {counted(len(frames) - len(shown), 'call')} more"] if len(frames) > len(shown) else []
+        show_code("\n".join([*(visible(_frame(frame)) for frame in shown), *more]), None)
+
+
+def stack_at_fault(triage: Triage, behind: Sequence[int]) -> tuple[int, tuple[str, ...]]:
+    """The first rank at fault that has a stack, and its frames, the innermost first; none where no stack was taken. It
+    is where the process is: not where it made its last call, as a Flight Recorder's dump has it, if both are known.
+    ``behind``: the ranks that the others wait for, where the triage names nobody."""
+    culprits = [culprit.rank for culprit in triage.culprits if culprit.rank is not None]
+    stacks = [stack for stack in triage.stacks if stack.rank in culprits and stack.frames]
+    for stack in sorted(stacks, key=lambda stack: stack.what != "culprit"):
+        return stack.rank, stack.frames
+    for merged in triage.merged_stacks:
+        for rank in merged.ranks:
+            if rank in (culprits or behind):
+                return rank, merged.frames
+    return 0, ()
 
 
 def show_answer(path: Path) -> bool:
@@ -146,7 +196,7 @@ def _chosen(source: str, root: Path, run: Path) -> Callable[[], Investigation] |
     if source == _UPLOAD:
         return _of_upload()
     path = run if source == _RUN else _typed(root)
-    return partial(_of_path, str(path), newest_write(str(path))) if path is not None else None
+    return partial(_of_path, str(path), _as_of(path)) if path is not None else None
 
 
 def _read(reader: Callable[[], Investigation]) -> Investigation | None:
@@ -163,7 +213,7 @@ def _typed(root: Path) -> Path | None:
 
 
 @st.cache_resource(show_spinner="Reading logs and dumps…", show_time=True, max_entries=8)
-def _of_path(path: str, changed_ns: int) -> Investigation:  # noqa: ARG001 - part of the cache's key
+def _of_path(path: str, as_of: str) -> Investigation:  # noqa: ARG001 - part of the cache's key
     return investigate([path])
 
 

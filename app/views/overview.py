@@ -52,7 +52,7 @@ _MEAN = "mean"
 _PICTURE = "picture"
 _VERDICT_AND_PICTURE = (5, 6)  # widths
 _FINDING_AND_PICTURE = (5, 6)
-_FIRST_THE_STANDSTILL = "The standstill first. Who is at fault, its stack and what to do:"
+_FASTER = "What would make its steps shorter, once it goes on"
 _DETAILS = "Commands, code and assumptions"
 _RISK_COLOUR: dict[Risk, Literal["gray", "orange", "red"]] = {
     Risk.SAFE: "gray",
@@ -89,6 +89,10 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
         live.show_standstill(state.path)
     elif page.outcome is not None:
         _outcome(page.outcome, first=live.comes_first(state))
+    if live.comes_first(state):
+        from diag.app.views.hang import show_to_do  # loads the triage
+
+        show_to_do(state.path)
     beside = st.columns(_VERDICT_AND_PICTURE) if view.result.attribution.steps else (st.container(), None)
     with beside[0]:
         every_s = DASHBOARD.live_every_s if state.live else None
@@ -105,8 +109,9 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     if beside[1] is not None:
         with beside[1]:
             _picture(view, state, theme)
-    if state.stuck:  # what the steps before would gain is not what to do now
-        st.markdown(f"**{words.TO_DO}** {prose(_FIRST_THE_STANDSTILL)} [Hang triage]({href('hang')})")
+    if live.comes_first(state):  # what the steps before would gain is not what to do now
+        with st.expander(_FASTER):
+            _to_do(view, advised, theme)
     else:
         _to_do(view, advised, theme)
     _copies(page, advised, theme)
@@ -137,7 +142,7 @@ def _picture(view: RunView, state: RunState, theme: Theme) -> None:
     data = None
     if view.result.verdict.cause in MEMORY_FINDINGS:
         data = bars_of_peaks(view, view.result.cause.ranks if view.result.cause is not None else (), theme)
-    data = data or picture_of(view, theme, next(iter(view.result.advice), None))
+    data = data or picture_of(view, theme, next(iter(view.result.advice), None), _who_stands(view, state))
 
     def chosen() -> None:
         rank = st.session_state[_PICTURE].rank
@@ -145,6 +150,14 @@ def _picture(view: RunView, state: RunState, theme: Theme) -> None:
             st.session_state["rank"] = str(rank)
 
     component("picture")(key=_PICTURE, data=data, on_rank_change=chosen)
+
+
+def _who_stands(view: RunView, state: RunState) -> tuple[int, ...] | None:
+    """The ranks that are at fault for a standstill or an end; None for a run that goes on, or ended well."""
+    if not live.comes_first(state):
+        return None
+    outcome = view.page.outcome
+    return tuple(rank.rank for rank in state.behind) or (outcome.ranks if outcome is not None else ())
 
 
 @st.fragment

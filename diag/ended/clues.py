@@ -113,7 +113,7 @@ def _noted(run: Rundir, rank: int, victims: tuple[int, ...], silent: bool, asked
     if record.stopped:
         why = f"a signal or a debugger has stopped its process (`kill -CONT {record.pid}` there lets it go on)"
     if silent and not asked and state is not None:
-        return f"Rank {rank} {where_words(state)}, while {waiting} {wait} in {where}: {why}{since}"
+        return f"Rank {rank} {where_words(state, timed=False)}, while {waiting} {wait} in {where}: {why}{since}"
     if silent:
         return f"Rank {rank} did not answer while {waiting} {wait} in a collective: {why}{since}"
     if record.beat is None:
@@ -121,16 +121,19 @@ def _noted(run: Rundir, rank: int, victims: tuple[int, ...], silent: bool, asked
     if record.beat.done:
         return f"Rank {rank} had finished its training, {waiting} {wait} in a collective that it did not call{since}"
     seconds = (record.beat_ns - record.beat.phase_since_ns) / 1e9 if record.beat.phase_since_ns else 0.0
-    span = f", for {seconds:.0f} s" if seconds >= 1 else ""
+    span = f", for {seconds:.0f} s" if seconds >= 1 and not since else ""
     return (
         f"Rank {rank} is in its {_phase(record)} phase{span}, and in no collective; {waiting} {wait} in {where}{since}"
     )
 
 
 def _since(run: Rundir) -> str:
-    """A sentence of its own; "" where it is not known."""
+    """A sentence of its own; "" where it is not known. When, not how long: what reads it may be older than the run's
+    state, which says how long."""
     judged = run.judged
-    return f". {begun(since_words(judged.standstill))}" if run.stuck and judged and judged.standstill else ""
+    return (
+        f". {begun(since_words(judged.standstill, timed=False))}" if run.stuck and judged and judged.standstill else ""
+    )
 
 
 def _wait(ranks: Sequence[int]) -> str:
@@ -150,9 +153,9 @@ def evidence_of_standstill(record: Rank) -> Source:
     beat = record.beat
     if beat is None:
         return Source(str(record.folder), 0, f"rank {record.culprit.rank}: no heartbeat.json")
-    last = [f"#{number} of group {group} called" for group, number in beat.started]
-    last += [f"#{number} of group {group} finished" for group, number in beat.finished]
-    # PyTorch's recorder numbers the calls in C++ as well, and the answer may name its number.
+    # PyTorch's recorder numbers the calls in C++ as well: where there are its numbers, answer and figure have them.
+    last = [f"#{number} of group {group} called" for group, number in beat.started if not beat.recorder]
+    last += [f"#{number} of group {group} finished" for group, number in beat.finished if not beat.recorder]
     last += [
         f"in PyTorch's recorder #{called} of group {group} called, #{done} finished"
         for group, called, done in beat.recorder

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from diag.collectors.layout import RunLayout, is_folder
+from diag.collectors.layout import RankLayout, RunLayout, is_folder
 from diag.collectors.masking import masked
 from diag.collectors.reading import walk
 from diag.ended.model import FULL
@@ -122,11 +122,17 @@ class Investigation:
         return may_use_nccl(JobLogs(self.logs), self.backends)
 
 
+_HEARTBEAT = RankLayout(Path()).heartbeat.name
+
+
 def newest_write(path: str) -> int:
-    """The time of the last write at or below a path, Unix time in ns; 0 where it cannot be read."""
+    """The time of the last write at or below a path, Unix time in ns; 0 where it cannot be read. Heartbeats, which come
+    every second, do not count: the state of the run says what they show."""
     times = [0]
     for entry in (path, *(walk(path, order=None) if is_folder(path) else ())):
-        with suppress(OSError):  # removed meanwhile: a heartbeat is replaced every second
+        if Path(entry).name == _HEARTBEAT:
+            continue
+        with suppress(OSError):  # removed meanwhile
             times.append(Path(entry).stat().st_mtime_ns)
     return max(times)
 

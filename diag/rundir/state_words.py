@@ -18,10 +18,10 @@ def moment_words(unix_ns: int) -> str:
     return f"{moment:%H:%M:%S} UTC" if moment.date() == today else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def since_words(still: Standstill) -> str:
-    """``no step since 12:03:04 UTC (41 s), after step 62``."""
+def since_words(still: Standstill, timed: bool = True) -> str:
+    """``no step since 12:03:04 UTC (41 s), after step 62``. ``timed``: how long that was, beside when."""
     words = f"no step since {moment_words(still.since_unix_ns)}" if still.since_unix_ns else "no step has ended"
-    if still.still_ns is not None:
+    if timed and still.still_ns is not None:
         words += f" ({elapsed(still.still_ns)})"
     return words + (f", after step {still.last_step:,}" if still.last_step is not None else "")
 
@@ -56,8 +56,8 @@ def stuck_words(judged: Judged) -> str:
     return "; ".join(texts)
 
 
-def where_words(rank: RankState) -> str:
-    """``is silent for 42 s, last seen in forward of step 63``, ``is in forward for 40 s``."""
+def where_words(rank: RankState, timed: bool = True) -> str:
+    """``is silent for 42 s, last seen in forward of step 63``, ``is in forward for 40 s``. ``timed``: for how long."""
     if rank.raised:
         return f"raised {rank.raised}"
     if rank.state is State.UNKNOWN:
@@ -66,14 +66,19 @@ def where_words(rank: RankState) -> str:
     place = rank.phase if between else f"in {rank.phase}"
     of_step = f"{', before' if between else ' of'} step {rank.step:,}" if rank.step >= 0 else ""
     if rank.state is State.STUCK:
-        return f"is silent for {elapsed(rank.silent_ns)}, last seen {place}{of_step}"
+        silent = f"silent for {elapsed(rank.silent_ns)}" if timed else "silent"
+        return f"is {silent}, last seen {place}{of_step}"
     if rank.state is State.FINISHED:
         return "has finished its training"
     if rank.skipped:
         return f"{rank.skipped}, and waits in {rank.waits_in}"
     if rank.waits_in:
         return f"waits in {rank.waits_in}"
-    since = f"{',' if between and of_step else ''} for {elapsed(rank.in_it_ns)}" if rank.in_it_ns is not None else ""
+    since = (
+        f"{',' if between and of_step else ''} for {elapsed(rank.in_it_ns)}"
+        if timed and rank.in_it_ns is not None
+        else ""
+    )
     words = f"is {place}{of_step}{since}"
     blocked = blocked_words(rank)
     return f"{words}, {'blocked ' if rank.blocked_in else ''}{blocked}" if blocked else words

@@ -272,7 +272,9 @@ def _branch(stacks: Sequence[tuple[Sequence[str], tuple[int, ...]]], indent: str
         shared = [*shared[:half], f"… {len(shared) - 2 * half} calls …", *shared[-half:]]
     rows = []
     name = spaced(listing(ranks))
-    if shared or not depth:
+    if not shared and depth:  # of a rank that is in no call beyond those of the line above
+        rows.append(Text.assemble((f"{indent}{name}", "bold"), "  in no further call", overflow="fold"))
+    elif shared or not depth:
         rows.append(Text.assemble((f"{indent}{name}", "bold"), "  ", visible(" > ".join(shared)), overflow="fold"))
     if len(stacks) > 1:
         branches: dict[str, list[tuple[Sequence[str], tuple[int, ...]]]] = {}

@@ -10,7 +10,7 @@ import pytest
 from diag.api import open_run
 from diag.app.picture import BEYOND_MEDIAN, WAITED_FOR, Data, advice_rows, picture_of, waited_for, waits_for_loaders
 from diag.app.policy import DASHBOARD
-from diag.app.run_view import RunView, view_of
+from diag.app.run_view import Part, RunView, view_of
 from diag.app.theme import LIGHT
 from diag.serve.server import SAMPLES
 from diag.show.page import STEP_TIME, advice_of, numbers_of
@@ -108,3 +108,26 @@ def test_for_whom_many_ranks_wait_is_a_grid(tmp_path: Path, monkeypatch: pytest.
     for page in ("collectives", "input"):
         shown(page, run, monkeypatch)
     assert drawn_on == ["collectives-grid", "loader-grid"]
+
+
+def test_what_a_rank_does_outside_of_operators_is_drawn_as_compute_and_that_is_said() -> None:
+    """The advice speaks of sleeps and locks, the bar and the critical path of compute: also in profiled steps."""
+    view, healthy = (view_of(open_run(SAMPLES / name)) for name in ("ddp-straggler-rank0", "ddp-healthy"))
+    data, other = picture_of(view, LIGHT), picture_of(healthy, LIGHT)
+    assert data is not None
+    assert other is not None
+    assert "also Python, sleeps and locks" in data["rest"]
+    assert "also Python" not in other["rest"]
+    compute = view.parts[Part.COMPUTE][0] / 1e6
+    assert view.windows.any()
+    assert compute[view.windows].min() > 140
+    assert "compute" in view.result.why
+
+
+def test_of_a_run_that_stands_the_rank_at_fault_is_marked_and_nothing_is_predicted() -> None:
+    view = view_of(open_run(SAMPLES / "ddp-straggler-rank0"))
+    data = picture_of(view, LIGHT, None, standing=(2,))
+    assert data is not None
+    assert [row["rank"] for row in data["rows"] if row["fault"]] == [2]
+    assert data["predicted"] is None
+    assert "the steps before the standstill" in data["rest"]

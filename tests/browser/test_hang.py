@@ -71,12 +71,37 @@ def test_a_run_that_gets_stuck_is_no_longer_called_healthy(browser: Browser, tmp
         assert found.complaints == []
 
 
+STACK = """Current thread 0x00007fe467df7b80 (most recent call first):
+  File "/job/train.py", line 57 in locked
+  File "/job/train.py", line 12 in main
+"""
+
+
+def test_the_first_page_of_a_standstill_says_what_to_do_and_shows_the_stack(browser: Browser, tmp_path: Path) -> None:
+    """What to do is about the standstill; the rank at fault is marked; its stack comes as soon as it is taken, on the
+    open page."""
+    run, later = tmp_path / "run", -3600
+    training(run, {0: (1, 0.1, "backward"), 1: (1, 0.1, "forward")})
+    beats(run, {0: 600, 1: 0}, {0: later, 1: 600})
+    with dashboard(run) as served, visit(browser, height=900) as found:
+        found.open(served.at(), until="The training is stuck")
+        page = found.page
+        expect(page.get_by_text("Take the stacks of all ranks")).to_be_visible()
+        expect(page.get_by_text("at fault ▸ rank 1")).to_be_visible()
+        expect(page.get_by_text("predicted")).to_have_count(0)
+        RunLayout(run).rank(1).stacks.write_text(STACK)
+        expect(page.get_by_text("Stack of rank 1")).to_be_visible()
+        expect(page.get_by_text(re.compile(r"locked \(.*train\.py:57")).first).to_be_visible()
+        expect(page.get_by_text("Take the stacks of all ranks")).to_have_count(0)
+        assert found.complaints == []
+
+
 def test_of_many_ranks_that_are_stuck_the_first_screen_shows_where_each_is(browser: Browser, tmp_path: Path) -> None:
     run, ranks = tmp_path / "run", 34
     training(run, {rank: (1, 0.1, "forward" if rank == 5 else "backward") for rank in range(ranks)})
     beats(run, dict.fromkeys(range(ranks), 900) | {5: 0}, dict.fromkeys(range(ranks), -300) | {5: 600})
     with dashboard(run) as served, visit(browser) as found:
-        found.open(served.at(), until="The standstill first")
+        found.open(served.at(), until="The training is stuck")
         fault = re.compile(r"34\s+ranks: 1 at fault, 33 in no collective; at fault: rank\s5")
         expect(found.page.get_by_role("img", name=fault)).to_be_visible()
         found.open(served.at("hang"), until="at fault ▸ rank 5")

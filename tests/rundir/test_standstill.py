@@ -83,6 +83,9 @@ def test_of_a_stopped_process_triage_says_how_it_goes_on(tmp_path: Path) -> None
         finally:
             process.kill()
     assert f"kill -CONT {process.pid}" in clue.note
+    # How long it lasts is said by the state of the run alone: what is cached would differ from it.
+    assert "Rank 1 is silent, last seen in" in clue.note
+    assert " s)" not in clue.note.replace("\u00a0", " ")
     answer = Triage("missing_rank", 0.9, "", culprits=clue.culprits, next_steps=("Look.",))
     first, second, last = with_steps_while_stuck(answer, [stood]).next_steps
     assert f"Let rank 1 go on: `kill -CONT {process.pid}` on " in first.replace("\u00a0", " ")
