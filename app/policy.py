@@ -127,6 +127,9 @@ class Dashboard(Topic, name="dashboard", fixed=True):
     shortest_view_ns = threshold(1000, "ns")
     event_name_chars = threshold(100, "characters")
     ranks_by_number = threshold(16, "ranks", "chosen", "up to this many are ordered by number; more, worst first")
+    ranks_unfolded = threshold(
+        8, "ranks", "chosen", "rows of the timeline of more ranks than that: the others are folded until asked for"
+    )
     analysis_first_s = threshold(
         3.0, "s", "chosen", "the verdict of a run of a few ranks is there by then; pages that need none wait no longer"
     )

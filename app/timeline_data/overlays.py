@@ -64,10 +64,17 @@ def _counter(counter: Counter, begin: int, end: int) -> dict[str, Any]:
     columns = (seen.start_ns.tolist(), seen.end_ns.tolist(), seen.value.tolist(), says)
     return {
         "name": counter.name,
+        "lowest": counter.lowest,
         "highest": counter.highest,
-        "scale": _amount(counter.highest, counter.unit) if not counter.says else "",
+        "scale": _scale(counter) if not counter.says else "",
         "pieces": [[start, until, value, visible(text)] for start, until, value, text in zip(*columns, strict=True)],
     }
+
+
+def _scale(counter: Counter) -> str:
+    """The lowest and the highest value of the run; one of them where both read the same."""
+    low, high = (_amount(value, counter.unit) for value in (counter.lowest, counter.highest))
+    return high if low == high else f"{low} to {high}"
 
 
 def _amount(value: float, unit: str) -> str:

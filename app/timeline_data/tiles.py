@@ -18,6 +18,7 @@ from starlette.responses import Response
 from diag.app.policy import DASHBOARD
 from diag.app.timeline_data.asked import RefusedError, search_text, tile_of, wants_python, whole
 from diag.app.timeline_data.source import Source
+from diag.app.timeline_data.work import drawn_name
 from diag.tables.tiles import Cells, Row, heading_of, rank_cells, read_row
 from diag.words.formatting import visible
 
@@ -86,7 +87,8 @@ class _Packed:
         self, row: Row, index: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_] | None, names: _Names
     ) -> dict[str, Any]:
         codes = row.lane.name[row.place[index]].tolist()
-        place = np.array([names.place(row.lane.names[code]) for code in codes], dtype=np.uint32)
+        texts = {code: drawn_name(row.lane.names[code], row.lane.category) for code in {*codes}}
+        place = np.array([names.place(texts[code]) for code in codes], dtype=np.uint32)
         return {
             "count": len(index),
             "start": self.add(row.start_ns[index].astype("<f8")),

@@ -6,6 +6,7 @@ from diag.app.theme import Theme
 from diag.model.breakdown import KernelKind
 from diag.show.parts import PART_OF, Part
 from diag.tables.zoom import WORK, Category
+from diag.words.formatting import short_name
 
 _WORDS = {
     KernelKind.COPY: "copy or fill in one memory",
@@ -29,6 +30,14 @@ def work_words(work: str) -> str:
 def kind_words(kind: KernelKind) -> str:
     """The displayed name of a kind of kernel or operator. A kernel that copies stays on its device."""
     return _WORDS.get(kind, kind.value)
+
+
+def drawn_name(name: str, category: Category) -> str:
+    """The name of an event where it has little room: of a kernel without the compiler's templates and arguments."""
+    of_compiler = category not in (Category.HOST, Category.COPY) and (
+        name.startswith(("void ", "_Z")) or "::" in name or name.endswith(")")
+    )
+    return short_name(name) if of_compiler else name
 
 
 def work_colours(theme: Theme) -> list[str]:

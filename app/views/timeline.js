@@ -14,7 +14,9 @@ const AXIS_PX = 22, STEPS_PX = 16, LANE_PX = 16, HOST_PX = 15, GAP_PX = 10, TITL
 const LABEL_PX = 172; // "operators, other threads"
 const SIDE_BY_SIDE_PX = 900; // on a narrower canvas, pinned ranks are drawn one below the other
 const PAGE_OF_RANKS = 64;
-const COUNTER_PX = 30; // a counter below the lanes
+const COUNTER_PX = 34; // a counter below the lanes
+const LEAST_OF_HIGHEST = 0.1; // a counter's axis spans at least this part of its highest value: noise stays flat
+const ARROW_PX = 24; // arrows of the critical path are drawn where they are this far apart on average
 const DISTINCT_ARROWS = 40; // of more launches, each is the paler
 const OVERLAY_MS = 250; // path, launches and counters are asked for this long after the last movement
 const SPARSE = 0.08; // of the window: lanes of a trace that fill less are drawn as their first row
@@ -24,7 +26,7 @@ const HELP = "Wheel or W and S: zoom. Drag, A and D, or arrow keys left and righ
   "Arrow keys up and down: choose a row. Click or Enter: details. [ and ]: the event before and after. " +
   "P and Shift+P, or a click on a rank's label: pin a rank left or right. /: search all ranks by name, N and Shift+N: next and " +
   "previous match; after the last match on the pinned ranks, the first match on the next rank. " +
-  "M: measure a span by dragging. A click on a gap says why nothing ran there. " +
+  "M: measure a span by dragging. U, or a click on the line that names them: draw the folded rows, or fold them. A click on a gap says why nothing ran there. " +
   "0 or Home: the whole run, which follows new steps. Over the labels the wheel scrolls the page.";
 
 const VIEWS = new WeakMap();
@@ -213,6 +215,9 @@ class Timeline {
     this.tally = null; // number of a search's hits on each rank
     this.firstRank = 0;
     this.everyRank = false;
+    this.unfoldsRanks = false; // of many ranks, the first ones are drawn until one asks for the others
+    this.asked = 0; // counts what the details were asked for: an answer that comes late is not shown
+    this.about = []; // the ranks that the details are about
     this.cursor = null;
     this.pointer = null;
     this.selected = null;
@@ -241,13 +246,14 @@ class Timeline {
     if (!before || before.turn !== data.turn) { // the page chose: a link, a step, a button, a list
       this.window = { begin: data.window[0], end: data.window[1] };
       this.pinned = [...data.pinned];
+      if (before) this.leave();
       if (this.find !== data.find) { this.find = data.find; this.search.value = data.find; this.matchStatus.textContent = ""; }
       this.python = Boolean(data.python);
       this.count();
     } else if (wasWhole) {
       this.window = { begin: data.begin, end: data.end };
     }
-    if (!before || before.ranks.length !== data.ranks.length) this.firstRank = 0;
+    if (!before || before.ranks.length !== data.ranks.length) { this.firstRank = 0; this.unfoldsRanks = false; }
     if (!before || before.theme.name !== data.theme.name) { this.dress(); this.tiles.repaint(); }
     this.perfettoButton();
     this.byRank = new Map(data.ranks.map(rank => [rank.rank, rank]));
@@ -353,9 +359,18 @@ class Timeline {
   choose() {
     const chosen = [this.firstChoice.value, this.secondChoice.value].filter(text => text !== "").map(Number);
     this.pinned = [...new Set(chosen)];
+    this.leave();
     this.changed();
     this.layout();
     this.look();
+  }
+
+  /** Ends what was about another rank or step: details and a measured span. */
+  leave() {
+    this.asked++;
+    this.measured = null;
+    if (this.measuring) this.toggleMeasuring();
+    this.show(null);
   }
 
   /** The place of the step that the window shows, else of the one in its middle; -1 without one. */
@@ -374,13 +389,13 @@ class Timeline {
 
   goToStep(number) {
     const step = this.data.steps.find(candidate => candidate[0] === number);
-    if (step) this.moveTo(step[1], step[2]); else this.stepShown();
+    if (step) { this.leave(); this.moveTo(step[1], step[2]); } else this.stepShown();
   }
 
   turnStep(by) {
     const { steps } = this.data, place = this.stepPlace();
     const step = this.isWhole() || place < 0 ? steps[by > 0 ? 0 : steps.length - 1] : steps[place + by];
-    if (step) this.moveTo(step[1], step[2]);
+    if (step) { this.leave(); this.moveTo(step[1], step[2]); }
   }
 
   /** Names the step in the tool bar. */
@@ -432,8 +447,15 @@ class Timeline {
   }
 
   rankButtons() {
-    const count = this.data.ranks.length;
+    const count = this.data.ranks.length, { first } = this.data;
     this.shownRanks.replaceChildren();
+    if (first.length) {
+      const fold = element("button", { type: "button", "aria-expanded": String(this.unfoldsRanks) }, this.unfoldsRanks ? "Fold ranks" : `Show all ${count.toLocaleString("en")} ranks`);
+      fold.addEventListener("click", () => this.foldRanks());
+      if (!this.unfoldsRanks) this.shownRanks.append(element("span", {}, `${this.rowsOfRanks().length} of ${count.toLocaleString("en")} ranks: ${this.data.first_order}`));
+      this.shownRanks.append(fold);
+      if (!this.unfoldsRanks) return;
+    }
     if (count <= PAGE_OF_RANKS) return;
     const last = this.everyRank ? count : Math.min(count, this.firstRank + PAGE_OF_RANKS);
     const shown = last - (this.everyRank ? 0 : this.firstRank);
@@ -449,13 +471,31 @@ class Timeline {
     if (!this.everyRank) turn("All", 0, true);
   }
 
+  /** Draws the first ranks, or all of them. The toolbar, where the pointer may be, is drawn anew: it keeps the focus. */
+  foldRanks() {
+    const focused = this.shownRanks.contains(this.shadowFocus());
+    this.unfoldsRanks = !this.unfoldsRanks;
+    this.rankButtons();
+    this.layout();
+    this.look();
+    if (focused) this.shownRanks.querySelector("button").focus();
+  }
+
+  foldsRanks() { return this.data.first.length > 0 && !this.unfoldsRanks; }
+
+  /** The ranks that have a row: of many the first ones and those that are pinned. */
+  rowsOfRanks() {
+    if (this.foldsRanks()) return [...new Set([...this.data.first, ...this.pinned])].map(rank => this.byRank.get(rank)).filter(Boolean);
+    return this.everyRank ? this.data.ranks : this.data.ranks.slice(this.firstRank, this.firstRank + PAGE_OF_RANKS);
+  }
+
   // -- layout
 
   layout() {
     if (!this.data) return;
     const width = Math.max(320, this.stage.clientWidth || 320);
     const label = width < 700 ? 110 : LABEL_PX;
-    const shown = this.everyRank ? this.data.ranks : this.data.ranks.slice(this.firstRank, this.firstRank + PAGE_OF_RANKS);
+    const shown = this.rowsOfRanks();
     this.sections = [];
     let y = AXIS_PX + STEPS_PX;
     const ranks = this.ranksSection(shown, label, width - label - 8, y);
@@ -492,11 +532,12 @@ class Timeline {
   }
 
   ranksSection(shown, label, width, y) {
+    const folded = this.foldsRanks() ? this.data.ranks.length - shown.length : 0;
     const high = shown.length <= 16 ? 22 : shown.length <= 64 ? 12 : shown.length <= 128 ? 8 : shown.length <= 320 ? 3 : 1;
     const rows = [], groups = [], hosts = [];
     let at = 0;
     shown.forEach((rank, place) => {
-      if (this.data.by_host && (place === 0 || shown[place - 1].host !== rank.host)) {
+      if (this.data.by_host && !folded && (place === 0 || shown[place - 1].host !== rank.host)) {
         if (high >= 8) { hosts.push({ host: rank.host, y: at, count: shown.filter(entry => entry.host === rank.host).length }); at += HOST_PX; }
       }
       if (place % PAGE_OF_RANKS === 0) {
@@ -508,7 +549,8 @@ class Timeline {
       groups[groups.length - 1].rows.push(row);
       at += high;
     });
-    return { kind: "ranks", left: 0, x: label, width, y, height: at, rows, groups, hosts, label };
+    const fold = folded ? { y: at, text: `+ ${folded.toLocaleString("en")} other ranks` } : null;
+    return { kind: "ranks", left: 0, x: label, width, y, height: at + (fold ? LANE_PX : 0), rows, groups, hosts, label, fold };
   }
 
   lanesSection(rank, left, label, width, y) {
@@ -521,7 +563,10 @@ class Timeline {
       at += height;
       return made;
     });
-    const fold = empty.size || this.unfolded.has(rank) ? { y: at, count: empty.size, titles: [...new Set((known || []).filter((lane, row) => empty.has(row)).map(lane => lane.title))] } : null;
+    const titles = [...new Set((known || []).filter((lane, row) => empty.has(row)).map(lane => lane.title))];
+    const fold = empty.size || this.unfolded.has(rank)
+      ? { y: at, text: empty.size ? `+ ${empty.size} ${empty.size === 1 ? "row" : "rows"} with little or nothing: ${titles.join(", ")}` : "− fold rows with nothing" }
+      : null;
     at = Math.max(at + (fold ? LANE_PX : 0), TITLE_PX + AXIS_PX + 3 * LANE_PX);
     const counters = ((this.overlays.get(rank) || {}).counters || []).map((counter, place) => ({ ...counter, y: at + 4 + place * COUNTER_PX, height: COUNTER_PX - 4 }));
     const find = this.find;
@@ -670,7 +715,8 @@ class Timeline {
     this.paintBox();
     this.stepShown();
     this.canvas.setAttribute("aria-label", this.description());
-    if (works.size !== this.works.size || [...works].some(work => !this.works.has(work))) { this.works = works; this.paintLegend(); }
+    const shown = [...works].join() + this.pathHint + Boolean(this.drawsPath && this.path?.pieces.length);
+    if (shown !== this.legendShows && !(this.moves && works.size === this.works.size)) { this.works = works; this.legendShows = shown; this.paintLegend(); }
   }
 
   description() {
@@ -757,17 +803,19 @@ class Timeline {
       }
     }
     if (section.fold) {
-      const { count, titles } = section.fold;
-      const text = count ? `+ ${count} ${count === 1 ? "row" : "rows"} with little or nothing: ${titles.join(", ")}` : "− fold rows with nothing";
+      const { text } = section.fold, ofRanks = section.kind === "ranks"; // whose path is drawn beside the text
       context.font = FONT;
       context.fillStyle = theme.soft;
-      context.fillText(fitted(text, section.label + section.width - 8), section.x - (section.label - 6), section.y + section.fold.y + LANE_PX / 2);
+      context.textAlign = ofRanks ? "right" : "left";
+      const room = section.label + (ofRanks ? 0 : section.width) - 8;
+      context.fillText(fitted(text, room), ofRanks ? section.x - 6 : section.x - (section.label - 6), section.y + section.fold.y + LANE_PX / 2);
+      context.textAlign = "left";
     }
     for (const counter of section.counters || []) {
       context.font = FONT;
       context.fillStyle = theme.soft;
       context.textAlign = "right";
-      const top = section.y + counter.y, lines = counter.scale ? [counter.name, `0 to ${counter.scale}`] : [counter.name];
+      const top = section.y + counter.y, lines = counter.scale ? [counter.name, counter.scale] : [counter.name];
       lines.forEach((text, line) => context.fillText(fitted(text, section.label - 10), section.x - 6, top + counter.height * (2 * line + 1) / (2 * lines.length)));
       context.textAlign = "left";
     }
@@ -956,41 +1004,42 @@ class Timeline {
 
   shadowFocus() { return this.root.getRootNode().activeElement; }
 
-  /** A line on the row of the rank that the step waits for, with an arrow where that changes. */
+  /** A thin line under the row of the rank that the step waits for, with an arrow where that changes, unless the arrows
+   *  would cover what they lead to. Ranks that are folded are one row. */
   paintPath(section) {
+    this.pathHint = "";
     if (!this.drawsPath || !this.path || !this.path.pieces.length) return;
     const { context, data: { theme } } = this;
-    const rows = new Map(section.rows.map(row => [row.rank, section.y + row.y + row.height / 2]));
-    const thick = section.rows.length && section.rows[0].height >= 8;
+    const rows = new Map(section.rows.map(row => [row.rank, [section.y + row.y + row.draws - 1, section.y + row.y]]));
+    const folded = section.fold ? [section.y + section.fold.y + LANE_PX / 2, section.y + section.fold.y + LANE_PX / 2] : undefined;
+    const stretches = [], turns = [];
+    let changes = 0, before = null;
+    for (const [rank, start, end] of this.path.pieces) {
+      const x = this.at(section, start), until = this.at(section, end), row = rows.get(rank) || folded;
+      if (until < section.x || x > section.x + section.width) { before = null; continue; }
+      if (before && before.rank !== rank) changes++;
+      if (row && before && before.row && before.row !== row && x - before.x < 12) turns.push([x, before.row, row]); // else a part of the path is not drawn
+      if (row && !(this.moves && until - x < 1.5)) stretches.push([x, Math.max(until, x + 0.5), row]);
+      before = { x: until, row, rank };
+    }
+    const arrows = !this.moves && turns.length * ARROW_PX <= section.width;
+    if (!arrows && changes && !this.moves) this.pathHint = `, ${changes.toLocaleString("en")} changes of rank: zoom in to see them as arrows`;
     context.save();
     context.beginPath();
     context.rect(section.x, section.y, section.width, section.height);
     context.clip();
-    // While the window moves, only the line: its edge and its heads take as long as all other lanes.
-    const strokes = this.moves ? [[theme.ink, 1]] : [[theme.ground, thick ? 6 : 3], [theme.ink, thick ? 2.5 : 1.5]];
-    for (const [colour, wide] of strokes) {
-      context.strokeStyle = context.fillStyle = colour;
+    for (const [colour, wide] of this.moves ? [[theme.ink, 1]] : [[theme.ground, 4], [theme.ink, 2]]) {
+      context.strokeStyle = colour;
       context.lineWidth = wide;
       context.beginPath();
-      let before = null, turned = -Infinity;
-      for (const [rank, start, end] of this.path.pieces) {
-        const y = rows.get(rank), x = this.at(section, start), until = this.at(section, end);
-        if (y === undefined || until < section.x || x > section.x + section.width) { before = null; continue; }
-        if (this.moves && until - x < 1.5) continue;
-        if (before && before.y !== y && x - before.x < 12) { // else a part of the path is not drawn
-          context.moveTo(x, before.y);
-          context.lineTo(x, y);
-          if (thick && !this.moves && x - turned > 9) { // a head for each arrow would cover them
-            turned = x;
-            const down = y > before.y ? -1 : 1;
-            context.moveTo(x - 4, y + down * 7);
-            context.lineTo(x, y + down);
-            context.lineTo(x + 4, y + down * 7);
-          }
-        }
-        context.moveTo(x, y);
-        context.lineTo(Math.max(until, x + 0.5), y);
-        before = { x: until, y };
+      for (const [x, until, [y]] of stretches) { context.moveTo(x, y); context.lineTo(until, y); }
+      for (const [x, [from], [to, top]] of arrows ? turns : []) {
+        const down = to > from, goal = down ? top : to; // it ends at the edge of the row that it comes to
+        context.moveTo(x, from);
+        context.lineTo(x, to);
+        context.moveTo(x - 3.5, goal + (down ? -5 : 5));
+        context.lineTo(x, goal);
+        context.lineTo(x + 3.5, goal + (down ? -5 : 5));
       }
       context.stroke();
     }
@@ -1029,23 +1078,45 @@ class Timeline {
     context.restore();
   }
 
-  /** Each counter as an area, as high as its share of the highest value of the run. */
+  /** Each counter as a line of steps between the lowest and the highest value of the run. What only is or is not, such
+   *  as throttling, is a bar. */
   paintCounters(section) {
-    const { context, data: { theme } } = this;
+    const { context, data: { theme } } = this, right = section.x + section.width;
+    context.save();
+    context.beginPath();
+    context.rect(section.x, section.y, section.width, section.height);
+    context.clip();
     for (const counter of section.counters) {
-      const bottom = section.y + counter.y + counter.height;
+      const bottom = section.y + counter.y + counter.height, high = counter.height - 3;
       context.fillStyle = theme.faint;
       context.globalAlpha = 0.5;
-      context.fillRect(section.x, bottom, section.width, 1);
-      context.globalAlpha = 0.75;
-      context.fillStyle = counter.scale ? theme.accent : theme.ink;
-      for (const [start, end, value] of counter.pieces) {
-        const x = Math.max(section.x, this.at(section, start)), until = Math.min(section.x + section.width, this.at(section, end));
-        const high = counter.highest ? Math.max(value > 0 ? 1 : 0, value / counter.highest * counter.height) : 0;
-        if (until >= x) context.fillRect(x, bottom - high, Math.max(1, until - x), high);
-      }
+      context.fillRect(section.x, bottom + 1, section.width, 1);
       context.globalAlpha = 1;
+      if (!counter.scale) {
+        context.fillStyle = theme.ink;
+        for (const [start, end] of counter.pieces) {
+          const x = Math.max(section.x, this.at(section, start)), until = Math.min(right, this.at(section, end));
+          if (until >= x) context.fillRect(x, bottom - high / 2 - 2, Math.max(1, until - x), 4);
+        }
+        continue;
+      }
+      const room = Math.max(counter.highest - counter.lowest, LEAST_OF_HIGHEST * Math.abs(counter.highest)) || 1;
+      const floor = (counter.highest + counter.lowest - room) / 2;
+      context.strokeStyle = theme.accent;
+      context.lineWidth = 1.5;
+      context.beginPath();
+      let reached = -Infinity;
+      for (const [start, end, value] of counter.pieces) {
+        const x = Math.max(section.x - 2, this.at(section, start)), until = Math.min(right + 2, this.at(section, end));
+        if (until < x) continue;
+        const y = bottom - (value - floor) / room * high;
+        if (x - reached > 1.5) context.moveTo(x, y); else context.lineTo(x, y); // a gap between samples stays one
+        context.lineTo(Math.max(until, x + 1.5), y);
+        reached = Math.max(until, x);
+      }
+      context.stroke();
     }
+    context.restore();
   }
 
   /** The measured span over all rows, with its length. */
@@ -1078,8 +1149,10 @@ class Timeline {
     this.measured = { begin: Math.min(from, to), end: Math.max(from, to) };
     this.selected = null;
     this.draw();
+    const turn = ++this.asked;
     const answer = await this.ask("span", { ranks: this.pinned.join(","), from: Math.floor(this.measured.begin), to: Math.ceil(this.measured.end) + 1 });
-    if (!answer) return;
+    if (!answer || turn !== this.asked) return;
+    this.about = [...this.pinned];
     this.details.hidden = false;
     this.details.replaceChildren(element("h4", {}, `Measured: ${answer.duration}`));
     for (const { rank, parts } of answer.ranks) this.details.append(element("p", {}, `Rank ${rank}`), this.facts(parts));
@@ -1116,6 +1189,11 @@ class Timeline {
       entry.append(swatch, element("span", {}, this.data.works[work]));
       return entry;
     });
+    if (this.drawsPath && this.path && this.path.pieces.length) {
+      const entry = element("span", { class: "entry" });
+      entry.append(element("b", { class: "path" }), element("span", {}, `critical path${this.pathHint}`));
+      entries.push(entry);
+    }
     this.legend.replaceChildren(...entries);
   }
 
@@ -1168,6 +1246,8 @@ class Timeline {
     const stillPinned = this.pinned.filter(pinned => pinned !== rank);
     if (place === 0) this.pinned = [rank, ...stillPinned.slice(this.pinned.includes(rank) ? 0 : 1)].slice(0, 2);
     else this.pinned = this.pinned.length && this.pinned[0] !== rank ? [this.pinned[0], rank] : this.pinned;
+    if (this.measured || this.about.some(each => !this.pinned.includes(each))) this.leave();
+    if (this.foldsRanks()) this.rankButtons();
     this.changed();
     this.layout();
   }
@@ -1269,7 +1349,7 @@ class Timeline {
   /** Shows the page of ranks that has this rank. */
   showRank(rank) {
     const place = this.data.ranks.findIndex(entry => entry.rank === rank);
-    if (this.everyRank || (place >= this.firstRank && place < this.firstRank + PAGE_OF_RANKS)) return;
+    if (this.foldsRanks() || this.everyRank || (place >= this.firstRank && place < this.firstRank + PAGE_OF_RANKS)) return;
     this.firstRank = Math.floor(place / PAGE_OF_RANKS) * PAGE_OF_RANKS;
     this.rankButtons();
   }
@@ -1301,8 +1381,9 @@ class Timeline {
   // -- details
 
   async inspect(rank, row, from, to) {
+    const turn = ++this.asked;
     const answer = await this.ask("event", { rank, row, from: Math.floor(from), to: Math.ceil(to), ...this.drawn() });
-    if (!answer) return;
+    if (!answer || turn !== this.asked) return;
     this.show(answer.event);
     if (!answer.event) this.showNothing(rank, row, answer);
   }
@@ -1311,6 +1392,7 @@ class Timeline {
   showNothing(rank, row, { gap: [begin, end], why, facts }) {
     const title = (this.lanesOf(rank) || [])[row]?.title || "this row";
     const long = begin === null || end === null ? "" : ` for ${duration(end - begin)}`;
+    this.about = [rank];
     const when = begin === null ? " before its first event" : end === null ? " after its last event" : "";
     this.details.hidden = false;
     this.details.replaceChildren(element("h4", {}, `Rank ${rank}, ${title}: nothing ran here${long}${when}${why ? `: ${why}` : ""}`), this.facts(facts), this.closer());
@@ -1318,15 +1400,16 @@ class Timeline {
 
   async neighbour(by) {
     if (!this.selected) return;
-    const { rank, row, index } = this.selected;
+    const { rank, row, index } = this.selected, turn = ++this.asked;
     const answer = index + by >= 0 ? await this.ask("event", { rank, row, index: index + by, ...this.drawn() }) : null;
-    if (!answer || !answer.event) return;
+    if (!answer || !answer.event || turn !== this.asked) return;
     this.show(answer.event);
     this.bringIntoView(answer.event);
   }
 
   show(event) {
     this.selected = event;
+    this.about = event ? [event.rank] : [];
     this.details.hidden = !event;
     this.details.replaceChildren();
     if (event) {
@@ -1413,15 +1496,20 @@ class Timeline {
       const [from, to] = [box.from, box.to].map(x => this.ns(box.section, x)).sort((a, b) => a - b);
       if (this.measuring) this.measure(from, to); else this.moveTo(from, to);
     } else if (!grip.moved && this.onFold(grip)) {
-      const { rank } = grip.section;
-      if (!this.unfolded.delete(rank)) this.unfolded.add(rank);
-      this.layout();
+      this.unfold(grip.section);
     } else if (!grip.moved && grip.row) {
       this.cursor = { kind: grip.section.kind, rank: grip.row.rank, row: grip.row.row };
       if (grip.inPlot) this.inspect(grip.row.rank, grip.row.row, this.ns(grip.section, grip.x - 1.5), this.ns(grip.section, grip.x + 1.5));
       else if (grip.section.kind === "ranks") this.pin(grip.row.rank, event.shiftKey ? 1 : 0);
     }
     this.draw();
+  }
+
+  /** Draws the folded rows of a section, or folds them. */
+  unfold({ kind, rank }) {
+    if (kind === "ranks") { this.foldRanks(); return; }
+    if (!this.unfolded.delete(rank)) this.unfolded.add(rank);
+    this.layout();
   }
 
   /** Whether a place is on the line that names the folded rows. */
@@ -1490,6 +1578,7 @@ class Timeline {
       p: () => this.cursor && this.pin(this.cursor.rank, event.shiftKey ? 1 : 0),
       n: () => this.goToMatch(event.shiftKey), "/": () => this.search.focus(),
       m: () => this.toggleMeasuring(),
+      u: () => { const section = this.cursor && this.sections.find(each => each.kind === this.cursor.kind && each.rows.some(row => row.rank === this.cursor.rank)); if (section && section.fold) this.unfold(section); },
       0: () => this.whole(), Home: () => this.whole(), f: () => this.whole(),
       Escape: () => { this.measured = null; this.show(null); },
     };

@@ -26,7 +26,7 @@ from diag.app.theme import Theme, theme_of
 from diag.app.timeline_data.perfetto import StepToOpen, step_to_open
 from diag.app.timeline_data.source import share as share_run
 from diag.app.timeline_data.source import source_of
-from diag.app.timeline_data.work import words, work_colours, work_words
+from diag.app.timeline_data.work import drawn_name, words, work_colours, work_words
 from diag.perfetto import UI
 from diag.tables.overlays import has_path
 from diag.tables.zoom import WORK, AllRanks, Category, Lane, by_name
@@ -103,7 +103,7 @@ def choose_look(view: RunView) -> Look:
             "Step",
             [ALL, *steps],
             param="step",
-            default=ALL,
+            default=_opening_step(view, steps),
             within=within,
             format_func=lambda name: "the whole run" if name == ALL else view.step_names.get(name, name),
             help="From the first rank's begin to the last rank's end.",
@@ -124,6 +124,16 @@ def choose_look(view: RunView) -> Look:
     st.session_state[_STATE] = within, window.begin_ns / MS, window.end_ns / MS, *limits
     second = int(beside) if beside != NONE else None
     return Look(rank, second, step, window, _in_address(_FIND), _in_address(_PYTHON) == _ON)
+
+
+def _opening_step(view: RunView, steps: Sequence[str]) -> str:
+    """What is shown first: the whole run of few ranks; of many, whose rows cannot be read at that scale, the step in
+    which the first finding costs most, else the first one that counts."""
+    if len(timeline_of(view.result).ranks) <= DASHBOARD.ranks_by_number:
+        return ALL
+    counted_steps = [str(step) for step, counts in zip(view.steps, view.counted.tolist(), strict=True) if counts]
+    places = [str(card.place.step) for card in view.page.findings if card.place is not None]
+    return next((step for step in (*places, *counted_steps) if step in steps), ALL)
 
 
 def window_between(first_ms: float, second_ms: float) -> Window:
@@ -284,7 +294,8 @@ def _table_of_names(lanes: Sequence[Lane], window: Window) -> None:
         return
     st.markdown("**Longest by name**, including nested calls")
     most = DASHBOARD.event_name_chars
-    names = [total.name if len(total.name) <= most else f"{total.name[: most - 1]}…" for total in totals]
+    shorter = [drawn_name(total.name, total.lane.category) for total in totals]
+    names = [name if len(name) <= most else f"{name[: most - 1]}…" for name in shorter]
     show_table(
         table_of(
             "names",
@@ -400,6 +411,7 @@ def contents(view: RunView, theme: Theme) -> dict[str, Any]:
         "steps": [[span.step, span.begin_ns, span.end_ns, int(span.step in traced)] for span in timeline.steps],
         "ranks": ranks,
         "by_host": len(ranks) > DASHBOARD.ranks_by_number and 1 < hosts < len(ranks),
+        **_first_ranks(view),
         "perfetto": UI,
         "has_path": has_path(timeline),
         "order": "worst first by the time that others waited for them"
@@ -442,6 +454,22 @@ def _ordered(view: RunView) -> list[dict[str, Any]]:
     return [
         {"rank": entry.rank, "host": entry.host, "at_fault": entry.at_fault, "about": entry.about} for entry in ranks
     ]
+
+
+def _first_ranks(view: RunView) -> dict[str, Any]:
+    """Of many ranks those that are drawn until one asks for the others, and why these: the ranks at fault, then those
+    that wait longest; without a rank at fault, those that others wait for."""
+    table = view.result.ranks.select("rank", "exposed_wait_ns", "caused_wait_ns").to_dicts()
+    if len(timeline_of(view.result).ranks) <= DASHBOARD.ranks_by_number:
+        return {"first": [], "first_order": ""}
+    culprits = [rank for rank in view.culprits if rank in timeline_of(view.result).ranks]
+    most, by = DASHBOARD.ranks_unfolded, "exposed_wait_ns" if culprits else "caused_wait_ns"
+    others = sorted(
+        (row for row in table if row["rank"] not in culprits), key=lambda row: (-(row[by] or 0), row["rank"])
+    )
+    first = culprits[: most // 2] if len(others) >= most // 2 else culprits
+    order = "at fault first, then those that wait longest" if culprits else "those that others wait for longest"
+    return {"first": [*first, *(row["rank"] for row in others)][:most], "first_order": order}
 
 
 @dataclass(frozen=True)

@@ -143,8 +143,8 @@ BYTES, MHZ, WATT, CELSIUS, PERCENT, BATCHES, RATE, YES = (
 
 @dataclass(frozen=True, eq=False)
 class Counter:
-    """A value over time: pieces by start, each with its value. ``highest``: of all. ``says``: for each piece a text
-    instead of the value, () without."""
+    """A value over time: pieces by start, each with its value. ``lowest``, ``highest``: of all. ``says``: for each
+    piece a text instead of the value, () without."""
 
     name: str
     unit: str
@@ -152,6 +152,10 @@ class Counter:
     end_ns: Times
     value: npt.NDArray[np.float64]
     says: tuple[str, ...] = ()
+
+    @property
+    def lowest(self) -> float:
+        return float(self.value.min()) if len(self.value) else 0.0
 
     @property
     def highest(self) -> float:

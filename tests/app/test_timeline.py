@@ -15,11 +15,12 @@ from streamlit.testing.v1 import AppTest
 from diag.api import Result, open_run
 from diag.app.markup import plain
 from diag.app.theme import DARK, LIGHT, Theme, ink_on
-from diag.app.timeline_data.work import work_colours, work_words
+from diag.app.timeline_data.work import drawn_name, work_colours, work_words
 from diag.app.views.timeline import Window, open_command, title, window_between
 from diag.collectors.layout import RunLayout
 from diag.serve.server import SAMPLES
-from diag.tables.zoom import WORK, by_name
+from diag.show.page import page_of
+from diag.tables.zoom import WORK, Category, by_name
 from diag.timeline import events_of, timeline_of
 from diag.words.formatting import duration, share
 from tests.app.runs import write_run
@@ -125,6 +126,35 @@ def test_the_culprit_and_the_whole_run_first(slow_rank_1: Path, monkeypatch: pyt
     assert [(rank["rank"], rank["at_fault"]) for rank in data["ranks"]] == [(0, False), (1, True)]
     assert (data["pinned"], data["window"]) == ([1], [0, 1_260_000_000])
     assert (data["begin"], data["end"]) == (0, 1_260_000_000)
+
+
+def test_many_ranks_open_at_the_step_of_the_first_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "run", ranks=20, steps=8, slow_data_ms={7: 40})
+    place = page_of(open_run(run)).findings[0].place
+    assert place is not None
+    test = page(run, monkeypatch)
+    assert address(test)["step"] == str(place.step)
+    data = canvas(test)
+    assert data["first"][0] == 7
+    assert (len(data["first"]), len(data["ranks"])) == (8, 20)
+    assert data["first_order"] == "at fault first, then those that wait longest"
+    assert address(page(run, monkeypatch, step="all"))["step"] == "all"
+
+
+@pytest.mark.parametrize(
+    ("name", "category", "drawn"),
+    [
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)", "compute",
+         "CUDAFunctor_add"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "communication",
+         "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+        ("Memcpy HtoD (Pageable -> Device)", "copy", "Memcpy HtoD (Pageable -> Device)"),
+        ("torch/nn/module.py(12): forward", "host", "torch/nn/module.py(12): forward"),
+        (EVIL, "compute", EVIL),
+    ],
+)  # fmt: skip
+def test_kernels_are_drawn_without_the_compilers_templates(name: str, category: str, drawn: str) -> None:
+    assert drawn_name(name, Category(category)) == drawn
 
 
 def test_a_link_opens_the_same_view(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
@@ -17,6 +18,8 @@ from diag.app.theme import theme_of
 from diag.app.timeline_data.source import share, source_of
 from diag.app.timeline_data.work import work_colours
 from diag.collectors.layout import RunLayout
+from diag.collectors.records import FORWARD
+from diag.serve.server import SAMPLES
 from diag.timeline import timeline_of
 from tests.app.runs import write_run
 from tests.app.served import Served, dashboard
@@ -24,6 +27,8 @@ from tests.app.test_live import cut, unended
 from tests.browser.chromium import Scheme, Visit, visit
 from tests.browser.perfetto import given, stand_in
 from tests.poisoned import POISON
+from tests.simulate import Plan, simulate
+from tests.simulate import write_run as write_simulated
 from tests.tables.lane_traces import FUNCTIONS, US, gpu_trace, write_gpu_traces
 
 EVIL = f"<img src=https://evil.example/i onerror=document.title='owned'>{POISON}"
@@ -45,6 +50,22 @@ _AT = """(canvas, places) => {
         const hex = i => "#" + [0, 1, 2].map(k => data[4 * i + k].toString(16).padStart(2, "0")).join("");
         return [0, 1, 2].map(hex).find(colour => colour === wanted) || hex(1);
     });
+}"""
+# The part of the canvas that has the colour of counters.
+_BLUE = """(canvas, [x, y, width, height]) => {
+    const scale = window.devicePixelRatio;
+    const {data} = canvas.getContext("2d").getImageData(x * scale, y * scale, width * scale, height * scale);
+    let blue = 0;
+    for (let i = 0; i < data.length; i += 4) blue += data[i] < 90 && data[i + 2] > 150;
+    return blue / (data.length / 4);
+}"""
+# The part of it that has the colour of text and lines.
+_INK = """(canvas, [x, y, width, height, ink]) => {
+    const scale = window.devicePixelRatio;
+    const {data} = canvas.getContext("2d").getImageData(x * scale, y * scale, width * scale, height * scale);
+    let dark = 0;
+    for (let i = 0; i < data.length; i += 4) dark += [0, 1, 2].every(k => Math.abs(data[i + k] - ink[k]) < 24);
+    return dark / (data.length / 4);
 }"""
 _LABEL, _TOP, _RANK, _LANE = 172, 38, 22, 16  # pixels of the canvas: labels, axis and steps, a rank's row, a lane
 
@@ -364,12 +385,119 @@ def test_perfetto_is_given_the_trace_in_the_browser(browser: Browser, traces: Se
         assert found.complaints == []
 
 
+def busy_of_ink(canvas: Locator) -> float:
+    """The part of eight rows of ranks that has the colour of text and lines."""
+    box = canvas.bounding_box()
+    assert box is not None
+    ink = [int(theme_of("light").ink[place : place + 2], 16) for place in (1, 3, 5)]
+    part: float = canvas.evaluate(_INK, [_LABEL + 4, _TOP, box["width"] - _LABEL - 20, 8 * _RANK, ink])
+    return part
+
+
+@pytest.fixture(scope="module")
+def many_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Ranks that differ by chance, so that the critical path changes rank at every collective; rank 37 is slower."""
+    run = tmp_path_factory.mktemp("runs") / "many"
+    plan = Plan(
+        ranks=64, steps=10, units=6, jitter=0.05, hosts=lambda rank: f"node{rank // 8}",
+        extra=lambda step, rank: {FORWARD: 60_000_000} if rank == 37 else {},
+    )  # fmt: skip
+    write_simulated(simulate(plan), run)
+    with dashboard(run) as running:
+        yield running
+
+
+def test_many_ranks_open_as_one_step_of_the_culprit_and_those_who_wait(browser: Browser, many_ranks: Served) -> None:
+    with visit(browser, height=900, width=1440) as found:
+        canvas, page = open_timeline(found, many_ranks), found.page
+        legend = page.get_by_label("Colours")
+        expect(page.get_by_text("8 of 64 ranks: at fault first, then those that wait longest")).to_be_visible()
+        begin, end = window_of(page)
+        step = re.search(r"step=(\d+)", page.url)
+        assert step, "one step is in view"
+        expect(page.get_by_role("spinbutton", name="Step")).to_have_value(step[1])
+        expect(canvas).to_be_in_viewport(ratio=0.95)
+        expect(legend).to_contain_text("critical path")
+        expect(legend).not_to_contain_text("changes of rank")
+        assert busy_of_ink(canvas) < 0.06
+        page.get_by_role("button", name="Whole run").click()
+        expect(legend).to_contain_text(re.compile("critical path, \\d+ changes of rank: zoom in"))
+        assert busy_of_ink(canvas) < 0.06, "many changes of rank are no wall of lines"
+        height = (canvas.bounding_box() or {"height": 0})["height"]
+        page.get_by_role("button", name="Show all 64 ranks").focus()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("button", name="Fold ranks")).to_be_focused()
+        page.wait_for_function("([canvas, high]) => canvas.clientHeight > high", arg=[canvas.element_handle(), height])
+        page.keyboard.press("Enter")
+        page.wait_for_function(
+            "([canvas, high]) => canvas.clientHeight === high", arg=[canvas.element_handle(), height]
+        )
+        page.get_by_role("combobox", name="Pinned rank", exact=True).select_option("50")
+        expect(page.get_by_text("9 of 64 ranks")).to_be_visible()
+        assert end - begin < 400
+        assert found.complaints == []
+
+
+def test_what_was_asked_about_a_rank_or_step_does_not_stay_with_another(browser: Browser, served: Served) -> None:
+    with visit(browser, height=900, width=1440) as found:
+        canvas, page = open_timeline(found, served, "?rank=0&step=12"), found.page
+        details, measure = page.get_by_label("Details of an event"), page.get_by_role("button", name="Measure")
+
+        def measured() -> None:
+            box = canvas.bounding_box()
+            assert box is not None
+            measure.click()
+            page.mouse.move(box["x"] + 300, box["y"] + 50)
+            page.mouse.down()
+            page.mouse.move(box["x"] + 500, box["y"] + 50, steps=4)
+            page.mouse.up()
+            expect(details).to_contain_text("Measured:")
+
+        def gone() -> None:
+            expect(details).to_be_hidden()
+            expect(measure).to_have_attribute("aria-pressed", "false")
+
+        measured()
+        page.get_by_role("button", name="Next step").click()
+        gone()
+        measured()
+        page.get_by_role("combobox", name="Pinned rank", exact=True).select_option("1")
+        gone()
+        canvas.click(position={"x": 400, "y": 50})
+        expect(details).to_contain_text("Duration")
+        page.get_by_placeholder("step", exact=True).fill("15")
+        page.keyboard.press("Enter")
+        gone()
+        assert found.complaints == []
+
+
+def test_counters_are_lines_between_their_lowest_and_highest_value(browser: Browser) -> None:
+    with dashboard(SAMPLES / "gpu-hf-trainer") as served, visit(browser, height=1400) as found:
+        answers: list[dict[str, Any]] = []
+        found.page.on("response", lambda answer: answers.append(answer.json()) if "/overlays" in answer.url else None)
+        canvas = open_timeline(found, served, "?rank=0&step=all")
+        found.page.wait_for_function("canvas => canvas.clientHeight > 500", arg=canvas.element_handle())
+        found.settle()
+        counters = {each["name"]: each for each in answers[-1]["counters"]}
+        assert (
+            counters["power"]["scale"]
+            == f"{counters['power']['lowest']:,.0f} W to {counters['power']['highest']:,.0f} W"
+        )
+        box = canvas.bounding_box()
+        assert box is not None
+        wide, high = box["width"] - _LABEL - 8, 34 * len(counters)
+        accent = canvas.evaluate(_BLUE, [_LABEL, box["height"] - high - 10, wide, high])
+        assert 0.02 < accent < 0.12, "lines, no slabs"
+        assert found.complaints == []
+
+
 @pytest.mark.matrix
 def test_hundreds_of_ranks_are_paged(browser: Browser, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", ranks=130, steps=3, slow_data_ms={77: 40})
     with dashboard(run) as served, visit(browser) as found:
         open_timeline(found, served)
         page = found.page
+        page.get_by_role("button", name="Show all 130 ranks").click()
         shown = page.get_by_text(re.compile("ranks shown, worst first"))
         expect(shown).to_contain_text("64 of 130 ranks shown")
         page.get_by_role("button", name="Next 64").click()
@@ -378,7 +506,7 @@ def test_hundreds_of_ranks_are_paged(browser: Browser, tmp_path: Path) -> None:
         expect(shown).to_contain_text("130 of 130 ranks shown")
         canvas = canvas_of(page)
         page.wait_for_function(  # the last rows are painted, too
-            f"canvas => ({_COLOURS})(canvas, [182, 300, 400, 100]).length > 2", arg=canvas.element_handle()
+            f"canvas => ({_COLOURS})(canvas, [182, 300, 1000, 100]).length > 2", arg=canvas.element_handle()
         )
         assert found.complaints == []
 
