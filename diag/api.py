@@ -86,7 +86,7 @@ _MUCH_OUTSIDE = 0.1  # of a trace: time in no inferred step is mentioned from he
 if TYPE_CHECKING:
     import polars as pl
 
-    from diag.diagnoses.compare import Comparison, RankDifference, Work
+    from diag.diagnoses.compare import Comparison, RankDifference, Setup
     from diag.model.breakdown import Breakdowns, CostCurve, Measure
     from diag.model.memory import Lowered
     from diag.tables.loading import LoadingTable
@@ -836,15 +836,15 @@ def list_runs(folder: Path | str) -> list[Path]:
     return [Path(job.paths[0]) for job in find_jobs([folder]).jobs] or [folder]
 
 
-def work_planned(run: Path) -> Work | None:
-    """What a step of a run directory works on, as far as its manifest tells it; None if there is none to read."""
-    from diag.diagnoses.compare import work_as_planned
+def setup_planned(run: Path) -> Setup | None:
+    """Of which job a run directory is, as far as its manifest tells it; None if there is none to read."""
+    from diag.diagnoses.compare import setup_of
 
     try:
         manifest, _ = read_manifest(RunLayout(run))
     except DiagError:  # opening the run reports it
         return None
-    return work_as_planned(manifest) if manifest is not None else None
+    return setup_of(manifest) if manifest is not None else None
 
 
 def hosts_of(run: Path) -> dict[int, str]:

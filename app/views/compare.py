@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-from diag.api import compare_runs, work_planned
+from diag.api import compare_runs, setup_planned
 from diag.app.address import choose, choose_path, job_at, last_baseline, name_of, opened, runs_of
 from diag.app.figures import MS, finish
 from diag.app.markup import label, plain
@@ -28,14 +28,24 @@ from diag.app.views.common import (
     show_table,
     without_steps,
 )
-from diag.diagnoses.compare import PART_NAMES, Comparison, Work, reasons_between, work_of
+from diag.diagnoses.compare import PART_NAMES, Comparison, Setup, nearest_of_job, setup_of, setup_of_traces
 from diag.errors import DiagError
 from diag.show.compare import comparison_table, differences_by_name, headline, named_table
 from diag.show.page import DATA_WAIT, EXPOSED_COMM, HOST_WAIT, Metric
 from diag.words.formatting import UNKNOWN, counted, duration, number
 from diag.words.table import Column, table_of
 
-_TYPED = "another path …"
+_TYPED, _ASK = "another path …", "choose a run"
+_SAME_JOB = "the same script, model, number of ranks and device"
+# Of which of the two each table is: a slow rank makes the others wait, which is in the one and not in the other.
+_OF_PATH = (
+    "All of it is of the critical path: what the length of the step consists of. Waiting for a slow rank counts as "
+    "what that rank does meanwhile."
+)
+_OF_RANKS = (
+    "Means over all ranks, not the critical path: waiting for a slow rank is a part of these collectives, and what "
+    "overlaps counts in full. So they do not add up to the difference of the step."
+)
 _REFUSED = "This cannot be compared"
 _ROW_PX, _THICK = 48, 0.42  # of a bar of the waterfall with its name above, and its share of that
 
@@ -60,11 +70,15 @@ def _other(view: RunView, root: Path) -> Path | None:
     """The path of the run to compare with, inside the dashboard's folder; None until one is chosen."""
     this_run = view.result.tables.root.resolve()
     runs = {name_of(root, run): run for run in runs_of(root)[0] if run.resolve() != this_run}
+    first, why = _first(runs, view)
     left, right = st.columns(2)
     with left:
-        picked = choose(
-            "Compare with", [*runs, _TYPED], param="with", default=_first(runs, view), within=view.run["path"]
-        )
+        asks = [_ASK] if first == _ASK else []
+        picked = choose("Compare with", [*asks, *runs, _TYPED], param="with", default=first, within=view.run["path"])
+        if picked == first:
+            st.caption(plain(why))
+    if picked == _ASK:
+        return None
     if picked != _TYPED:
         return runs[picked]
     with right:
@@ -73,20 +87,25 @@ def _other(view: RunView, root: Path) -> Path | None:
         )
 
 
-def _first(runs: Mapping[str, Path], view: RunView) -> str:
-    """The baseline of the other pages, else the first run whose steps are the same work as far as can be told without
-    opening it, else the first run."""
+def _first(runs: Mapping[str, Path], view: RunView) -> tuple[str, str]:
+    """The baseline of the other pages, else the nearest run of the same job; and why that one. None is taken where no
+    run is of the same job."""
     baseline = last_baseline()
     if baseline in runs:
-        return baseline
-    work = work_of(view.result.tables)
-    alike = (name for name, run in runs.items() if (other := _work(run)) and not reasons_between(other, work))
-    return next(alike, next(iter(runs), _TYPED))
+        return baseline, "The baseline of all pages."
+    setups = {name: setup for name, run in runs.items() if (setup := _setup(run)) is not None}
+    tables = view.result.tables
+    this = setup_of(tables.manifest) if tables.manifest is not None else setup_of_traces(tables)
+    found = nearest_of_job(this, setups)
+    if found is None:
+        return _ASK, f"No other run of this folder is of the same job: {_SAME_JOB}. Choose one to compare with."
+    name, before = found
+    return name, f"The {'last run before' if before else 'first run after'} this one of the same job: {_SAME_JOB}."
 
 
-def _work(run: Path) -> Work | None:
+def _setup(run: Path) -> Setup | None:
     job = job_at(run)
-    return work_of(job.tables) if job is not None and job.tables is not None else work_planned(run)
+    return setup_of_traces(job.tables) if job is not None and job.tables is not None else setup_planned(run)
 
 
 def _differences(comparison: Comparison, against: RunView, view: RunView, root: Path) -> None:
@@ -96,6 +115,7 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
     st.subheader(plain(headline(comparison)), anchor=False)
     _numbers(comparison, before)
     st.subheader("Difference by part of the step", anchor="difference")
+    st.caption(plain(_OF_PATH))
     draw(
         lambda: flow(comparison, before, after, theme_of(st.context.theme.type)),
         "flow",
@@ -119,6 +139,7 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
 def show_by_name(views: Sequence[RunView], names: Sequence[str]) -> None:
     """Draws which collectives, kernels and modules differ between runs, once it is in view: that reads traces again."""
     st.subheader("Difference by collective, kernel and module", anchor="by-name")
+    st.caption(plain(_OF_RANKS))
     st.fragment(_by_name)(views, names)
 
 
@@ -162,6 +183,8 @@ def _numbers(comparison: Comparison, before: str) -> None:
 def _verdicts(against: RunView, view: RunView, before: str, after: str) -> None:
     runs = (against, view)
     numbers = [{metric.label: metric.value for metric in run.page.metrics} for run in runs]
+    st.subheader("Verdicts", anchor="verdicts")
+    st.caption("Shares of the step on the critical path.")
     show_table(
         table_of(
             "verdicts",

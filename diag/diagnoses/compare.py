@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -199,10 +200,43 @@ def work_of(tables: Tables) -> Work:
     return Work(tables.world_size, tables.on_device, _model(tables.manifest), _tokens(tables))
 
 
-def work_as_planned(manifest: Manifest) -> Work:
+class Setup(Struct, frozen=True):
+    """What makes two runs runs of the same job. ``script``: the name of its file, "" of the bundled trainer and where
+    it is not known; ``device``: its name, "" if unknown; ``model``: as in ``Work``; ``began_ns``: Unix time."""
+
+    script: str
+    world_size: int | None
+    device: str
+    model: dict[str, object]
+    began_ns: int
+
+    def is_of(self, other: Setup) -> bool:
+        """Whether the two are of one job: all but when they began is equal, what is unknown too."""
+        mine, its = ((each.script, each.world_size, each.device, each.model) for each in (self, other))
+        return mine == its
+
+
+def setup_of(manifest: Manifest) -> Setup:
     """As far as the manifest alone tells it, without the records of a step."""
-    on_device = manifest.device != "cpu" if manifest.device else None
-    return Work(world_size_of(manifest.world_size), on_device, _model(manifest), 0)
+    script = next((Path(word).name for word in manifest.argv if word.endswith(".py")), "")
+    world_size, device = world_size_of(manifest.world_size), manifest.device or ""
+    return Setup(script, world_size, device, _model(manifest), manifest.created_unix_ns)
+
+
+def setup_of_traces(tables: Tables) -> Setup:
+    """Of traces, which name neither a script nor a model."""
+    began_ns = tables.recorded[0] if tables.recorded is not None else 0
+    return Setup("", tables.world_size, "device" if tables.on_device else "cpu", {}, began_ns)
+
+
+def nearest_of_job(this: Setup, others: Mapping[str, Setup]) -> tuple[str, bool] | None:
+    """The name of the run of the same job that began last before this one, else of the one that began first after it;
+    and whether it began before. None if no other run is of that job."""
+    alike = {name: other.began_ns for name, other in others.items() if this.is_of(other)}
+    before = [name for name, began_ns in alike.items() if began_ns <= this.began_ns]
+    if before:
+        return max(before, key=lambda name: alike[name]), True
+    return (min(alike, key=lambda name: alike[name]), False) if alike else None
 
 
 def _model(manifest: Manifest | None) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from diag.api import compare_runs, open_run
 from diag.app.markup import plain
 from diag.app.theme import LIGHT
 from diag.app.views import compare as figures
+from diag.collectors.layout import RunLayout
 from diag.model.steps import Kind
 from diag.words.formatting import duration
 from tests.app.runs import write_run, write_stalled_trace
@@ -37,13 +39,50 @@ def test_the_difference_is_diags(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "Not comparable" not in text(test)
 
 
-def test_it_begins_with_a_run_whose_steps_are_the_same_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_begins_with_a_run_of_as_many_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(folder / "another size", ranks=3)  # the first by name
     test = shown("compare", folder / "slow", monkeypatch, folder)
     assert test.selectbox(key="with").value == "fast"
     assert "Not comparable" not in text(test)
+    assert "the first run after" not in text(test)
     alone = shown("compare", folder / "wide", monkeypatch, folder)
     assert alone.selectbox(key="with").value == "another size"
+
+
+def of_job(run: Path, began_ns: int, script: str, **fields: object) -> None:
+    layout = RunLayout(run)
+    manifest = json.loads(layout.manifest.read_text())
+    manifest |= {"created_unix_ns": began_ns, "argv": ["run", "--", script, "--lr", "0.1"], **fields}
+    layout.manifest.write_text(json.dumps(manifest))
+
+
+def test_it_begins_with_the_last_run_before_of_the_same_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c", "d", "e", "f"):
+        write_run(tmp_path / name)
+    of_job(tmp_path / "a", 100, "jobs/train.py")
+    of_job(tmp_path / "b", 200, "train.py")
+    of_job(tmp_path / "c", 300, "train.py")
+    of_job(tmp_path / "d", 250, "another.py")
+    of_job(tmp_path / "e", 260, "train.py", model={"layers": 3})
+    of_job(tmp_path / "f", 270, "train.py", device="NVIDIA H100")
+    expected = {"c": ("b", "The last run before this one"), "a": ("b", "The first run after this one")}
+    for run, (other, why) in expected.items():
+        test = shown("compare", tmp_path / run, monkeypatch, tmp_path)
+        assert test.selectbox(key="with").value == other
+        assert plain(f"{why} of the same job: the same script, model, number of ranks and device.") in text(test)
+    for alone in ("d", "e", "f"):
+        test = shown("compare", tmp_path / alone, monkeypatch, tmp_path)
+        assert test.selectbox(key="with").value == "choose a run"
+        assert "No other run of this folder is of the same job" in text(test)
+        assert not test.metric, "nothing is compared before one chooses"
+
+
+def test_every_table_says_what_its_numbers_are_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown("compare", folder / "slow", monkeypatch, folder)
+    said = text(test)
+    assert "All of it is of the critical path" in said
+    assert "Means over all ranks, not the critical path" in said
+    assert "Shares of the step on the critical path." in said
 
 
 def test_it_begins_with_traces_of_the_same_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
