@@ -243,11 +243,16 @@ def _renew(state: RunState, run: _Run) -> None:
         run.renewing = False
 
 
+def shown_result(state: RunState) -> Result | None:
+    """The result of a run in this state if a page has opened it."""
+    shown = _RUNS.get(str(state.path))
+    return shown.view.result if shown is not None and shown.view and shown.version == version_of(state) else None
+
+
 def analyse(state: RunState) -> Result:
     """The result of a run: the one that a page shows, else a new one, which is not cached. DiagError as `opened`."""
-    shown = _RUNS.get(str(state.path))
-    if shown is not None and shown.view is not None and shown.version == version_of(state):
-        return shown.view.result
+    if (shown := shown_result(state)) is not None:
+        return shown
     for job, changed_ns in _jobs():
         if job.paths[0] == str(state.path) and state.changed_ns <= changed_ns:  # its traces are read already
             return open_job(job)

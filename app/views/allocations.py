@@ -17,11 +17,12 @@ from diag.app.memory_picture import of_account, of_curve
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import component, draw, in_view, nothing, show_metrics, show_table
+from diag.app.views.common import component, draw, in_view, nothing, show_gaps, show_metrics, show_table
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import Manifest
 from diag.ended.out_of_memory import Reported, out_of_memory_lines
 from diag.errors import DiagError
+from diag.model import Gap
 from diag.model.memory import Lower
 from diag.show.breakdowns import allocation_table, larger_there, lower_peak_table, made_room_table
 from diag.show.curves import curve_sentence
@@ -124,8 +125,7 @@ def show_snapshots(
     """Draws a comparison of ranks, files or devices, then one snapshot: its curve, what would lower its peak, the
     allocations at it, its fragmentation and errors. ``within``: the run of the snapshots; ``capacity``: of its
     devices; ``manifest``: of the run."""
-    for gap in table.gaps:
-        st.warning(plain(f"{Path(gap.path).name}: {gap.reason}"))
+    show_gaps([Gap(Path(gap.path).name, gap.reason) for gap in table.gaps])
     accounts = table.accounts
     if not accounts:
         return

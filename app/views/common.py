@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -18,9 +19,11 @@ from diag.app.policy import DASHBOARD
 from diag.app.run_view import RunView
 from diag.app.theme import theme_of
 from diag.errors import DiagError
+from diag.model import Gap
 from diag.model.query import Query
 from diag.show.page import Metric
-from diag.words.formatting import UNKNOWN, listing, visible, visible_lines
+from diag.show.policy import PAGE
+from diag.words.formatting import UNKNOWN, counted, listing, visible, visible_lines
 from diag.words.places import in_command
 from diag.words.table import MOMENT, Column, Table
 from diag.words.table import UNKNOWN as EMPTY
@@ -282,6 +285,34 @@ def show_error(error: DiagError, title: str) -> None:
     st.error(plain(f"{error.path}: {error.message}" if error.path else error.message), title=title)
     if error.hint:
         st.info(prose(error.hint), icon=":material/lightbulb:")
+
+
+_NUMBER = re.compile(r"[0-9][0-9,.]*")
+
+
+def show_gaps(gaps: Sequence[Gap]) -> None:
+    """Draws what could not be read: a line for each reason, whatever numbers are in it, with how many files it is of.
+    Their names are in a fold."""
+    kinds: dict[str, list[Gap]] = {}
+    for gap in gaps:
+        kinds.setdefault(_NUMBER.sub("…", gap.reason), []).append(gap)
+    if len(gaps) < 2:
+        for gap in gaps:
+            st.warning(plain(gap.reason), title=plain(gap.path), icon=":material/warning:")
+        return
+    lines = [
+        f"{alike[0].path}: {alike[0].reason}"
+        if len(alike) == 1
+        else f"{counted(len(alike), 'file')}: {kind if len({gap.reason for gap in alike}) > 1 else alike[0].reason}"
+        for kind, alike in kinds.items()
+    ]
+    st.warning(bullets(tuple(lines)) if len(lines) > 1 else plain(lines[0]), icon=":material/warning:")
+    named = [f"{gap.path}: {gap.reason}" for alike in kinds.values() if len(alike) > 1 for gap in alike]
+    if named:
+        with st.expander(f"The {counted(len(named), 'file')}"):
+            st.markdown(bullets(tuple(named[: PAGE.most_gaps])))
+            if len(named) > PAGE.most_gaps:
+                st.caption(f"The first {PAGE.most_gaps}; `diag analyze` prints all of them.")
 
 
 def bullets(items: tuple[str, ...]) -> str:

@@ -231,5 +231,3 @@ def _curves(run: Path) -> None:
         "curves",
         f"{' and '.join(quantity.name for quantity in quantities)} over {counted(len(curves), 'step')}",
     )
-    if LOSS not in quantities:
-        st.caption(prose("The loss is not recorded: `recording.note(loss=…)` of the Python API records it."))

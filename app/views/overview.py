@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -32,11 +33,13 @@ from diag.app.views.common import (
     show_code,
     show_evidence,
     show_field,
+    show_gaps,
     show_metrics,
     show_on_timeline,
     show_table,
 )
 from diag.diagnoses.compare import reasons_against
+from diag.model import Gap
 from diag.model.steps import Bottleneck, Finding, Outcome, Risk, Severity
 from diag.model.steps import Verdict as Answer
 from diag.show import page as words
@@ -130,7 +133,7 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
         st.markdown(words.NOTHING_FOUND)
     for position, (card, finding) in enumerate(zip(page.findings, view.result.examination.findings, strict=True)):
         _finding(view, card, finding, position, theme)
-    _coverage(page)
+    _coverage(page, view.result.coverage.skipped)
 
 
 def _picture(view: RunView, state: RunState, theme: Theme) -> None:
@@ -384,11 +387,11 @@ def _peaks(view: RunView, finding: Finding, key: str, theme: Theme) -> None:
         component("picture")(key=key, data=data, on_rank_change=lambda: None)
 
 
-def _coverage(page: Page) -> None:
+def _coverage(page: Page, gaps: Sequence[Gap]) -> None:
     st.subheader(words.COVERAGE, anchor="coverage")
     st.markdown(plain(page.basis))
-    for note in page.notes:
-        st.warning(plain(note), icon=":material/warning:")
+    if page.notes:
+        st.warning(bullets(page.notes) if len(page.notes) > 1 else plain(page.notes[0]), icon=":material/warning:")
     looked, not_looked = st.columns(2)
     with looked:
         st.markdown(f"**{words.NOT_FOUND}**")
@@ -396,10 +399,7 @@ def _coverage(page: Page) -> None:
     with not_looked:
         st.markdown(f"**{words.NOT_LOOKED}**")
         st.markdown(bullets(page.not_looked) or words.EVERYTHING_LOOKED_FOR)
-    for gap in page.gaps:
-        st.warning(plain(gap.reason), title=plain(gap.path), icon=":material/warning:")
-    if page.all_gaps > len(page.gaps):
-        st.markdown(f"… and {page.all_gaps - len(page.gaps)} more; `diag analyze` prints all of them.")
+    show_gaps(gaps)
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from diag.app.address import (
     name_of,
     opened,
     runs_of,
+    shown_result,
     version_of,
 )
 from diag.app.cockpit import Line, Outlook, cockpit_of, outlook_of
@@ -43,7 +44,7 @@ from diag.app.curves import (
     throughput,
 )
 from diag.app.looks import state_of
-from diag.app.markup import plain, prose
+from diag.app.markup import plain
 from diag.app.policy import DASHBOARD
 from diag.app.theme import theme_of
 from diag.app.views.common import bullets, component, draw, show_error, show_rows
@@ -349,8 +350,6 @@ def _curves(states: Sequence[tuple[str, RunState]], places: Mapping[str, int], l
         missing = [name for name, run_curves in curves if not is_known(run_curves, quantity)]
         if missing:
             st.caption(plain(f"{quantity.name.capitalize()} is not recorded in {', '.join(missing)}."))
-    if LOSS not in quantities:
-        st.caption(prose("No loss is recorded: `recording.note(loss=…)` of the Python API records it."))
 
 
 def _quantities(curves: Sequence[tuple[str, Curves]]) -> tuple[Quantity, ...]:
@@ -387,7 +386,10 @@ def outline_of(state: RunState) -> Outline | None:
     analysis."""
     with _LOCK:
         outline = _KNOWN.get(state.path)
-        if outline is not None and _holds(outline, state):
+        if outline is not None and _holds(outline, state) and not (outline.why and shown_result(state)):
+            return outline
+        if (shown := shown_result(state)) is not None:  # a page has opened it: nothing is left to analyse
+            _KNOWN[state.path] = outline = _outline(state, version_of(state), shown)
             return outline
         _WAITING.setdefault(state.path, state)
         if not _WORKING.is_set():
@@ -452,15 +454,19 @@ def _next() -> RunState | None:
 
 def _outlined(state: RunState) -> Outline:
     version, now_s = version_of(state), time.monotonic()
-    if bytes_of(state.path) > DASHBOARD.most_analysed_run_bytes:
+    if shown_result(state) is None and bytes_of(state.path) > DASHBOARD.most_analysed_run_bytes:
         why = f"more than {DASHBOARD.most_analysed_run_bytes >> 20} MiB of records; open it to analyse it"
         return Outline(row_of(state), version, now_s, why=why)
     try:
         result = analyse(state)
     except DiagError as error:
         return Outline(row_of(state), version, now_s, why=error.message)
+    return _outline(state, version, result)
+
+
+def _outline(state: RunState, version: Version, result: Result) -> Outline:
     curves = curves_of_result(result) if curves_of(state.path) is None and result.attribution.steps else None
-    return Outline(row_of(state, result), version, now_s, curves, outlook=outlook_of(result))
+    return Outline(row_of(state, result), version, time.monotonic(), curves, outlook=outlook_of(result))
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

@@ -148,6 +148,28 @@ def test_missing_ranks_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ]
 
 
+def _page_of_gaps() -> None:
+    from diag.app.views.common import show_gaps
+    from diag.model import Gap
+
+    show_gaps(
+        [
+            *(Gap(f"ranks/{rank:05}/rank.json", f"{rank} bytes are missing") for rank in range(64)),
+            Gap("manifest.json", "no JSON"),
+        ]
+    )
+
+
+def test_many_files_that_cannot_be_read_are_one_warning() -> None:
+    test = AppTest.from_function(_page_of_gaps, default_timeout=PATIENCE_S).run()
+    assert not test.exception
+    (warning,) = test.warning
+    assert "64\u00a0files" in warning.value
+    assert plain("manifest.json: no JSON") in warning.value
+    (fold,) = test.expander
+    assert plain("ranks/00003/rank.json: 3 bytes are missing") in fold.markdown[0].value
+
+
 def test_an_empty_folder_is_a_message_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test = page(tmp_path, monkeypatch)
     assert "contains neither a run directory nor a trace" in test.error[0].value

@@ -11,6 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from diag.api import open_run, state_of
+from diag.app.address import opened
 from diag.app.curves import (
     LOSS,
     MEMORY,
@@ -105,6 +106,19 @@ def test_before_it_is_analysed_a_row_has_what_the_files_say(folder: Path) -> Non
         "training", None, None, "not analysed yet",
     )  # fmt: skip
     assert (cells["step time ms"], cells["last 20 steps ms"]) == (None, pytest.approx(105e6))
+
+
+def test_a_run_that_a_page_has_opened_is_known_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it is too large to be analysed for the list alone."""
+    monkeypatch.setitem(vars(DASHBOARD), "most_analysed_run_bytes", 1000)
+    monkeypatch.setattr("diag.app.views.runs.threading.Thread", None)  # nothing is left to analyse in the background
+    states = [state_of(folder / name) for name in ("healthy", "slow")]
+    for state in states:
+        opened(state.path, state)
+    for state in states:
+        outline = outline_of(state)
+        assert outline is not None
+        assert outline.row.headline == open_run(state.path).verdict.headline
 
 
 def test_the_runs_are_analysed_beside_the_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
