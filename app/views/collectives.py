@@ -171,22 +171,26 @@ def _chosen_in_table() -> None:
 
 
 def _ranks(row: CollectiveStat, slow_links: Sequence[int], theme: Theme) -> None:
-    """Draws how often each rank arrived last in the collectives of one row."""
+    """Draws how long the others waited for each rank in the collectives of one row."""
     facts = [
         f"{counted(row.count, 'call')}, {row.matched:,} matched across ranks with aligned clocks",
         f"bus bandwidth {share(row.efficiency)} of the group's best" if row.efficiency is not None else "",
         "matched by the order of calls, not by sequence numbers" if row.inferred else "",
     ]
     st.markdown(plain("; ".join(fact for fact in facts if fact) + "."))
-    if not row.last_counts:
+    if not row.waited_for:
         nothing(
-            "It is not known which rank arrived last.",
+            "It is not known which rank the others waited for.",
             "That needs several ranks whose clocks are aligned more finely than they wait.",
         )
         return
     if row.last_rank is not None and row.last_rank in slow_links:
         st.markdown(plain(slow_link_text([row.last_rank])))
-    draw(lambda: last(row, theme, slow_links), "last", "How often each rank arrived last in the chosen collective")
+    draw(
+        lambda: last(row, theme, slow_links),
+        "last",
+        "How long the others waited for each rank in the chosen collective",
+    )
 
 
 def slow_link_text(ranks: Sequence[int]) -> str:
@@ -357,38 +361,42 @@ def waits(rows: Sequence[CollectiveStat], theme: Theme, slow_links: Sequence[int
 
 
 def last(row: CollectiveStat, theme: Theme, slow_links: Sequence[int] = (), most: int = 24) -> go.Figure:
-    """How often each rank arrived last, as a fraction of the calls that were matched across ranks."""
-    counts = row.last_counts[:most]
-    places = list(range(len(counts)))
+    """The mean wait of a call in milliseconds, by the rank that was waited for. By time, not by how often a rank was
+    last: somebody always is."""
+    waited, total = row.waited_for[:most], sum(ns for _, ns in row.waited_for)
+    places = list(range(len(waited)))
+    ms = [(row.wait_mean_ns or 0) * ns / total / MS for _, ns in waited]
     figure = go.Figure(
         go.Bar(
-            x=[count / row.matched for _, count in counts],
+            x=ms,
             y=places,
             orientation="h",
             marker={
                 "color": [
                     pale_on(theme.part[Part.TRANSFER], theme) if rank in slow_links else theme.part[Part.WAITING]
-                    for rank, _ in counts
+                    for rank, _ in waited
                 ]
             },
-            customdata=[[rank, count, row.matched] for rank, count in counts],
-            hovertemplate="rank %{customdata[0]}: last in %{customdata[1]:,} of %{customdata[2]:,}<extra></extra>",
+            text=[f"{number(each)} ms ({share(ns / total)})" for each, (_, ns) in zip(ms, waited, strict=True)],
+            textposition="outside",
+            cliponaxis=False,
+            customdata=[[rank, share(ns / total)] for rank, ns in waited],
+            hovertemplate="rank %{customdata[0]}: %{x:,.3f} ms a call, %{customdata[1]} of all waiting<extra></extra>",
         )
     )
     return finish(
         figure,
         theme,
-        rows_height(len(counts), least=150),
+        rows_height(len(waited), least=150),
         bargap=0.4,
         xaxis={
-            "title": {"text": "fraction of calls in which the rank arrived last"},
-            "tickformat": ".0%",
-            "range": [0, 1],
+            "title": {"text": "milliseconds of a call that the ranks waited for this one, mean"},
+            "range": [0, max(ms, default=0.0) * 1.25 or 1.0],
         },
         yaxis={
             "autorange": "reversed",
             "tickvals": places,
-            "ticktext": [f"rank {rank}{' (link)' if rank in slow_links else ''}" for rank, _ in counts],
+            "ticktext": [f"rank {rank}{' (link)' if rank in slow_links else ''}" for rank, _ in waited],
             "title": None,
         },
     )

@@ -61,8 +61,8 @@ class CollectiveStat(Struct, frozen=True):
     duration_mean_ns: int
     wait_mean_ns: int | None
     wait_max_ns: int | None
-    last_rank: int | None  # the rank that arrived last most often
-    last_share: float | None  # the fraction of the matched collectives at which it did
+    last_rank: int | None  # the rank that the others waited for longest, when it arrived last
+    last_share: float | None  # the fraction of all waiting in the matched collectives that was for it
     transfer_mean_ns: int | None
     transfer_bound_ns: int
     tail_mean_ns: int | None
@@ -73,7 +73,8 @@ class CollectiveStat(Struct, frozen=True):
     exposed_ns: int
     hidden_ns: int
     inferred: bool  # matched by the order of calls, not by the library's sequence number
-    last_counts: tuple[tuple[int, int], ...] = ()  # ranks that arrived last, and at how many of the matched ones
+    # Ranks that arrived last, and nanoseconds that the others waited for each, over ranks and matched collectives.
+    waited_for: tuple[tuple[int, int], ...] = ()
     axis: str = ""  # the axis of the device mesh along which the group lies (diag.model.axes), "" if unknown
     members: tuple[int, ...] = ()  # global ranks of the group, if the list is known
 

@@ -80,8 +80,8 @@ _MAX_WAIT = Column("wait_max_ns", MS, "The longest wait of any rank.", "max wait
 _LAST = Column(
     "last_rank",
     TEXT_RIGHT,
-    "The rank that arrived last most often, and in which fraction of the calls.",
-    "last rank",
+    "The rank that the others waited for longest, and its part of all that waiting.",
+    "waited for",
     weight=7,
 )
 _TRANSFER = Column("transfer_mean_ns", MS, "From the last arrival to the first rank's end.", "transfer", weight=6)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -423,7 +423,8 @@ def _stat(
     matches = every.take(met.match[met.match >= 0])
     waits = _resolved(matches.wait_ns, uncertainty_ns)
     tails = _resolved(matches.by(matches.tail_ns, np.maximum), uncertainty_ns)
-    last = Counter(matches.last_arriver.tolist() if len(waits) else ()).most_common()
+    waited = zip(matches.last_arriver.tolist(), matches.by(matches.wait_ns, np.add).tolist(), strict=True)
+    last = who_was_waited_for(waited if len(waits) else ())
     transfers = _transfers(met, uncertainty_ns)
     if len(transfers):
         total, time = int(met.bytes[transfers].sum()), int(met.transfer_ns[transfers].sum())
@@ -448,7 +449,7 @@ def _stat(
         wait_mean_ns=_mean(waits),
         wait_max_ns=int(waits.max()) if len(waits) else None,
         last_rank=last[0][0] if last else None,
-        last_share=last[0][1] / len(matches) if last else None,
+        last_share=last[0][1] / sum(ns for _, ns in last) if last else None,
         transfer_mean_ns=_mean(met.transfer_ns[transfers]),
         transfer_bound_ns=_mean(met.bound_ns) or 0,
         tail_mean_ns=_mean(tails),
@@ -459,10 +460,19 @@ def _stat(
         exposed_ns=int(met.exposed_ns.sum()),
         hidden_ns=int(met.hidden_ns.sum()),
         inferred=bool(met.inferred.any()),
-        last_counts=tuple(last),
+        waited_for=last,
         axis=_axis(op, ranks, axes),
         members=ranks,
     )
+
+
+def who_was_waited_for(waits: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Ranks with the nanoseconds that the others waited for them, the longest first, from the last rank of each
+    collective and that waiting. A count would make a rank that is last by microseconds as bad as a slow one."""
+    total = Counter[int]()
+    for rank, ns in waits:
+        total[rank] += ns
+    return tuple((rank, ns) for rank, ns in total.most_common() if ns > 0)
 
 
 def _axis(op: str, ranks: tuple[int, ...], axes: Axes) -> str:

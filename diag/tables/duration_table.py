@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from diag.account.durations import Durations
 from diag.deferred import pl
 from diag.model.breakdown import CollectiveStat, CollectiveTable
+from diag.tables.collectives import who_was_waited_for
 from diag.tables.policy import BANDWIDTH
 
 from .bandwidth import best_bandwidth, bus_factor
@@ -64,7 +64,9 @@ def _duration_stat(
     algbw = total / transfer_ns if total and transfer_ns else None
     factor = bus_factor(op, size_of[group])
     busbw = algbw * factor if algbw is not None and factor else None
-    last = Counter(rows["last"].to_list()).most_common()
+    last = who_was_waited_for(
+        zip(rows["last"].to_list(), (rows["wait_ns"] * size_of[group]).round().cast(pl.Int64).to_list(), strict=True)
+    )
     top = best.get(group)
     transfer_mean_ns = round(transfer_ns / len(rows))
     return CollectiveStat(
@@ -81,8 +83,8 @@ def _duration_stat(
         duration_mean_ns=round(float(rows["duration_ns"].sum()) / len(rows)),
         wait_mean_ns=round(float(rows["wait_ns"].sum()) / len(rows)),
         wait_max_ns=max((rows["longest_ns"] - rows["transfer_ns"]).to_list()),
-        last_rank=last[0][0],
-        last_share=last[0][1] / len(rows),
+        last_rank=last[0][0] if last else None,
+        last_share=last[0][1] / sum(ns for _, ns in last) if last else None,
         transfer_mean_ns=transfer_mean_ns,
         transfer_bound_ns=transfer_mean_ns,
         tail_mean_ns=None,
@@ -93,6 +95,6 @@ def _duration_stat(
         exposed_ns=0,
         hidden_ns=0,
         inferred=False,
-        last_counts=tuple(last),
+        waited_for=last,
         members=account.members.get(group, ()),
     )

@@ -51,10 +51,12 @@ def test_the_table_holds_diags_numbers(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_who_was_last_of_the_chosen_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = two_ranks(tmp_path).breakdowns.collectives.rows
-    assert sum(count for _, count in rows[0].last_counts) == rows[0].matched
-    assert rows[0].last_counts[0] == (1, rows[0].matched)
+    mean_ns = rows[0].wait_mean_ns
+    assert mean_ns is not None
+    assert rows[0].waited_for == ((1, mean_ns * 2 * rows[0].matched),), "over both ranks and all calls"
     drawn = figures.last(rows[0], LIGHT)
-    assert list(drawn.data[0].x) == [1.0]
+    assert list(drawn.data[0].x) == [mean_ns / 1e6]
+    assert list(drawn.data[0].text) == [f"{mean_ns / 1e6:.1f}\u00a0ms (100%)".replace("\u00a0", " ")]
     assert list(drawn.layout.yaxis.ticktext) == ["rank 1"]
     test = shown("collectives", tmp_path, monkeypatch, collective="1")
     assert test.selectbox(key="collective").value == "1"
@@ -69,7 +71,7 @@ def test_bounds_are_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert test.dataframe[0].value["Bounds"].tolist() == ["transfer ≤, bandwidth ≥"] * len(rows)
     assert "Open markers" in text(test)
     assert "Hatched" in text(test)
-    assert "It is not known which rank arrived last" in text(test)
+    assert "It is not known which rank the others waited for" in text(test)
     points = figures.bandwidth(rows, (), LIGHT).data[0]
     assert all(symbol.endswith("-open") for symbol in points.marker.symbol)
     assert points.customdata[0][0].startswith("≥")
@@ -126,7 +128,7 @@ def test_a_slow_link_is_not_shown_as_a_slow_rank(monkeypatch: pytest.MonkeyPatch
     assert figures.last(rows[0], LIGHT, [1]).layout.yaxis.ticktext == ("rank 1 (link)",)
     test = shown("collectives", run, monkeypatch)
     assert "waiting is for its link, not for its computation" in text(test)
-    assert list(test.dataframe[0].proto.column_order)[:2] == ["Operation", "Last rank"], "visible without scrolling"
+    assert list(test.dataframe[0].proto.column_order)[:2] == ["Operation", "Waited for"], "visible without scrolling"
     overview = text(shown("overview", run, monkeypatch))
     assert plain("The pale row is rank 1: the others wait for it, because of its link.") in overview
 

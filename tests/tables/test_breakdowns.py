@@ -12,6 +12,7 @@ from diag.account import gpu
 from diag.api import Result, open_run
 from diag.model.breakdown import Bound, CollectiveStat, KernelKind, KernelStat
 from diag.tables.bandwidth import best_bandwidth, bus_factor, saturating_bytes
+from diag.tables.collectives import who_was_waited_for
 from diag.tables.policy import BANDWIDTH
 from diag.traces import kineto_names as names
 from tests.account.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
@@ -128,6 +129,12 @@ def test_collectives(tmp_path: Path) -> None:
     assert small.efficiency == pytest.approx(0.5)
     assert (large.exposed_ns, large.hidden_ns) == (COUNTED * 50 * MS, 0)
     assert (small.exposed_ns, small.hidden_ns) == (COUNTED * 10 * MS, COUNTED * 10 * MS)
+
+
+def test_who_was_last_is_weighed_by_how_long_the_others_waited() -> None:
+    """One rank is last nine times by a microsecond, another once by a second."""
+    waits = [(3, 1_000)] * 9 + [(7, 1_000_000_000), (5, 0)]
+    assert who_was_waited_for(waits) == ((7, 1_000_000_000), (3, 9_000))
 
 
 def test_one_rank_does_not_know_who_waits(tmp_path: Path) -> None:
