@@ -3,6 +3,9 @@
 Streamlit takes the request of a part (a fragment) with the page that the browser showed when it asked. If another page
 has been asked for meanwhile, as on a busy machine, it tells the browser that the page has changed back. The browser
 then throws away what is drawn, and nothing draws it again: the page stays blank. Streamlit 1.67 does so.
+
+A part that the server no longer has, because the whole page was drawn meanwhile, is skipped: what the browser still
+shows of it, as the place of a figure, asks for ever. Then the whole page is drawn, so that both have the same parts.
 """
 
 from __future__ import annotations
@@ -34,6 +37,11 @@ def keep_to_one_page() -> None:
                 _ASKED[self] = client_state.page_script_hash
             elif client_state.page_script_hash != asked:
                 return
+            elif not self.has_fragment(client_state.fragment_id):
+                # While something is drawn the parts change anyway, and what is still missing asks again.
+                if client_state.is_auto_rerun or self._state != app_session.AppSessionState.APP_NOT_RUNNING:
+                    return
+                client_state.fragment_id = ""
         ask(self, client_state)
 
     def enqueue(self: AppSession, msg: ForwardMsg) -> None:

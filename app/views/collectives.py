@@ -390,8 +390,8 @@ def last(row: CollectiveStat, theme: Theme, slow_links: Sequence[int] = (), most
         rows_height(len(waited), least=150),
         bargap=0.4,
         xaxis={
-            "title": {"text": "milliseconds of a call that the ranks waited for this one, mean"},
-            "range": [0, max(ms, default=0.0) * 1.25 or 1.0],
+            "title": {"text": "milliseconds of a call, waiting for the rank"},
+            "range": [0, max(ms, default=0.0) * 1.7 or 1.0],
         },
         yaxis={
             "autorange": "reversed",

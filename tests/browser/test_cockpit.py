@@ -16,6 +16,7 @@ from tests.app.served import Served, dashboard
 from tests.browser.chromium import visit
 
 PHONE = 390
+_RIGHT = "it => Math.max(...[...it.querySelectorAll('th, td')].map(cell => cell.getBoundingClientRect().right))"
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,23 @@ def test_a_folder_opens_with_its_runs_worst_first(browser: Browser, served: Serv
         assert first.get_by_role("img").get_attribute("aria-label") == "step time over 12\u00a0steps: 105 to 105 ms"
         first.get_by_role("button").click()
         expect(found.page.get_by_role("heading", name="slow", exact=True)).to_be_visible()
+        assert found.complaints == []
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("path", ["compare", "collectives", "timeline", "first"])
+def test_no_column_of_a_table_is_cut_on_a_phone(browser: Browser, served: Served, path: str) -> None:
+    with visit(browser, height=844, width=PHONE) as found:
+        page = found.page
+        address = "?run=slow" if path == "first" else f"{path}?run=slow"
+        found.open(served.at(address), until="slow")
+        tables = page.get_by_test_id("stTable")
+        if path != "first":
+            expect(tables.first).to_be_attached()
+        for table in tables.all():
+            right = table.evaluate(_RIGHT)
+            assert right <= PHONE
+        assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= PHONE
         assert found.complaints == []
 
 

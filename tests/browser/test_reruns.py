@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, WebSocket, expect
+from playwright.sync_api import Browser, Page, WebSocket, WebSocketRoute, expect
+from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from tests.app.runs import write_run
@@ -104,3 +105,40 @@ def test_a_page_that_is_left_while_a_part_of_it_is_asked_for_does_not_blank_the_
         found.settle()
         expect(page.get_by_role("heading", name="Memory", exact=True)).to_be_visible()
         assert len(ends) == before + 1
+
+
+def test_a_figure_whose_part_of_the_page_the_server_no_longer_has_is_drawn(browser: Browser, served: Served) -> None:
+    """As when the whole page is drawn between the browser's look at it and its request, on a busy machine."""
+    lost: set[str] = set()
+
+    def between(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+
+        def sent(data: bytes | str) -> None:
+            message = BackMsg.FromString(data if isinstance(data, bytes) else data.encode())
+            asked = message.rerun_script
+            if message.WhichOneof("type") == "rerun_script" and asked.fragment_id and not asked.is_auto_rerun:
+                lost.add(asked.fragment_id)
+                asked.fragment_id = "lost"
+                data = message.SerializeToString()
+            server.send(data)
+
+        socket.on_message(sent)
+
+    with visit(browser, height=900) as found:
+        page = found.page
+        page.route_web_socket("**/_stcore/stream", between)
+        found.open(served.at("collectives"), until="Sorted by")
+        later = page.locator(".later")
+        while later.count():  # each is drawn once it is in view
+            before = later.count()
+            later.first.scroll_into_view_if_needed()
+            page.wait_for_function(
+                """before => [...document.querySelectorAll('[data-testid^=stBidiComponent]')]
+                    .filter(it => it.shadowRoot?.querySelector('.later')).length < before""",
+                arg=before,
+            )
+            found.settle()
+        assert lost, "a part of the page was asked for"
+        expect(page.locator(".js-plotly-plot").first).to_be_visible()
+        assert found.complaints == []
