@@ -41,10 +41,10 @@ _COMPACT = """<style>
   [data-testid="stMainBlockContainer"] { padding: 3.5rem 1rem 3rem; }
   [data-testid="stMain"] h1 { font-size: 1.5rem; }
   [data-testid="stMain"] h3 { font-size: 1.2rem; }
-  /* Every column of a table is in the window: words break rather than that a column is cut off. */
+  /* Every column of a table is in the window: small rather than cut off. */
   [data-testid="stTable"] :is(td, th), [data-testid="stTable"] :is(td, th) * {
-    padding: 0.15rem 0.1rem !important; font-size: 0.72rem !important; min-width: 0 !important;
-    white-space: normal !important; overflow-wrap: anywhere !important;
+    padding: 0.15rem 0.08rem !important; font-size: 0.68rem !important; min-width: 0 !important;
+    white-space: normal !important; overflow-wrap: break-word !important;
   }
 }
 </style>"""
