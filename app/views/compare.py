@@ -43,8 +43,8 @@ _OF_PATH = (
     "what that rank does meanwhile."
 )
 _OF_RANKS = (
-    "Means over all ranks, not the critical path: waiting for a slow rank is a part of these collectives, and what "
-    "overlaps counts in full. So they do not add up to the difference of the step."
+    "Means over all ranks, not the critical path: waiting for a slow rank is a part of these collectives. So they do "
+    "not add up to the difference of the step."
 )
 _REFUSED = "This cannot be compared"
 _ROW_PX, _THICK = 48, 0.42  # of a bar of the waterfall with its name above, and its share of that
