@@ -51,7 +51,7 @@ import contextlib
 import os
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import overload
 
@@ -248,7 +248,6 @@ class RunLayout:
     root: Path
 
     manifest = _Entry(MANIFEST)
-    ranks_folder = _Entry(RANKS)
     tables = _Entry("tables")  # the cache of an analysis of large traces: disposable
     verdict = _Entry("verdict.json")
     asked = _Entry("asked.json")  # the launcher's request to the collectors; see ``records.Asked``
@@ -262,6 +261,10 @@ class RunLayout:
 
     def at(self, name: str) -> Path:
         return self.root / name
+
+    @cached_property
+    def ranks_folder(self) -> Path:  # kept: it is asked for each of thousands of ranks
+        return self.root / RANKS
 
     def nvidia_smi(self, host: str) -> Path:
         return self.root / f"nvidia-smi-{host}.txt"
@@ -278,18 +281,19 @@ class RunLayout:
     def ranks(self) -> dict[int, RankLayout]:
         """Every rank that left a folder, in order of rank. OSError where the folder cannot be read."""
         folder = self.ranks_folder
-        return {int(name): RankLayout(folder / name) for name in sorted(self._rank_names(), key=_rank_of)}
+        return {rank: RankLayout(folder / name) for rank, name in sorted(self._rank_names()) if rank >= 0}
 
     def folders_of_no_rank(self) -> list[str]:
         """Folders named by digits that are not a rank's: of ``MOST_RANKS`` and more, or another spelling of a rank."""
-        return sorted(self._rank_names(of_ranks=False))
+        return [name for rank, name in sorted(self._rank_names()) if rank < 0]
 
-    def _rank_names(self, of_ranks: bool = True) -> list[str]:
+    def _rank_names(self) -> list[tuple[int, str]]:
+        """The folders that are named by digits, each after its rank, -1 where that is none."""
         if not is_folder(self.ranks_folder):
             return []
         with os.scandir(self.ranks_folder) as entries:  # needs no stat call per entry: there may be thousands
             names = [entry.name for entry in entries if entry.is_dir() and _RANK_NAME.match(entry.name)]
-        return [name for name in names if (_rank_of(name) >= 0) == of_ranks]
+        return [(_rank_of(name), name) for name in names]
 
     def restart(self, number: int) -> RunLayout:
         """The run that began with the launcher's restart of this number; this run for number 0."""
@@ -330,7 +334,7 @@ def numbered_parts(stream: Path) -> list[tuple[int, Path]]:
     """The parts of a stream that are there, the oldest first, with their numbers. None of them may be there any more
     when it is opened. Errors are ignored: empty for a folder that cannot be read."""
     try:
-        names = os.listdir(stream.parent)  # noqa: PTH208  (as above)
+        names = os.listdir(os.path.dirname(stream) or ".")  # noqa: PTH120, PTH208  (as above)
     except OSError:
         return []
     stem, found = stream.stem, []

@@ -129,7 +129,8 @@ def open_steps(path: Path | str, only: Only) -> SummaryResult:
 def of_summaries(summaries: Summaries, only: Only | None = None) -> SummaryResult:
     """The verdict over the ranks of these summaries. DiagError if fewer than two have the same steps. ``only``: why
     they are not the newest."""
-    files = {rank: RunLayout(summaries.root).rank(rank) for rank in summaries.ranks}
+    layout = RunLayout(summaries.root)
+    files = {rank: layout.rank(rank) for rank in summaries.ranks}
     numbers, gaps = numbers_of_many(files)
     beats = {rank: read_heartbeat(of)[0] for rank, of in islice(files.items(), SILENCE.ranks_looked_at)}
     summaries = replace(summaries, gaps=(*summaries.gaps, *gaps))
@@ -171,7 +172,6 @@ def of_summaries(summaries: Summaries, only: Only | None = None) -> SummaryResul
     notes = [f"the verdict rests on the ranks' summaries of steps {summaries.numbers[0]} to {summaries.numbers[-1]}"]
     if len(shown_ranks) < len(ranks):
         notes.append(f"the steps of {len(shown_ranks)} ranks are shown: the last to arrive, and some of the others")
-    layout = RunLayout(summaries.root)
     looked_at = summaries.ranks if len(summaries.ranks) <= RUN_READING.all_ranks_checked else shown_ranks
     if traced := [rank for rank in looked_at if layout.rank(rank).traces()]:
         traced_folder = layout.rank(traced[0]).folder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
+from functools import cache
 
 BY_SHELLS = 128  # added to a signal's number: by shells, and by programs that handle the signal too
 MOST_OF_UNIX = 255  # larger codes are of Windows
@@ -30,6 +31,7 @@ def signal_number(code: int) -> int:
     return -code if code < 0 else code - BY_SHELLS
 
 
+@cache  # asked for each of thousands of ranks
 def signal_name(number: int) -> str:
     """``SIGKILL``; "" for a number of no signal."""
     return signal.Signals(number).name if number in set(signal.Signals) else ""

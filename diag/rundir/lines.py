@@ -472,14 +472,16 @@ def read_last_lines(file: Path, kind: type[T], most: int, most_lines: int | None
     return [record for record in (first, *between, last) if record is not None], None
 
 
-def read_end(stream: Path, most: int, parts: Sequence[tuple[int, Path]] | None = None) -> tuple[bytes, bool]:
+def read_end(
+    stream: Path, most: int, parts: Sequence[tuple[int, Path]] | None = None, run: Path | None = None
+) -> tuple[bytes, bool]:
     """The last ``most`` bytes of a stream, and whether these are all that are there. ``parts``: its parts, if the
-    caller has listed them. Raises OSError."""
+    caller has listed them; ``run``: its run directory (by default the one in its path). Raises OSError."""
     found = [path for _, path in (numbered_parts(stream) if parts is None else parts)] or [stream]
     data = b""
     for part in reversed(found):
         try:
-            text, whole = read_tail(part, most - len(data), run_of(part))
+            text, whole = read_tail(part, most - len(data), run or run_of(part))
         except FileNotFoundError:
             if data:  # it was removed meanwhile
                 return data, True

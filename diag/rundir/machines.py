@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from statistics import fmean
 from typing import Protocol
@@ -17,6 +16,7 @@ from diag.collectors.records import GPU_ACTIVITY, MachineRecord, RankRecord, spl
 from diag.model import DAMAGED
 from diag.rundir.policy import RUN_READING
 
+from .each import each_read
 from .garbage import without_collections
 from .lines import read_end
 from .tables import Tables
@@ -180,8 +180,8 @@ class HostLines:
 
     def _rates_of(self, hosts: Sequence[str]) -> dict[str, Rates]:
         new = [host for host in hosts if host not in self._known]
-        with ThreadPoolExecutor(RUN_READING.summary_readers) as pool, without_collections():
-            self._known.update(zip(new, pool.map(self._read_rates, new), strict=True))
+        with without_collections():
+            self._known.update(zip(new, each_read(self._read_rates, new), strict=True))
         return {host: rates for host in hosts if (rates := self._known[host]) is not None}
 
     def _read_rates(self, host: str) -> Rates | None:

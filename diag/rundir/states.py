@@ -6,12 +6,12 @@ checkpoints and compilations have taken. A rank whose heartbeats stop, or whose 
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice, pairwise
-from pathlib import Path
 
 from msgspec import Struct
 
@@ -299,7 +299,7 @@ def _hear(rank: _Rank, now_ns: int) -> None:
 def _is_copied(files: RankLayout, behind_ns: int) -> bool:
     """Whether a heartbeat is so much older than its file because the file was copied, not because the clocks of the
     rank and the storage differ: then rank.json would be as much older than its file."""
-    identity, written_ns = _identity(files), _written_ns(files, files.identity)
+    identity, written_ns = _identity(files), _written_ns(files, RankLayout.identity.name)
     if identity is None or written_ns is None or not identity.unix_ns:
         return False
     return abs(written_ns - identity.unix_ns - behind_ns) > SILENCE.silent_s * 1e9
@@ -319,9 +319,9 @@ def _identity(files: RankLayout) -> RankRecord | None:
         return None
 
 
-def _written_ns(files: RankLayout, file: Path | None = None) -> int | None:
+def _written_ns(files: RankLayout, name: str = RankLayout.heartbeat.name) -> int | None:
     try:
-        return (file or files.heartbeat).stat().st_mtime_ns
+        return os.stat(f"{files.folder}/{name}").st_mtime_ns  # noqa: PTH116  (``Path`` costs thousands of ranks more)
     except OSError:
         return None
 

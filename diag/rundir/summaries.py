@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, islice
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.collectors.layout import MOST_NS, RankLayout, RunLayout, numbered_parts
+from diag.collectors.layout import MOST_NS, RankLayout, RunLayout, numbered_parts, run_of
 from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.records import (
     BEGIN,
@@ -38,6 +38,7 @@ from diag.model import DAMAGED, Gap
 from diag.rundir.policy import RUN_READING
 from diag.words.formatting import counted, rank_ranges
 
+from .each import each_read
 from .identity import Life, at_other_times, clock_of, strangers
 from .lines import read_end, read_identity, read_lines, read_manifest, restart_gaps
 from .pieces import gaps_of_pieces
@@ -207,7 +208,7 @@ def _summaries(
     identities = tuple(read.lines[-1].identity for read in reads)
     world_size = world_size or max(i.world_size for i in identities)
     missing = tuple(sorted(set(range(world_size)) - set(ranks)))
-    written = {name for read in reads for line in read.lines for name in line.columns}
+    written = set[str]().union(*{tuple(line.columns) for read in reads for line in read.lines})
     columns = tuple(name for name in COLUMNS if name in written and name != BEGIN)
     cells = np.zeros((len(columns), len(ranks), len(numbers)), dtype=np.uint32)
     begin_us = np.zeros((len(ranks), len(numbers)), dtype=np.int64)
@@ -348,16 +349,12 @@ def _read_all(
     reads: list[_Read] = []
     decode = msgspec.json.Decoder(SummaryRecord).decode
     paths = [rank_files.summary for rank_files in files.values()]
-    with ThreadPoolExecutor(RUN_READING.summary_readers) as pool:
-        chunks = [
-            paths[first : first + RUN_READING.summary_files_at_once]
-            for first in range(0, len(paths), RUN_READING.summary_files_at_once)
-        ]
-        tails = chain.from_iterable(pool.map(lambda chunk: [_tail(path) for path in chunk], chunks))
-        for done, (rank, path, tail) in enumerate(zip(files, paths, tails, strict=True), start=1):
-            reads.append(_decoded(rank, path, tail, steps, decode))
-            if progress is not None and done % RUN_READING.summary_files_at_once == 0:
-                progress(done, len(files), path.name)
+    run = run_of(paths[0]) if paths else None
+    tails = each_read(partial(_tail, run=run), paths)
+    for done, (rank, path, tail) in enumerate(zip(files, paths, tails, strict=True), start=1):
+        reads.append(_decoded(rank, path, tail, steps, decode, run))
+        if progress is not None and done % RUN_READING.files_at_once == 0:
+            progress(done, len(files), path.name)
     return reads
 
 
@@ -369,17 +366,22 @@ class _Tail(Struct):
     from_start: bool
 
 
-def _tail(path: Path, want: int | None = None) -> _Tail | OSError:
+def _tail(path: Path, want: int | None = None, *, run: Path | None) -> _Tail | OSError:
     try:
         parts = numbered_parts(path)
-        data, whole = read_end(path, RUN_READING.summary_tail_bytes if want is None else want, parts)
+        data, whole = read_end(path, RUN_READING.summary_tail_bytes if want is None else want, parts, run)
         return _Tail(data, whole, whole and (not parts or parts[0][0] == 0))
     except OSError as error:
         return error
 
 
 def _decoded(
-    rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: Callable[[bytes], SummaryRecord]
+    rank: int,
+    path: Path,
+    tail: _Tail | OSError,
+    steps: int,
+    decode: Callable[[bytes], SummaryRecord],
+    run: Path | None,
 ) -> _Read:
     """The last lines with this many steps, and one line more, which is needed for ranks that are behind."""
     if isinstance(tail, FileNotFoundError):
@@ -406,7 +408,7 @@ def _decoded(
             break
     else:
         if not tail.whole and len(tail.data) < RECORDED_FILES.line_bytes:
-            return _decoded(rank, path, _tail(path, 4 * len(tail.data)), steps, decode)
+            return _decoded(rank, path, _tail(path, 4 * len(tail.data), run=run), steps, decode, run)
     gap = Gap(str(path), f"{counted(bad, 'invalid collector record')}; left out") if bad else None
     return _Read(rank, tuple(reversed(lines)), gap, whole=tail.from_start and len(lines) + bad == len(rows))
 

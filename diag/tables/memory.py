@@ -97,13 +97,13 @@ def rank_peaks(tables: Tables) -> RankPeaks:
     summaries have of these; else from traces."""
     if any(of_rank.memory for of_rank in tables.ranks.values()):
         return _condensed_peaks(tables)
-    recorded = {rank: _recorded(of_rank) for rank, of_rank in sorted(tables.ranks.items())}
+    recorded = {rank: _recorded(of_rank) for rank, of_rank in sorted(tables.ranks.items()) if of_rank.steps}
     on_device = any((steps.memory_of("allocated") != UNKNOWN).any() for steps in recorded.values())
     rows = [_row(rank, steps, on_device) for rank, steps in recorded.items()]
     known = tuple(row for row in rows if row is not None)
     if known:
         return RankPeaks(known, on_device, True)
-    peaks = [_traced_peak(of_rank) for _, of_rank in sorted(tables.ranks.items())]
+    peaks = [_traced_peak(of_rank) for _, of_rank in sorted(tables.ranks.items()) if of_rank.traces]
     traced = tuple(peak for peak in peaks if peak is not None)
     return RankPeaks(traced, bool(traced), False)
 
