@@ -10,7 +10,7 @@ DEMO := $(VENV)/.demo
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser screenshots demo test test-fast test-matrix test-all test-torch check check-format check-lint check-types check-layers docs format bench wheelhouse gpu-check clean
+.PHONY: help setup browser sshd screenshots demo test test-fast test-matrix test-all test-torch check check-format check-lint check-types check-layers docs format bench wheelhouse gpu-check clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,13 @@ browser: ## install the browser that the tests of the dashboard look through (De
 	|| { SUDO=$$(test "$$(id -u)" = 0 || echo sudo); \
 	     $$SUDO apt-get update -qq && $$SUDO apt-get install -qq --no-install-recommends chromium > /dev/null; } \
 	|| { echo "No Chromium, and apt-get cannot install it: install one and set DIAG_CHROMIUM to its path" >&2; exit 1; }
+
+# After the browser, where both are missing: apt-get does one at a time. On its own a package starts a server: asked for.
+sshd: | browser ## install OpenSSH's server, which the tests of stores start on a port of their own, if there is none
+	@PATH="$$PATH:/usr/sbin" command -v sshd > /dev/null \
+	|| { SUDO=$$(test "$$(id -u)" = 0 || echo sudo); \
+	     $$SUDO apt-get update -qq && $$SUDO apt-get install -qq --no-install-recommends openssh-server > /dev/null; } \
+	|| { echo "No OpenSSH server, and apt-get cannot install it: the tests of SFTP are skipped" >&2; exit 1; }
 
 screenshots: setup browser ## pictures of every page of the dashboard, light and dark (OUT=folder, default runs/screenshots)
 	$(BIN)/python -m tests.browser.screenshots $(or $(OUT),runs/screenshots)

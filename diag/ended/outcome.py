@@ -123,7 +123,8 @@ def _by_records(layout: RunLayout, state: RunState) -> Outcome:
     unsure = sure < (ENDED.sure_enough_of_a_good_end if well is not None else ENDED.sure_enough)
     if unsure and well is not None:
         return Outcome("", None, well.headline, HEALTHY)
-    full = out_of_memory_lines(layout, run.ranks if best is None or unsure else best.ranks)
+    suspects = run.ranks if best is None or unsure else best.ranks
+    full = out_of_memory_lines(layout, (rank for rank in suspects if rank not in run.ranks or run.ranks[rank].reports))
     if best is None or unsure:
         if not full:
             why = "" if run.stuck else _sentence(standing(run).headline)

@@ -85,6 +85,7 @@ class Rank:
     raised: Chain | None = None  # the same exception, from that file, else from the end of its standard error
     raised_at: int = 0  # Unix time in s, from that file; 0: it has none
     log: str = ""  # the end of its standard error
+    reports: bool = True  # whether it may have left a file with its exception, or its standard error
     failed_as: str = ""  # the type of the exception that ended its training, as its heartbeat has it
     runs: bool | None = None  # whether its process exists; None on another host
     pid: int | None = None
@@ -282,6 +283,7 @@ def _rank(
         raised=chain_of(callstack) or chain_of_message(message) or chain_of(log[-ENDED.traceback_chars :]),
         raised_at=raised_at,
         log=log,
+        reports=names is None or not names.isdisjoint((RankLayout.error.name, RankLayout.log.name)),
         failed_as=_failed_as(heartbeat),
         runs=process_runs(identity, (heartbeat or identity).unix_ns) if identity is not None else None,
         pid=identity.pid if identity is not None else None,
