@@ -87,12 +87,12 @@ class Exporter:
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         given = environ.get(ADDRESS_VARIABLE, "") or _ADDRESS
         self._address = given if "//" in given else f"//{given}"
-        self._off = given == "off"
+        self.address, self.off = given, given == "off"
         self._pause = self._wait = 0  # readings without an answer that are left out, after the next failure and now
 
     def read(self, gpus: Collection[str]) -> dict[str, int]:
         """Everything that is known; {} where nothing answers."""
-        if self._off or not gpus:
+        if self.off or not gpus:
             return {}
         if self._wait:
             self._wait -= 1
@@ -104,6 +104,12 @@ class Exporter:
             return {}
         self._pause = 0
         return values_in(text, gpus)
+
+    def names(self) -> set[str]:
+        """The names of all values that are told and known, of any GPU. Raises what goes wrong."""
+        return {
+            _BY_FIELD[name][0] for line in self._text().split("\n") if (name := line.partition("{")[0]) in _BY_FIELD
+        }
 
     def _text(self) -> str:
         import http.client  # only where there are GPUs: it takes milliseconds

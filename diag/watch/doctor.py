@@ -19,13 +19,14 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from diag import processes
+from diag.collectors.dcgm import ADDRESS_VARIABLE, Exporter
 from diag.collectors.settings import SITE
 from diag.errors import install_command, is_installed
 from diag.version import version
 from diag.watch.launch import OLDEST_TORCH
 from diag.watch.policy import WATCHING
 from diag.watch.probing import path_python
-from diag.words.formatting import size
+from diag.words.formatting import counted, size
 
 Status = Literal["works", "limited", "missing"]
 
@@ -82,6 +83,7 @@ def examine(folder: Path, python: str) -> list[Check]:
         _py_spy,
         _ptrace,
         _node,
+        _dcgm,
         lambda: _storage(folder),
         _shared_memory,
         _extras,
@@ -224,6 +226,20 @@ def _node() -> Check:
     if there:
         return Check("the node's counters", "works", f"pressure of {', '.join(there)}; {rdma}")
     return Check("the node's counters", "limited", f"/proc/pressure cannot be read; {rdma}", "the kernel needs psi=1")
+
+
+def _dcgm() -> Check:
+    exporter, name = Exporter(), "DCGM's exporter"
+    if exporter.off:
+        return Check(name, "limited", f"not asked: {ADDRESS_VARIABLE} is off")
+    do = f"only NVIDIA GPUs need it: run dcgm-exporter on the node, or say in {ADDRESS_VARIABLE} where it answers"
+    try:
+        told = len(exporter.names())
+    except Exception as error:
+        return Check(name, "limited", f"{exporter.address} does not answer: {error}", do)
+    if not told:
+        return Check(name, "limited", f"{exporter.address} tells nothing that is recorded", do)
+    return Check(name, "works", f"{exporter.address} tells {counted(told, 'value')} of those that are recorded")
 
 
 def _storage(folder: Path) -> Check:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from diag.collectors.dcgm import ADDRESS_VARIABLE
 from diag.watch import doctor
 from diag.watch.doctor import examine
+from tests.collectors.test_dcgm import served
 from tests.command import diag
 
 WELL = {
@@ -57,7 +59,7 @@ def test_an_error_of_one_check_is_its_result(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(doctor, "_nvml", fails)
     checks = checks_of(WELL, monkeypatch, tmp_path)
     assert [found for _, found, _ in checks.values() if "the driver is confused" in found]
-    assert len(checks) == 12
+    assert len(checks) == 13
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +68,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_python_that_is_not_there_and_the_forms(tmp_path: Path) -> None:
     said = diag("doctor", "--python", "/no/such/python", "--out", tmp_path)
-    assert (said.returncode, len(said.stdout.splitlines())) == (0, 12)
+    assert (said.returncode, len(said.stdout.splitlines())) == (0, 13)
     assert "/no/such/python" in said.stdout
     document = json.loads(diag("doctor", "--python", "/no/such/python", "--out", tmp_path, "--json").stdout)
     assert {"name", "status", "found", "do"} == set(document["checks"][0])
@@ -77,3 +79,19 @@ def test_the_training_s_python_is_asked() -> None:
     about = doctor._of_training(sys.executable)
     assert about["torch"].startswith("2.")
     assert "error" not in about
+
+
+def test_the_exporter_of_dcgm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exporter() -> tuple[str, str]:
+        return checks_of(WELL, monkeypatch, tmp_path)["DCGM's exporter"][:2]
+
+    with served() as (about, address):
+        monkeypatch.setenv(ADDRESS_VARIABLE, address)
+        status, found = exporter()
+        assert (status, found.startswith(f"{address} tells ")) == ("works", True)
+        about.text = "up 1"
+        assert exporter() == ("limited", f"{address} tells nothing that is recorded")
+        about.status = 503
+        assert exporter() == ("limited", f"{address} does not answer: HTTP status 503")
+    monkeypatch.setenv(ADDRESS_VARIABLE, "off")
+    assert exporter() == ("limited", f"not asked: {ADDRESS_VARIABLE} is off")
