@@ -269,7 +269,7 @@ def metrics(
 def _serve(
     followed: RunMetrics, run: str, host: str, port: int, with_token: bool | None, allowed_hosts: Sequence[str]
 ) -> None:
-    from diag.export.formats import serve
+    from diag.export.formats import serving
     from diag.serve import guard
     from diag.serve.server import ended_by_signals
 
@@ -281,19 +281,19 @@ def _serve(
         token = guard.checked_token(chosen, f"what {_TOKEN_VARIABLE} holds") if chosen else guard.new_token()
     with ended_by_signals(), suppress(KeyboardInterrupt):
         followed.read()  # everything so far: this takes longer than a scrape would wait
-        server, thread = serve(followed, host, port, token=token, allowed_hosts=allowed_hosts)
-        if token is None and not local:
-            say(f"No token is required: anyone who can reach {host} can read the metrics.", err=True)
-        elif token is None and with_token is False:
-            say("No token is required: every user of this machine can read the metrics.", err=True)
-        # A token that the user has chosen is not printed: it is in the scraper's configuration already.
-        name = socket.gethostname() if guard.is_everywhere(address) else host
-        shown = guard.url(name, server.server_port, "/metrics", None if chosen else token)
-        say(f"Metrics of {masked(run)}: {shown} (Ctrl-C ends it)")
-        if token is not None and not chosen:
-            say(
-                "Prometheus sends this token with `authorization: {credentials: TOKEN}` in its scrape_config. "
-                f"Set {_TOKEN_VARIABLE} to keep the same token.",
-                err=True,
-            )
-        thread.join()
+        with serving(followed, host, port, token=token, allowed_hosts=allowed_hosts) as (bound, thread):
+            if token is None and not local:
+                say(f"No token is required: anyone who can reach {host} can read the metrics.", err=True)
+            elif token is None and with_token is False:
+                say("No token is required: every user of this machine can read the metrics.", err=True)
+            # A token that the user has chosen is not printed: it is in the scraper's configuration already.
+            name = socket.gethostname() if guard.is_everywhere(address) else host
+            shown = guard.url(name, bound, "/metrics", None if chosen else token)
+            say(f"Metrics of {masked(run)}: {shown} (Ctrl-C ends it)")
+            if token is not None and not chosen:
+                say(
+                    "Prometheus sends this token with `authorization: {credentials: TOKEN}` in its scrape_config. "
+                    f"Set {_TOKEN_VARIABLE} to keep the same token.",
+                    err=True,
+                )
+            thread.join()

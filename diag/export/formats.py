@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -60,11 +61,13 @@ def families(samples: Iterable[Sample]) -> Iterator[Family]:
         yield family
 
 
-def serve(
+@contextmanager
+def serving(
     metrics: RunMetrics, host: str, port: int, *, token: str | None = None, allowed_hosts: Iterable[str] = ()
-) -> tuple[WSGIServer, threading.Thread]:
-    """Serves /metrics from a thread; every scrape reads the new records of the run. ``token``: requests without it are
-    refused. DiagError if the port is in use or the host is invalid."""
+) -> Iterator[tuple[int, threading.Thread]]:
+    """Serves /metrics from a thread, on the port that is given, until the block ends; every scrape reads the new
+    records of the run. ``token``: requests without it are refused. DiagError if the port is in use or the host is
+    invalid."""
     registry = CollectorRegistry()
     registry.register(_Live(metrics))
     family, address = resolved(host, port)
@@ -77,7 +80,12 @@ def serve(
         ) from error
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    return server, thread
+    try:
+        yield server.server_port, thread
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def _guarded(app: WSGIApplication, guard: Guard) -> WSGIApplication:

@@ -21,7 +21,7 @@ from diag.collectors.text import visible_lines
 from diag.errors import DiagError
 from diag.export import definitions as of
 from diag.export.definitions import METRICS, Sample
-from diag.export.formats import serve, to_text
+from diag.export.formats import serving, to_text
 from diag.export.run_metrics import RunMetrics
 from diag.serve.guard import HEADERS
 from diag.show.json import save
@@ -79,13 +79,8 @@ def test_a_run_s_exposition_holds_every_sample_once(tmp_path: Path) -> None:
 
 @contextmanager
 def served(run: Path, token: str | None = None) -> Iterator[str]:
-    server, thread = serve(RunMetrics(run), "127.0.0.1", 0, token=token, allowed_hosts=["metrics.example.org"])
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/metrics"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(RunMetrics(run), "127.0.0.1", 0, token=token, allowed_hosts=["metrics.example.org"]) as (port, _):
+        yield f"http://127.0.0.1:{port}/metrics"
 
 
 def scraped(url: str) -> dict[str, float]:
@@ -129,7 +124,15 @@ def test_prometheus_itself_asks_for_openmetrics(tmp_path: Path) -> None:
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     run = written(tmp_path / "r", steps=1).root
     with served(run) as url, pytest.raises(DiagError, match="cannot listen on port"):
-        serve(RunMetrics(run), "127.0.0.1", int(url.rsplit(":", 1)[1].split("/")[0]))
+        serving(RunMetrics(run), "127.0.0.1", int(url.rsplit(":", 1)[1].split("/")[0])).__enter__()
+
+
+def test_nothing_listens_after_ctrl_c(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), served(written(tmp_path / "r", steps=1).root) as url:
+        raise KeyboardInterrupt
+    address = urlsplit(url)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((address.hostname, address.port)).close()
 
 
 def asked(url: str, **headers: str) -> tuple[int, str]:
