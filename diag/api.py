@@ -680,6 +680,7 @@ def describe_run(result: Result) -> dict[str, Any]:
         "trainer": {k: v for k, v in manifest.trainer.items() if k != "inject"} if manifest is not None else {},
         "versions": manifest.versions if manifest is not None else {},
         "steps": len(result.attribution.steps),
+        "steps_known": None if (left := tables.retained) is None else left.steps,
         "only": None
         if (only := tables.only) is None
         else {"first": only.first, "last": only.last, "asked": only.asked},

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import diag
+from diag.api import describe_run
 from diag.by_size import open_by_size
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
@@ -18,6 +19,8 @@ from diag.collectors.records import STALLED, VERDICT, Heartbeat
 from diag.rundir.curves import curves_of, sums_before
 from diag.show.page import page_of
 from diag.watch.keeping import ask_to_keep
+from diag.words.wording import divided_into
+from tests.command import diag as diag_command
 from tests.long_run import LongRun, S
 
 STEPS = 3_000
@@ -45,6 +48,10 @@ def test_the_answer_says_on_which_steps_it_rests(run: Path) -> None:
     assert len(notes) == 1
     assert f"steps {left.first:,} to 2,999 are there in full" in notes[0]
     assert any("of 3,000" in fact.replace("\xa0", " ") for fact in page_of(result).verdict.facts)
+    head = " ".join(diag_command("analyze", run).stdout.split(" · " + run.name)[0].split())
+    assert f"3,000 steps, {len(result.attribution.steps)} in full" in head
+    asked = divided_into(describe_run(diag.open_run(run, steps=f"{left.last - 9}:{left.last}")))
+    assert asked == f"only steps {left.last - 9:,} to {left.last:,}"
 
 
 def test_a_run_without_an_end_stopped_after_all_its_steps(run: Path, tmp_path: Path) -> None:
