@@ -508,7 +508,7 @@ def open_run(
         outcome = _outcome_of(state_of(root, with_answer=False), manifest, None) if manifest is not None else None
         if outcome is None:
             raise
-        raise DiagError(
+        raise type(error)(
             f"{outcome.headline} {begun(error.message)}", hint=error.hint, path=error.path, exit_code=error.exit_code
         ) from error
     return analyze(tables, asked)

@@ -57,6 +57,10 @@ class DiagError(Exception):
         self.exit_code = exit_code
 
 
+class NoStepError(DiagError):
+    """The run was recorded, and none of its ranks ended a step."""
+
+
 def not_installed(what: str, extra: str) -> DiagError:
     """The error for a package that an extra of diag installs."""
     needed = _requirements(extra)

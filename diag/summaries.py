@@ -3,7 +3,7 @@ lives of runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice
@@ -25,7 +25,7 @@ from diag.by_size import open_by_size
 from diag.collectors.layout import RunLayout
 from diag.diagnoses import examine_summary
 from diag.diagnoses.verdict import agreeing, judge
-from diag.errors import DiagError, readable
+from diag.errors import DiagError, NoStepError, readable
 from diag.history.life import life_of
 from diag.history.lineage import numbered, origin_of, parts_of_trainings, related
 from diag.model import Gap
@@ -193,11 +193,9 @@ def of_summaries(summaries: Summaries, only: Only | None = None) -> SummaryResul
 
 
 def open_history(*paths: Path | str, progress: Callable[[int, int, str], None] | None = None) -> Life:
-    """The life of a run, with the training after each of its restarts. DiagError if nothing was recorded."""
-    paths = tuple(local_paths(paths))
-    reading = Reading(progress=progress)
-    result = open_by_size(*paths, reading=reading)
-    return life_of_result(result, Path(paths[0]) if len(paths) == 1 else None, reading)
+    """The life of a run, with the training after each of its restarts. NoStepError if no attempt has a step, DiagError
+    if nothing was recorded."""
+    return life_of(_attempts_at(local_paths(paths), Reading(progress=progress)))
 
 
 def life_of_result(result: Result, path: Path | None, reading: Reading | None = None) -> Life:
@@ -225,8 +223,24 @@ def _origin(run: Path) -> Origin:
     return Origin()
 
 
+def _attempts_at(paths: Sequence[str], reading: Reading) -> list[History]:
+    """Of the run at these paths. The first attempt may have ended before its first step."""
+    path = Path(paths[0]) if len(paths) == 1 else None
+    try:
+        result = open_by_size(*paths, reading=reading)
+    except NoStepError:
+        if not (later := _restarts(path, reading)):
+            raise
+        return later
+    return _attempts(result, path, reading)
+
+
 def _attempts(result: Result, path: Path | None, reading: Reading | None = None) -> list[History]:
-    attempts = [_history(result)]
+    return [_history(result), *_restarts(path, reading)]
+
+
+def _restarts(path: Path | None, reading: Reading | None) -> list[History]:
+    attempts: list[History] = []
     if path is not None and (layout := RunLayout(path)).is_run():
         for restart in layout.restarts():
             with suppress(DiagError):  # it may have ended before its first step
@@ -250,8 +264,7 @@ def open_lives(
     for job in jobs.jobs:
         paths = local_paths(job.paths)
         try:
-            result = open_by_size(*paths, reading=reading)
-            read[job.name] = _attempts(result, Path(paths[0]) if len(paths) == 1 else None, reading)
+            read[job.name] = _attempts_at(paths, reading)
         except DiagError as error:
             lives[job.name] = error
     together = {}

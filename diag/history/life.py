@@ -63,9 +63,19 @@ def life_of(attempts: Sequence[History]) -> Life:
             f"the training began in another run, and went on with step {timed[0].origin.resumed_step:,} here: give the "
             "folders of both for its whole life"
         )
+    notes += _without_steps(timed)
     whole = Goodput(sum(parts.values()), **parts, notes=tuple(notes))
     incidents.sort(key=lambda incident: incident.begin_unix_ns or 0)
     return Life(tuple(attempts), whole, tuple(incidents), tuple(restarts))
+
+
+def _without_steps(timed: Sequence[History]) -> list[str]:
+    """Attempts that are missing among those that have a number, and where their time is."""
+    numbers = [attempt.number for attempt in timed]
+    return [
+        f"attempt {number} recorded no step: its time {'is left out' if number < numbers[0] else 'counts as restarts'}"
+        for number in sorted(set(range(numbers[-1])).difference(numbers))
+    ]
 
 
 def _restart(before: History, attempt: History, reached: int, offset: int) -> tuple[Restart, int]:

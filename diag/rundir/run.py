@@ -29,7 +29,7 @@ from diag.collectors.records import (
 )
 from diag.collectors.step_places import complete_from
 from diag.deferred import by_name
-from diag.errors import DiagError, ExitCode, readable
+from diag.errors import DiagError, ExitCode, NoStepError, readable
 from diag.model import Gap
 from diag.model.retained import Retained
 from diag.rundir.policy import BLOCKS, JOBS, RUN_READING
@@ -274,7 +274,9 @@ _ABSENT = "not started, or recorded in another node's folder: give all folders o
 def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
     restarts = [str(restart.root) for restart in RunLayout(tables.root).restarts()]  # the hint has these
     reasons = _reasons([gap for gap in tables.gaps if not gap.reason.endswith(_NO_STEP) and gap.path not in restarts])
+    kind = DiagError
     if tables.manifest is not None or tables.ranks:
+        kind = NoStepError
         all_left_out = not tables.ranks and bool(RunLayout(tables.root).ranks())
         message = "no rank of the run can be used" if all_left_out else f"the run {_NO_STEP}"
         message += f": {reasons}" if reasons else ""
@@ -292,7 +294,7 @@ def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
             files = f"files of {_named(others)}"
             message = f"{message}; it holds {files}" if len(paths) > 1 or is_folder(paths[0]) else f"{files}, no trace"
             hint = " ".join(dict.fromkeys(other.tool.instead for other in others))
-    return DiagError(message, path=paths[0] if len(paths) == 1 else None, hint=hint)
+    return kind(message, path=paths[0] if len(paths) == 1 else None, hint=hint)
 
 
 def _reasons(gaps: Sequence[Gap]) -> str:

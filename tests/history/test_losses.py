@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import diag
 from diag.api import open_run
+from diag.errors import NoStepError
 from diag.history.losses import goodput_of, spent
 from diag.model.history import Life
 from diag.rundir.series import Series, of_sums
@@ -90,6 +91,34 @@ def test_without_a_checkpoint_all_is_trained_again(tmp_path: Path) -> None:
     Training(run / "restart-1", ranks=2, begin_ns=first.end_ns + 10 * S).train(60).close(exit_code=0)
     (restart,) = open_history(run).restarts
     assert (restart.resumed_at, restart.repeated) == (0, 40)
+
+
+@pytest.mark.parametrize(("without", "where"), [(0, "is left out"), (1, "counts as restarts")])
+def test_an_attempt_without_a_step_does_not_hide_the_others(without: int, where: str, tmp_path: Path) -> None:
+    """It failed while it loaded its data. Of a later one, the time is that between the steps before and after it."""
+    run = tmp_path / "R"
+    begin_ns = BEGIN_NS
+    for number in range(3):
+        attempt = Training(
+            run / f"restart-{number}" if number else run, ranks=2, begin_ns=begin_ns, first_step=number * 40
+        )
+        attempt.train(0 if number == without else 40).close(exit_code=1)
+        begin_ns = attempt.end_ns + 10 * S
+    life = open_history(run)
+    assert [attempt.number for attempt in life.attempts] == [number for number in range(3) if number != without]
+    assert adds_up(life)
+    assert life.goodput is not None
+    assert life.goodput.restarts == pytest.approx(20 * S if without else 10 * S, abs=10_000)
+    printed = diag_command("history", run)
+    assert printed.returncode == 0
+    assert f"Attempt {without} recorded no step: its time {where}." in " ".join(printed.stdout.split())
+
+
+def test_without_a_step_in_any_attempt_there_is_no_history(tmp_path: Path) -> None:
+    for folder in ("R", "R/restart-1"):
+        Training(tmp_path / folder, ranks=2).train(0).close(exit_code=1)
+    with pytest.raises(NoStepError, match="The run recorded no step"):
+        open_history(tmp_path / "R")
 
 
 def test_a_slow_stretch_is_an_incident_with_its_rank_and_cost(tmp_path: Path) -> None:
