@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import asdict, fields
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from .files import create_file, encode, rewrite_file
@@ -13,6 +12,7 @@ from .launchers import scheduled_as
 from .layout import RunLayout
 from .reading import read_object
 from .records import SHARED, Manifest
+from .version import installed_version
 
 
 def read_fields(layout: RunLayout) -> dict[str, Any]:
@@ -54,10 +54,8 @@ def training_of(layout: RunLayout) -> str:
 
 def _written_by() -> dict[str, Any]:
     """The version of diag, if it is installed and not only on the path."""
-    try:
-        return {"versions": {"diag": version("diag")}}
-    except PackageNotFoundError:
-        return {}
+    version = installed_version()
+    return {"versions": {"diag": version}} if version is not None else {}
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as _of_package
+from diag.collectors.version import installed_version
 
 
 def version() -> str:
-    try:
-        return _of_package("diag")
-    except PackageNotFoundError:  # a source tree that was never installed
-        return "0+unknown"
+    return installed_version() or "0+unknown"  # a source tree that was never installed

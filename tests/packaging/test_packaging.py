@@ -25,11 +25,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from diag.collectors import version as versions
 from diag.errors import DiagError
 from diag.watch import launch
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
+RELEASE = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 LINKED = ("collectors", "app")  # folders at the top, imported as diag.<name>
 
 
@@ -60,7 +62,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("packaging")
     tree = folder / "tree"
     tree.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy2(ROOT / name, tree)
     unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in ("diag", *LINKED, "sample_traces", "docs/guides", "docs/concepts"):
@@ -123,6 +125,75 @@ def test_folders_of_the_user_named_collectors_and_app_do_not_shadow_ours(
     # PYTHONPATH comes before the editable install of the working tree.
     printed = run(sys.executable, "-c", code, cwd=theirs, PYTHONPATH=str(installed))
     assert Path(printed.strip()) == installed / "diag" / "collectors" / "layout.py"
+
+
+# -- which build it is -------------------------------------------------------------------------------------------------
+
+
+def built_version(tree: Path) -> str:
+    run(sys.executable, "setup.py", "-q", "egg_info", cwd=tree)
+    return email.message_from_string(next(tree.glob("*.egg-info/PKG-INFO")).read_text())["Version"]
+
+
+def test_builds_of_different_code_have_different_versions(tmp_path: Path) -> None:
+    """Else pip takes a new build for the one that is installed. A later commit is a higher version."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    shutil.copy2(ROOT / "setup.py", tree)
+    (tree / ".gitignore").write_text("*.egg-info\n")
+    (tree / "pyproject.toml").write_text(
+        '[project]\nname = "diag"\nversion = "1.2.3"\n[tool.setuptools]\npackages = []\n'
+    )
+    as_user = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+
+    def commit(second: int) -> str:
+        at = f"2026-11-28T05:00:{second:02}Z"
+        run("git", "add", "-A", cwd=tree)
+        run("git", *as_user, "commit", "-qm", "x", "--allow-empty", cwd=tree, GIT_COMMITTER_DATE=at, GIT_AUTHOR_DATE=at)
+        return run("git", "rev-parse", "--short=12", "HEAD", cwd=tree).strip()
+
+    assert built_version(tree) == "1.2.3"  # no checkout
+    run("git", "init", "-q", cwd=tmp_path)
+    assert built_version(tree) == "1.2.3"  # somebody else's checkout
+    run("git", "init", "-q", cwd=tree)
+    first = commit(0)
+    found = [built_version(tree)]
+    assert found == [f"1.2.3+20261128050000.g{first}"]
+    for text in ("changed", "changed again"):
+        (tree / "README.md").write_text(text)
+        run("git", "add", "-A", cwd=tree)
+        found.append(built_version(tree))
+    second = commit(1)
+    found.append(built_version(tree))
+    assert found[-1] == f"1.2.3+20261128050001.g{second}"
+    assert len(set(found)) == 4
+    assert max(map(Version, found)) == Version(found[-1]) > Version(found[0]) > Version("1.2.3")
+    run("git", "tag", "v1.2.3", cwd=tree)
+    assert built_version(tree) == "1.2.3"  # the release
+
+
+def test_a_working_tree_does_not_say_which_build_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code may have changed since it was installed."""
+
+    class Installed:
+        version = "1.2.3+20261128050000.gabc"
+
+        def __init__(self, address: str | None) -> None:
+            self.address = address
+
+        def read_text(self, name: str) -> str | None:
+            assert name == "direct_url.json"
+            return self.address
+
+    for address, said in [
+        ('{"dir_info": {"editable": true}, "url": "file:///src"}', "1.2.3+editable"),
+        ('{"dir_info": {}, "url": "file:///src"}', Installed.version),
+        ('{"archive_info": {}, "url": "file:///diag.whl"}', Installed.version),
+        ("no JSON", Installed.version),
+        (None, Installed.version),
+    ]:
+        monkeypatch.setattr(versions, "distribution", lambda _, address=address: Installed(address))
+        assert versions.installed_version() == said
 
 
 # -- clean environments ------------------------------------------------------------------------------------------------
@@ -220,7 +291,7 @@ def test_without_torch_traces_logs_and_plans_are_read(light: Clean) -> None:
     assert "diag_steps_total" in light.diag("export", slow, "--format", "prometheus")
     assert json.loads(light.diag("metrics", "--grafana"))["panels"]
     assert "Hangs and crashes" in light.diag("help", "hangs")
-    assert light.diag("--version").strip() == f"diag {version('diag')}"
+    assert light.diag("--version").strip() == f"diag {RELEASE}"
     code = f"import diag; print(diag.open_run({str(slow)!r}).verdict.culprit_ranks)"
     assert "1" in light.run(light.bin / "python", "-c", code)
 
