@@ -69,7 +69,7 @@ def show_help(
         str | None,
         typer.Argument(
             help="A command, a guide, a concept, glossary, json, exit-codes, policy, the id of a finding or a hang "
-            "class, a key of --json, or a word of an answer.",
+            "class, a key of --json, an option, or a word of an answer.",
             autocompletion=topics,
             show_default=False,
         ),
@@ -97,8 +97,8 @@ def show_help(
     if not begun and (term := terms().get(topic.lower().replace("-", " "))):
         say(f"{topic}: {term}")
         return
-    if not begun and (keys := _key_meanings(topic)):
-        say(keys)
+    if not begun and (found := _key_meanings(topic) or _column_meanings(topic) or _option_meanings(context, topic)):
+        say(found)
         return
     if topic not in begun:
         raise _no_topic(topic, [*topics(), *terms()], "diag help", _pages_with(topic))
@@ -129,7 +129,8 @@ def _list_topics() -> None:
         say(f"  {name:18}{_title(_pages()[name])}")
     say(
         f"\nAlso: {_GLOSSARY}, {_JSON} (keys of --json), {_EXIT_CODES}, {_POLICY} (thresholds), the id of any finding "
-        'or hang class (such as slow-link), any key of --json, and any word of an answer (such as "others wait")'
+        "or hang class (such as slow-link), any key of --json, any option, and any word of an "
+        'answer (such as "others wait")'
     )
 
 
@@ -159,6 +160,28 @@ def _key_meanings(name: str) -> str:
 
     found = meanings(name).items()
     return "\n".join(f"{name} (diag {', '.join(commands)} --json): {meaning}" for meaning, commands in found)
+
+
+def _column_meanings(heading: str) -> str:
+    """What a column of ``diag analyze --tables`` means, a line for each meaning; "" if there is none of this name."""
+    from diag.show.breakdowns import meanings
+
+    found = [meaning for heads, meaning in meanings() if heading.lower() in map(str.lower, heads)]
+    return "\n".join(f"{heading} (diag analyze --tables): {meaning}" for meaning in found)
+
+
+def _option_meanings(context: typer.Context, name: str) -> str:
+    """What an option does, a line for each meaning; "" if no command has it."""
+    from diag.cli.main import COMMANDS
+
+    option = f"--{name.removeprefix('--')}"
+    found: dict[str, list[str]] = {}
+    for command in COMMANDS:
+        made = context.find_root().command.get_command(context, command)  # type: ignore[attr-defined]
+        for parameter in made.params:
+            if option in (*parameter.opts, *parameter.secondary_opts) and getattr(parameter, "help", None):
+                found.setdefault(" ".join(parameter.help.split()), []).append(command)
+    return "\n".join(f"{option} (diag {', '.join(commands)}): {meaning}" for meaning, commands in found.items())
 
 
 def _show_policy(name: str | None) -> None:

@@ -50,6 +50,7 @@ _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 _OF_OTHERS: dict[str, dict[str, Any]] = {
     "run": {"allow_interspersed_args": False},
     "tune": {"ignore_unknown_options": True, "allow_extra_args": True},
+    "help": {"ignore_unknown_options": True},  # it explains them
 }
 # The function of each command, and the module of diag.cli that it is in.
 COMMANDS = {

@@ -203,7 +203,7 @@ def longest_calls(calls: Sequence[ExposedCall]) -> Table:
 
 _KERNEL = Column("name", TEXT, label="kernel", long=True, weight=0)
 _OPERATOR = Column("operator", TEXT, "Operator that launched most of its time.", long=True, weight=6)
-_KIND = Column("kind", TEXT, label="class", weight=5)
+_KIND = Column("kind", TEXT, "What it computes: gemm is a matrix multiplication.", label="class", weight=5)
 _KERNEL_CALLS = Column("calls", MEAN_COUNT, "Per rank and step.", weight=6)
 _KERNEL_TIME = Column("time_ns", MS, "Per rank and step.", label="time", weight=9)
 _OF_BUSY = Column("share", PRECISE_SHARE, "Fraction of the busy time.", weight=8)
@@ -214,8 +214,8 @@ _KERNEL_EXPOSED = Column(
     label="exposed",
     weight=7,
 )
-_MEAN = Column("mean_ns", US, label="mean", weight=4)
-_MAX = Column("max_ns", US, label="longest", weight=3)
+_MEAN = Column("mean_ns", US, "Mean duration of a call.", label="mean", weight=4)
+_MAX = Column("max_ns", US, "Duration of the longest call.", label="longest", weight=3)
 _BOUND = Column("bound", TEXT, "Compute-bound or memory-bound.", label="bound by", weight=4)
 BOUND_FROM = Column("bound_from", TEXT, "Measured from recorded shapes, or inferred from the kind.", "bound is")
 _FLOPS = Column("tflop_s", TFLOP_S, "Over the calls whose shapes are known.", label="", weight=2)
@@ -614,3 +614,12 @@ def breakdown_tables(result: Result, name: str) -> list[Table]:
     if name == "modules":
         return [module_table(table, breakdowns.kernels.unit, most) for table in breakdowns.modules]
     return [efficiency_table(breakdowns)] if name == "efficiency" else [path_table(breakdowns.path, per, most)]
+
+
+def meanings() -> list[tuple[tuple[str, str, str], str]]:
+    """Of each column with a meaning, how tables may head it, and the meaning."""
+    columns = [column for column in globals().values() if isinstance(column, Column) and column.meaning]
+    return [
+        ((column.name, f"{column.name} {column.unit.symbol}".strip(), column.sortable_heading), column.meaning)
+        for column in columns
+    ]

@@ -57,6 +57,28 @@ def test_a_word_of_an_answer_is_explained() -> None:
     assert diag("help", "One-clock").stdout.startswith("One-clock: The moments of all ranks")
 
 
+def test_a_column_of_the_tables_is_explained() -> None:
+    explained = diag("help", "Last rank").stdout
+    assert explained.startswith("Last rank (diag analyze --tables): The rank that arrived last most often, and in")
+    assert "Duration of the longest call." in diag("help", "longest µs").stdout
+    assert "Over the calls whose shapes are known." in diag("help", "TFLOP/s").stdout
+    times = diag("help", "time ms").stdout.splitlines()
+    assert len(times) == len(set(times)) > 1  # of collectives and of kernels
+
+
+@pytest.mark.parametrize("asked", ["byte-budget-mb", "--byte-budget-mb"])
+def test_an_option_is_explained_with_its_commands(asked: str) -> None:
+    (line,) = diag("help", asked).stdout.splitlines()
+    assert line.startswith("--byte-budget-mb (diag run, attach")
+    assert "When it is used, the oldest are removed." in line
+
+
+def test_an_option_that_no_command_has_is_no_topic() -> None:
+    ended = diag("help", "--no-such-option")
+    assert ended.returncode == ExitCode.USAGE
+    assert "there is no topic --no-such-option" in ended.stderr
+
+
 def test_a_word_that_is_no_topic_leads_to_the_page_about_it() -> None:
     ended = diag("help", "kubernetes")
     assert ended.returncode == ExitCode.USAGE
