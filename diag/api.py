@@ -681,6 +681,7 @@ def describe_run(result: Result) -> dict[str, Any]:
         "versions": manifest.versions if manifest is not None else {},
         "steps": len(result.attribution.steps),
         "steps_known": None if (left := tables.retained) is None else left.steps,
+        "restarts": len(RunLayout(tables.root).restarts()) if manifest is not None else 0,
         "only": None
         if (only := tables.only) is None
         else {"first": only.first, "last": only.last, "asked": only.asked},

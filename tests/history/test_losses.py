@@ -60,6 +60,12 @@ def test_a_restart_has_its_pause_and_its_repeated_steps(restarted: Path) -> None
     assert goodput.new_steps == pytest.approx(201 * 203e6, rel=0.05)
 
 
+def test_an_answer_about_the_first_attempt_says_so_in_its_first_line(restarted: Path) -> None:
+    head = " ".join(diag_command("analyze", restarted).stdout.split("\n\n")[0].split())
+    assert " · the first of 2 attempts · " in head
+    assert "attempts" not in " ".join(diag_command("analyze", restarted / "restart-1").stdout.split()[:40])
+
+
 def test_the_command_says_what_a_restart_lost(restarted: Path) -> None:
     printed = " ".join(diag_command("history", restarted).stdout.split())
     assert "Restart 1" in printed
