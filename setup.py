@@ -34,7 +34,8 @@ def build() -> str:
     top = git("rev-parse", "--show-toplevel")
     if not top or Path(top).resolve() != HERE:
         return ""
-    changes = git("diff", "HEAD")
+    # The second has the names of new files.
+    changes = git("diff", "--no-ext-diff", "HEAD") + git("status", "--porcelain")
     release = tomllib.loads((HERE / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     if not changes and f"v{release}" in git("tag", "--points-at", "HEAD").split():
         return ""

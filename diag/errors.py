@@ -58,7 +58,7 @@ class DiagError(Exception):
 
 
 class NoStepError(DiagError):
-    """The run was recorded, and none of its ranks ended a step."""
+    """Something of the run was recorded, but no step of it could be read."""
 
 
 def not_installed(what: str, extra: str) -> DiagError:

@@ -72,10 +72,9 @@ def life_of(attempts: Sequence[History]) -> Life:
 def _without_steps(timed: Sequence[History]) -> list[str]:
     """Attempts that are missing among those that have a number, and where their time is."""
     numbers = [attempt.number for attempt in timed]
-    return [
-        f"attempt {number} recorded no step: its time {'is left out' if number < numbers[0] else 'counts as restarts'}"
-        for number in sorted(set(range(numbers[-1])).difference(numbers))
-    ]
+    missing = sorted(set(range(numbers[-1])).difference(numbers))
+    counts = {number: "is left out" if number < numbers[0] else "counts as restarts" for number in missing}
+    return [f"no step of attempt {number} could be read: its time {where}" for number, where in counts.items()]
 
 
 def _restart(before: History, attempt: History, reached: int, offset: int) -> tuple[Restart, int]:

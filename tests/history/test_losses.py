@@ -117,7 +117,7 @@ def test_an_attempt_without_a_step_does_not_hide_the_others(without: int, where:
     assert life.goodput.restarts == pytest.approx(20 * S if without else 10 * S, abs=10_000)
     printed = diag_command("history", run)
     assert printed.returncode == 0
-    assert f"Attempt {without} recorded no step: its time {where}." in " ".join(printed.stdout.split())
+    assert f"No step of attempt {without} could be read: its time {where}." in " ".join(printed.stdout.split())
 
 
 def test_without_a_step_in_any_attempt_there_is_no_history(tmp_path: Path) -> None:

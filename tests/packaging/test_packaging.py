@@ -163,10 +163,12 @@ def test_builds_of_different_code_have_different_versions(tmp_path: Path) -> Non
         (tree / "README.md").write_text(text)
         run("git", "add", "-A", cwd=tree)
         found.append(built_version(tree))
+    (tree / "new.py").touch()  # not yet known to git
+    found.append(built_version(tree))
     second = commit(1)
     found.append(built_version(tree))
     assert found[-1] == f"1.2.3+20261128050001.g{second}"
-    assert len(set(found)) == 4
+    assert len(set(found)) == 5
     assert max(map(Version, found)) == Version(found[-1]) > Version(found[0]) > Version("1.2.3")
     run("git", "tag", "v1.2.3", cwd=tree)
     assert built_version(tree) == "1.2.3"  # the release
