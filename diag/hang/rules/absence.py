@@ -82,7 +82,7 @@ def _late_at_the_store(job: JobLogs) -> list[Clue]:
     return late
 
 
-def _waits_elsewhere(ids: Sequence[Hit], report: Timeout) -> Clue:
+def _waits_elsewhere(ids: list[Hit], report: Timeout) -> Clue:
     """A rank that waits in a collective is not slow to start: the ranks are at different places of the program."""
     note = (
         f"Others set up a communicator and wait for its key '{ids[0].groups['key']}' of rank {report.rank}, which "
