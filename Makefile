@@ -37,7 +37,7 @@ sshd: | browser ## install OpenSSH's server, which the tests of stores start on 
 	@PATH="$$PATH:/usr/sbin" command -v sshd > /dev/null \
 	|| { SUDO=$$(test "$$(id -u)" = 0 || echo sudo); \
 	     $$SUDO apt-get update -qq && $$SUDO apt-get install -qq --no-install-recommends openssh-server > /dev/null; } \
-	|| { echo "No OpenSSH server, and apt-get cannot install it: the tests of SFTP are skipped" >&2; exit 1; }
+	|| echo "No OpenSSH server, and apt-get cannot install it: the tests of SFTP are skipped" >&2
 
 screenshots: setup browser ## pictures of every page of the dashboard, light and dark (OUT=folder, default runs/screenshots)
 	$(BIN)/python -m tests.browser.screenshots $(or $(OUT),runs/screenshots)
