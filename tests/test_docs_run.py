@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,7 @@ import pytest
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest
 from diag.errors import ExitCode
-from diag.export.formats import serve as _serve
+from diag.export.formats import serving as _serving
 from diag.words import sentences
 from diag.words.sentences import Sentence
 from tests import allocator, pieces
@@ -182,11 +182,11 @@ def _instead_of_a_demo(out: Path, _steps: int, _faults: list[str]) -> int:
     return 0
 
 
-def _served_once(*arguments: Any, **options: Any) -> Any:
+@contextmanager
+def _served_once(followed: Any, host: str, _: int, **options: Any) -> Iterator[Any]:
     """The server answers, and is not waited for."""
-    followed, host, _, *rest = arguments
-    server, _ = _serve(followed, host, 0, *rest, **options)
-    return server, SimpleNamespace(join=server.shutdown)
+    with _serving(followed, host, 0, **options) as (port, _):
+        yield port, SimpleNamespace(join=lambda: None)
 
 
 def stand_ins() -> ExitStack:
@@ -197,7 +197,7 @@ def stand_ins() -> ExitStack:
         "diag.watch.launch.run_command": _instead_of_a_launcher,
         "diag.cli.demo._train": _instead_of_a_demo,
         "diag.serve.server.serve_dashboard": lambda *_, **__: None,
-        "diag.export.formats.serve": _served_once,
+        "diag.export.formats.serving": _served_once,
         "diag.perfetto.show": lambda *_, **__: None,
     }.items():
         stack.enter_context(patch(name, instead))

@@ -17,6 +17,7 @@ WRITING_MODES = ("w", "a", "x", "r+")
 REASONS = {
     # Files of the package itself.
     "app/html_report/render.py": "its own template",
+    "collectors/version.py": "the installed package's own metadata",
     "diag/cli/help.py": "its own guides",
     "app/views/common.py": "its own scripts and styles",
     "diag/show/json_keys.py": "its own list of keys",

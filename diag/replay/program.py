@@ -319,14 +319,16 @@ def replay(program: Program) -> Replayed:
 
 
 def least_ns(program: Program) -> float:
-    """The least that a step can take, in ns: the work of its busiest rank, without collectives. Mean of the steps."""
+    """The least that a step can take, in ns: the work of its busiest rank, without collectives and what comes after the
+    last step. Mean of the steps."""
     least = []
     for stretch in program.stretches:
         of_ranks = []
         for line in stretch.lines.values():
-            step = np.cumsum(line.code == END) - (line.code == END)
+            ends = line.code == END
+            step, steps = np.cumsum(ends) - ends, int(ends.sum())
             work = line.code == WORK
-            of_ranks.append(np.bincount(step[work], weights=line.ns[work], minlength=int(step[-1]) + 1))
+            of_ranks.append(np.bincount(step[work], weights=line.ns[work], minlength=steps)[:steps])
         least.append(np.max(of_ranks, axis=0))
     return float(np.concatenate(least).mean())
 

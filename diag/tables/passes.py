@@ -110,15 +110,12 @@ class PhasedCalls(Columns[PhasedCall]):
         return map(PhasedCall, *columns.values())
 
 
-# Calls that are looked at together: as many columns as a call has fit.
-_AT_ONCE = CRITICAL_PATH.numbers_at_once // len(PhasedCalls.columns())
-
-
 def phased_calls(attribution: Attribution, steps: Collection[int]) -> PhasedCalls:
     """The collectives that start in these steps, by rank and start."""
     counted = frozenset(steps)
     chosen = [step for step in attribution.rank_steps if step.step in counted and len(step.collectives)]
-    batch = np.cumsum([len(step.collectives) for step in chosen], dtype=np.int64) // _AT_ONCE
+    at_once = CRITICAL_PATH.numbers_at_once // len(PhasedCalls.columns())  # as many columns as a call has fit
+    batch = np.cumsum([len(step.collectives) for step in chosen], dtype=np.int64) // at_once
     batches = groupby(zip(batch.tolist(), chosen, strict=True), lambda each: each[0])
     phased = (_calls_of([step for _, step in of_batch], attribution) for _, of_batch in batches)
     return PhasedCalls.joined([calls for calls in phased if calls is not None])

@@ -148,7 +148,7 @@ def test_many_ranks_open_at_the_step_of_the_first_finding(tmp_path: Path, monkey
          "CUDAFunctor_add"),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "communication",
          "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
-        ("Memcpy HtoD (Pageable -> Device)", "copy", "Memcpy HtoD (Pageable -> Device)"),
+        ("Memcpy HtoD (Pageable -> Device)", Category.COPY, "Memcpy HtoD (Pageable -> Device)"),
         ("torch/nn/module.py(12): forward", "host", "torch/nn/module.py(12): forward"),
         (EVIL, "compute", EVIL),
     ],

@@ -58,8 +58,8 @@ def test_a_word_of_an_answer_is_explained() -> None:
 
 
 def test_a_column_of_the_tables_is_explained() -> None:
-    explained = diag("help", "Last rank").stdout
-    assert explained.startswith("Last rank (diag analyze --tables): The rank that arrived last most often, and in")
+    explained = diag("help", "Waited for").stdout
+    assert explained.startswith("Waited for (diag analyze --tables): The rank that the others waited for longest")
     assert "Duration of the longest call." in diag("help", "longest µs").stdout
     assert "Over the calls whose shapes are known." in diag("help", "TFLOP/s").stdout
     times = diag("help", "time ms").stdout.splitlines()
