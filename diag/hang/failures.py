@@ -624,15 +624,15 @@ def last_words(job: JobLogs) -> list[Line]:
     no end by itself: a job may stand still as it saves."""
     steps = [hit.line for hit in job.named("last-step-done")]
     steps += [line for line in job.logs.lines if FULL_BAR.search(line.text)]
-    closes = _last_of_each(line for line in (*job.logs.lines, *job.logs.last_lines) if _closes(line)) if steps else {}
+    closes = last_of_each(line for line in (*job.logs.lines, *job.logs.last_lines) if _closes(line)) if steps else {}
     ends = [hit.line for hit in job.named("ended-well")]
     ends += job.once(_done_by_all)
     ends += [line for line in job.logs.lines if LAST_STEP.search(line.text)]
     ends += [line for line in steps if line.path in closes and closes[line.path].number > line.number]
-    return ends if ends and not _begins_after(job, _last_of_each(ends)) else []
+    return ends if ends and not _begins_after(job, last_of_each(ends)) else []
 
 
-def _last_of_each(lines: Iterable[Line]) -> dict[str, Line]:
+def last_of_each(lines: Iterable[Line]) -> dict[str, Line]:
     """The last of these lines of each file."""
     last: dict[str, Line] = {}
     for line in lines:
@@ -658,7 +658,7 @@ def _done_by_all(job: JobLogs) -> list[Line]:
 def _begins_after(job: JobLogs, ends: dict[str, Line]) -> bool:
     """Whether, in a file with an end, its last line shows that something else began after it, or a step or a traceback
     comes after it. ``ends``: the last one of each file."""
-    for path, last in _last_of_each(line for line in job.logs.last_lines if line.path in ends).items():
+    for path, last in last_of_each(line for line in job.logs.last_lines if line.path in ends).items():
         began = _BEGINS.search(last.text) or last.source == "nccl"
         if last.number > ends[path].number and began and "COMPLETE" not in last.text:
             return True

@@ -25,6 +25,7 @@ from diag.hang.failures import (
     in_order,
     is_measurement,
     is_step,
+    last_of_each,
     last_words,
     timeouts_of,
 )
@@ -252,9 +253,7 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
 def _steps_after(job: JobLogs, lines: Iterable[Line]) -> list[Line]:
     """The steps of a training, each text once, that their file has after the last of these lines. A table of nccl-tests
     that goes on is none: the tool says when it is done."""
-    after: dict[str, int] = {}
-    for line in lines:
-        after[line.path] = max(after.get(line.path, 0), line.number)
+    after = {path: last.number for path, last in last_of_each(lines).items()}
     steps = (line for line in job.logs.lines if is_step(line) and not is_measurement(line))
     found = [line for line in steps if line.number > after.get(line.path, 0)]
     return list({line.text: line for line in found}.values())

@@ -14,6 +14,13 @@ Key = tuple[str, int, str]
 _NO_CODES: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)
 
 
+def names_joined(several: Sequence[Sequence[str]]) -> tuple[list[npt.NDArray[np.int32]], tuple[str, ...]]:
+    """The names of several tables, each once; and by table the places there of its own names."""
+    codes: dict[str, int] = {}
+    own = [np.array([codes.setdefault(name, len(codes)) for name in names], dtype=np.int32) for names in several]
+    return own, tuple(codes)
+
+
 class Keys(NamedTuple):
     """Keys of collectives as columns; ``group`` and ``label`` are places in ``names``."""
 
@@ -34,13 +41,12 @@ class Keys(NamedTuple):
 
     @classmethod
     def joined(cls, several: Sequence[Keys]) -> Keys:
-        codes: dict[str, int] = {}
-        own = [np.array([codes.setdefault(name, len(codes)) for name in each.names], np.int32) for each in several]
+        own, names = names_joined([each.names for each in several])
         group, label = (
             np.concatenate([_NO_CODES, *(code[column] for code, column in zip(own, columns, strict=True) if len(code))])
             for columns in ([each.group for each in several], [each.label for each in several])
         )
-        return cls(group, np.concatenate([each.seq for each in several]), label, tuple(codes))
+        return cls(group, np.concatenate([each.seq for each in several]), label, names)
 
     def take(self, places: Ints | slice) -> Keys:
         return Keys(self.group[places], self.seq[places], self.label[places], self.names)

@@ -14,7 +14,7 @@ from typing import Any, Self, overload
 import numpy as np
 import numpy.typing as npt
 
-from .keys import Keys
+from .keys import Keys, names_joined
 from .parts import Bools, Ints
 from .ragged import edges_of, entries_of, owners
 from .steps import MatchedCollective
@@ -82,8 +82,7 @@ class MatchedCollectives(Sequence[MatchedCollective]):
         several = [each for each in several if len(each)] or several[:1]
         if len(several) < 2:
             return several[0] if several else NO_COLLECTIVES
-        codes: dict[str, int] = {}
-        own = [np.array([codes.setdefault(name, len(codes)) for name in each.names], np.int32) for each in several]
+        own, names = names_joined([each.names for each in several])
         columns: dict[str, Any] = {
             name: np.concatenate(
                 [
@@ -94,7 +93,7 @@ class MatchedCollectives(Sequence[MatchedCollective]):
             for name in (*COLLECTIVE_COLUMNS, *MEMBER_COLUMNS)
         }
         edges = edges_of(np.concatenate([each.sizes for each in several]))
-        return cls(**columns, edges=edges, names=tuple(codes))
+        return cls(**columns, edges=edges, names=names)
 
     def take(self, places: Ints | Bools | slice) -> Self:
         """The collectives at these places, or those for which a mask is true."""

@@ -17,6 +17,7 @@ from diag.account.policy import CRITICAL_PATH
 from diag.account.records import TRANSFER, open_spans
 from diag.model.accounts import Attribution
 from diag.model.axes import is_data
+from diag.model.keys import names_joined
 from diag.model.matched import MatchedCollectives
 from diag.model.parts import stored_once
 from diag.model.steps import CollectiveCall, Detail, Kind, Pieces, RankStep
@@ -80,18 +81,15 @@ class PhasedCalls(Columns[PhasedCall]):
     @classmethod
     def joined(cls, several: Sequence[PhasedCalls]) -> PhasedCalls:
         """One after the other."""
-        names: dict[str, int] = {}
-        codes = [
-            np.array([names.setdefault(name, len(names)) for name in each.names], dtype=np.int32)[each.op]
-            for each in several
-        ]
+        own, names = names_joined([each.names for each in several])
+        codes = [code[each.op] for code, each in zip(own, several, strict=True)]
         columns: dict[str, Any] = {
             name: np.concatenate([np.zeros(0, dtype=np.int64), *(getattr(each, name) for each in several)])
             for name in cls.columns()
         }
         columns["of_data"] = columns["of_data"] != 0
         columns["op"] = np.concatenate([np.zeros(0, dtype=np.int32), *codes])
-        return cls(**{name: stored_once(column) for name, column in columns.items()}, names=tuple(names))
+        return cls(**{name: stored_once(column) for name, column in columns.items()}, names=names)
 
     def with_op(self, ops: Collection[str]) -> Bools:
         return is_named(self.op, self.names, *ops)
