@@ -282,6 +282,8 @@ def _elements(collective: Collective) -> int:
 
 # -- replay ------------------------------------------------------------------------------------------------------------
 
+_LONG_AGO = -(1 << 62)
+
 
 class StuckError(ValueError):
     """A rank waits for a collective that another rank never enters: the program is impossible."""
@@ -306,8 +308,8 @@ def replay(program: Program) -> Replayed:
     ends: dict[int, list[Series]] = defaultdict(list)
     totals: Counter[Kind] = Counter()
     for stretch in program.stretches:
-        events = {rank: Events.of(line) for rank, line in stretch.lines.items()}
-        step_ends, waited_ns = (_in_lockstep if _alike(stretch, events) else _in_turn)(stretch, events)
+        events = events_of(stretch)
+        step_ends, waited_ns = (_in_lockstep if alike(stretch, events) else _in_turn)(stretch, events)
         totals[Kind.COMM] += waited_ns
         durations.append(step_durations(stretch.begin_ns, step_ends))
         for rank, line in stretch.lines.items():
@@ -368,38 +370,59 @@ class Events(NamedTuple):
         return cls(line.code[~work], line.call[~work], at_ns[~work])
 
 
-def _alike(stretch: Stretch, events: Mapping[int, Events]) -> bool:
-    """Whether all ranks, and many, enter and wait for the same collectives in the same order."""
+def events_of(stretch: Stretch) -> dict[int, Events]:
+    """By rank."""
+    return {rank: Events.of(line) for rank, line in stretch.lines.items()}
+
+
+def alike(stretch: Stretch, events: Mapping[int, Events]) -> bool:
+    """Whether all ranks, and many, do the same at the same place of their lines: each enters a collective, perhaps of a
+    part of the ranks, where its other members do."""
     first, *others = events.values()
-    return (
-        len(events) >= REPLAY.least_ranks_in_lockstep
-        and all(len(c.tail_ns) == len(events) for c in stretch.collectives.values())
-        and all(np.array_equal(first.code, e.code) and np.array_equal(first.call, e.call) for e in others)
-    )
+    if len(events) < REPLAY.least_ranks_in_lockstep or any(not np.array_equal(first.code, e.code) for e in others):
+        return False
+    entered = np.stack([e.call for e in events.values()], axis=1)[first.code == ISSUE]
+    place = np.arange(len(entered))[:, None] * len(stretch.collectives) + entered
+    places, members = np.unique(place, return_counts=True)
+    which = places % max(1, len(stretch.collectives))
+    sizes = np.array([len(c.tail_ns) for c in stretch.collectives.values()], dtype=np.int64)
+    return len(np.unique(which)) == len(which) and np.array_equal(members, sizes[which])
 
 
 def _in_lockstep(stretch: Stretch, events: Mapping[int, Events]) -> tuple[dict[int, Series], int]:
     """When each step ends on each rank, and how long all ranks waited for collectives. A rank is somewhere at ``base``
     (its begin and its waiting so far) and the work before."""
     ranks, collectives = list(events), list(stretch.collectives.values())
-    code, call, _ = events[ranks[0]]
-    at_ns = np.stack([of_rank.at_ns for of_rank in events.values()], axis=1)
+    code = events[ranks[0]].code
+    call, at_ns = (np.stack([getattr(e, name) for e in events.values()], axis=1) for name in ("call", "at_ns"))
     begin = base = np.array([stretch.begin_ns[rank] for rank in ranks], dtype=np.int64)
-    free: dict[str, Series] = {}
-    done: dict[int, Series] = {}
+    transfer, latency = np.array([(c.transfer_ns, c.latency_ns) for c in collectives], dtype=np.int64).reshape(-1, 2).T
+    groups: dict[str, int] = {}
+    group = np.array([groups.setdefault(c.group, len(groups)) for c in collectives], dtype=np.int64)
+    everyone = np.arange(len(ranks))
+    free = np.full((len(groups), len(ranks)), _LONG_AGO)
+    issues = np.flatnonzero(code == ISSUE)
+    issued = np.full(len(collectives) + 1, -1)  # at which of these, so far
+    done = np.zeros((len(issues), len(ranks)), dtype=np.int64)
     ends: list[Series] = []
-    for what, which, at in zip(code.tolist(), call.tolist(), at_ns, strict=True):
+    for what, which, at in zip(code.tolist(), call, at_ns, strict=True):
         if what == ISSUE:
-            c = collectives[which]
-            first = int((base + at).max()) + c.transfer_ns
-            if c.group in free:
-                first = max(first, int(free[c.group].max()) + c.transfer_ns - c.latency_ns)
-            done[which] = first + np.array([c.tail_ns[rank] for rank in ranks], dtype=np.int64)
-            free[c.group] = np.maximum(done[which], free.get(c.group, 0))
+            order = np.argsort(which, kind="stable")
+            first = np.flatnonzero(np.diff(which[order], prepend=-1))
+            entered = which[order[first]]
+            wire = group[which], everyone
+            queue = np.maximum.reduceat(free[wire][order], first)
+            came = np.maximum.reduceat((base + at)[order], first)
+            ended = np.maximum(came, queue - latency[entered]) + transfer[entered]
+            issued[entered] = turn = issued.max() + 1
+            tails = [collectives[of].tail_ns[rank] for of, rank in zip(which.tolist(), ranks, strict=True)]
+            done[turn, order] = np.repeat(ended, np.diff(first, append=len(order)))
+            done[turn] += np.array(tails, dtype=np.int64)
+            free[wire] = np.maximum(done[turn], free[wire])
         elif what == END:
             ends.append(base + at)
-        elif which in done:
-            base = np.maximum(base, done[which] - at)
+        elif (issued[which] >= 0).all():
+            base = np.maximum(base, done[issued[which], everyone] - at)
         else:
             return _in_turn(stretch, events)  # which says who is stuck
     by_rank = np.stack(ends, axis=1) if ends else np.zeros((len(ranks), 0), dtype=np.int64)
@@ -410,7 +433,7 @@ def _in_turn(stretch: Stretch, events: Mapping[int, Events]) -> tuple[dict[int, 
     """The same, each rank as far as it can go, in turn: for few ranks, or in any order of the collectives."""
     collectives = list(stretch.collectives.values())
     absent = [len(c.tail_ns) for c in collectives]
-    arrival = [-(1 << 62)] * len(collectives)
+    arrival = [_LONG_AGO] * len(collectives)
     done: list[dict[int, int]] = [{}] * len(collectives)
     blocked: dict[int, list[int]] = defaultdict(list)
     free: dict[tuple[int, str], int] = {}

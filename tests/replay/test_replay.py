@@ -13,7 +13,7 @@ from diag.account.attribute import attribute
 from diag.api import open_run
 from diag.model.steps import Kind
 from diag.replay.costs import Level, fit
-from diag.replay.mutations import more_bandwidth, without_straggler
+from diag.replay.mutations import hybrid_shard, more_bandwidth, without_straggler
 from diag.replay.policy import REPLAY
 from diag.replay.predict import Baseline, Prediction, baseline, build, gain, predict
 from diag.replay.program import (
@@ -25,6 +25,8 @@ from diag.replay.program import (
     Refusal,
     Role,
     StuckError,
+    alike,
+    events_of,
     least_ns,
     measured_durations,
     replay,
@@ -163,13 +165,21 @@ def test_an_impossible_program_says_who_is_stuck() -> None:
         replay(broken)
 
 
-def test_ranks_in_another_order_take_the_same_time() -> None:
+@pytest.mark.parametrize("shards", [1, 3])
+def test_ranks_in_another_order_take_the_same_time(shards: int) -> None:
     """A rank that also enters a collective of its own does not go in lockstep with the others."""
-    program = program_of(simulate(PLANS["many ranks"]))
+    base = base_of(simulate(Fsdp(ranks=6, steps=5, jitter=0.2)))
+    program = base.program
+    if shards > 1:  # ranks meet those of their shard, then those that hold the same part of the others
+        changed = hybrid_shard(len(program.ranks) // shards)(program, base.costs, Level.SLOW)
+        assert isinstance(changed, Mutated)
+        program = changed.program
     stretch, line = program.stretches[0], program.stretches[0].lines[3]
     own = Collective(("own", 0, "barrier"), "barrier", "own", 0, "", 0, 0, {3: 0})
     alone = line.with_rows(np.array([0, 0]), np.array([ISSUE, WAIT]), np.full(2, len(stretch.collectives)))
     other = replace(stretch, lines={**stretch.lines, 3: alone}, collectives={**stretch.collectives, own.key: own})
+    assert alike(stretch, events_of(stretch))
+    assert not alike(other, events_of(other))
     one, another = replay(program), replay(replace(program, stretches=(other,)))
     assert one.dur_ns.tolist() == another.dur_ns.tolist()
     assert {rank: ends.tolist() for rank, ends in one.end_ns.items()} == {
