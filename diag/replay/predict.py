@@ -41,7 +41,6 @@ from .program import (
     Stretch,
     StuckError,
     labelled,
-    least_ns,
     measured_durations,
     replay,
     replay_error,
@@ -593,10 +592,11 @@ def gain(base: Baseline, mutation: Mutation) -> Prediction:
         if isinstance(changed, Refusal):
             return replace(nothing, refused=changed.reason)
         try:
-            gains.append(base.replayed.dur_ns - replay(changed.program).dur_ns)
-            left.append(least_ns(changed.program))
+            replayed = replay(changed.program)
         except StuckError as stuck:
             return replace(nothing, refused=f"the changed run cannot be replayed: {stuck}")
+        gains.append(base.replayed.dur_ns - replayed.dur_ns)
+        left.append(replayed.least_ns)
         assumed = tuple(dict.fromkeys((*assumed, *changed.assumed)))
         if changed.certain:
             gains *= len(Level)

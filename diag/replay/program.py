@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from diag.account.critical_path import details_of, kinds_of, label_of
 from diag.model.keys import Key
+from diag.model.ragged import edges_of, owners
 from diag.model.steps import Detail, Kind
 from diag.replay.policy import REPLAY
 from diag.traces.kineto_names import dtype_bytes
@@ -149,6 +150,13 @@ class Stretch(Struct, frozen=True, eq=False):
     end_ns: Mapping[int, Sequence[int]]
     lines: Mapping[int, Line]
     collectives: Mapping[Key, Collective]
+
+    @property
+    def laid(self) -> tuple[Line, Series]:
+        """All lines one after the other as one: those of the i-th rank are at ``first[i]`` to ``first[i + 1]``."""
+        lines = list(self.lines.values())
+        columns = (np.concatenate([getattr(line, name) for line in lines]) for name in Line.__struct_fields__)
+        return Line(*columns), edges_of([len(line.code) for line in lines])
 
     def chosen(self, which: Callable[[Collective], object]) -> Mask:
         """For each collective whether it is chosen, and False: for operations without one, whose place is -1."""
@@ -291,11 +299,13 @@ class StuckError(ValueError):
 
 class Replayed(Struct, frozen=True, eq=False):
     """``dur_ns``: of each step, in the order of the program's steps; ``end_ns``: the same for each rank. ``total_ns``:
-    over all ranks, by kind; waiting for collectives is COMM."""
+    over all ranks, by kind; waiting for collectives is COMM. ``least_ns``: the least that a step can take: the work of
+    its busiest rank, without collectives and what comes after the last step; mean of the steps."""
 
     dur_ns: Series
     end_ns: Mapping[int, Series]
     total_ns: Mapping[Kind, int]
+    least_ns: float
 
     @property
     def mean_ns(self) -> float:
@@ -305,34 +315,28 @@ class Replayed(Struct, frozen=True, eq=False):
 def replay(program: Program) -> Replayed:
     """When every step ends on every rank. StuckError where the program cannot run to its end."""
     durations: list[Series] = []
+    least: list[npt.NDArray[np.float64]] = []
     ends: dict[int, list[Series]] = defaultdict(list)
     totals: Counter[Kind] = Counter()
     for stretch in program.stretches:
-        events = events_of(stretch)
-        step_ends, waited_ns = (_in_lockstep if alike(stretch, events) else _in_turn)(stretch, events)
+        line, first = stretch.laid
+        events = Events.of(stretch, line, first)
+        step_ends, waited_ns = (_in_lockstep if events.alike(stretch) else _in_turn)(stretch, events)
         totals[Kind.COMM] += waited_ns
         durations.append(step_durations(stretch.begin_ns, step_ends))
-        for rank, line in stretch.lines.items():
-            ends[rank].append(step_ends[rank])
-            work = line.code == WORK
-            spent = np.bincount(kinds_of(line.label[work]), weights=line.ns[work])
-            totals.update({Kind(kind): int(ns) for kind, ns in enumerate(spent) if ns})
-    return Replayed(np.concatenate(durations), {rank: np.concatenate(parts) for rank, parts in ends.items()}, totals)
-
-
-def least_ns(program: Program) -> float:
-    """The least that a step can take, in ns: the work of its busiest rank, without collectives and what comes after the
-    last step. Mean of the steps."""
-    least = []
-    for stretch in program.stretches:
-        of_ranks = []
-        for line in stretch.lines.values():
-            ends = line.code == END
-            step, steps = np.cumsum(ends) - ends, int(ends.sum())
-            work = line.code == WORK
-            of_ranks.append(np.bincount(step[work], weights=line.ns[work], minlength=steps)[:steps])
-        least.append(np.max(of_ranks, axis=0))
-    return float(np.concatenate(least).mean())
+        for rank, of_rank in step_ends.items():
+            ends[rank].append(of_rank)
+        work = line.code == WORK
+        spent = np.bincount(kinds_of(line.label[work]), weights=line.ns[work])
+        totals.update({Kind(kind): int(ns) for kind, ns in enumerate(spent) if ns})
+        steps, before = len(stretch.steps), np.cumsum(line.code == END)
+        step = before - np.repeat((before - (line.code == END))[first[:-1]], np.diff(first))
+        within = work & (step < steps)
+        at = (owners(first) * steps + step)[within]
+        by_step = np.bincount(at, weights=line.ns[within], minlength=len(stretch.lines) * steps)
+        least.append(by_step.reshape(-1, steps).max(axis=0))
+    by_rank = {rank: np.concatenate(parts) for rank, parts in ends.items()}
+    return Replayed(np.concatenate(durations), by_rank, totals, float(np.concatenate(least).mean()))
 
 
 def measured_durations(program: Program) -> Series:
@@ -357,44 +361,56 @@ def replay_error(program: Program, replayed: Replayed) -> float:
 
 
 class Events(NamedTuple):
-    """All operations of a line but its work, as columns. ``at_ns``: the work before them, and an issue's delay."""
+    """All operations of the lines of a stretch but their work, as columns, one rank after the other: those of the i-th
+    rank are ``first[i]`` to ``first[i + 1]``. ``at_ns``: the work before them, and an issue's delay."""
 
+    ranks: tuple[int, ...]
+    first: Series
     code: npt.NDArray[np.int8]
     call: npt.NDArray[np.int32]
     at_ns: Series
 
     @classmethod
-    def of(cls, line: Line) -> Events:
+    def of(cls, stretch: Stretch, line: Line, first: Series) -> Events:
+        """``line``, ``first``: as the stretch is ``laid``."""
         work = line.code == WORK
-        at_ns = np.cumsum(np.where(work, line.ns, 0)) + np.where(work, 0, line.ns)
-        return cls(line.code[~work], line.call[~work], at_ns[~work])
+        worked = np.cumsum(np.where(work, line.ns, 0))
+        before = np.concatenate(([0], worked))[first]
+        at_ns = worked - np.repeat(before[:-1], np.diff(first)) + np.where(work, 0, line.ns)
+        edges = np.concatenate(([0], np.cumsum(~work)))[first]
+        return cls(tuple(stretch.lines), edges, line.code[~work], line.call[~work], at_ns[~work])
+
+    def alike(self, stretch: Stretch) -> bool:
+        """Whether all ranks, and many, do the same at the same place of their lines: each enters a collective, perhaps
+        of a part of the ranks, where its other members do."""
+        counts = np.diff(self.first)
+        if len(self.ranks) < REPLAY.least_ranks_in_lockstep or (counts != counts[0]).any():
+            return False
+        code, call = self.code.reshape(len(counts), -1), self.call.reshape(len(counts), -1).T
+        if (code != code[0]).any():
+            return False
+        entered = call[code[0] == ISSUE]
+        place = np.arange(len(entered))[:, None] * len(stretch.collectives) + entered
+        places, members = np.unique(place, return_counts=True)
+        which = places % max(1, len(stretch.collectives))
+        sizes = np.array([len(c.tail_ns) for c in stretch.collectives.values()], dtype=np.int64)
+        return len(np.unique(which)) == len(which) and np.array_equal(members, sizes[which])
+
+    def rows(self) -> dict[int, Iterator[tuple[int, int, int]]]:
+        """By rank: code, call and time of each."""
+        columns = [column.tolist() for column in (self.code, self.call, self.at_ns)]
+        return {
+            rank: zip(*(column[i:j] for column in columns), strict=True)
+            for rank, (i, j) in zip(self.ranks, pairwise(self.first.tolist()), strict=True)
+        }
 
 
-def events_of(stretch: Stretch) -> dict[int, Events]:
-    """By rank."""
-    return {rank: Events.of(line) for rank, line in stretch.lines.items()}
-
-
-def alike(stretch: Stretch, events: Mapping[int, Events]) -> bool:
-    """Whether all ranks, and many, do the same at the same place of their lines: each enters a collective, perhaps of a
-    part of the ranks, where its other members do."""
-    first, *others = events.values()
-    if len(events) < REPLAY.least_ranks_in_lockstep or any(not np.array_equal(first.code, e.code) for e in others):
-        return False
-    entered = np.stack([e.call for e in events.values()], axis=1)[first.code == ISSUE]
-    place = np.arange(len(entered))[:, None] * len(stretch.collectives) + entered
-    places, members = np.unique(place, return_counts=True)
-    which = places % max(1, len(stretch.collectives))
-    sizes = np.array([len(c.tail_ns) for c in stretch.collectives.values()], dtype=np.int64)
-    return len(np.unique(which)) == len(which) and np.array_equal(members, sizes[which])
-
-
-def _in_lockstep(stretch: Stretch, events: Mapping[int, Events]) -> tuple[dict[int, Series], int]:
+def _in_lockstep(stretch: Stretch, events: Events) -> tuple[dict[int, Series], int]:
     """When each step ends on each rank, and how long all ranks waited for collectives. A rank is somewhere at ``base``
     (its begin and its waiting so far) and the work before."""
-    ranks, collectives = list(events), list(stretch.collectives.values())
-    code = events[ranks[0]].code
-    call, at_ns = (np.stack([getattr(e, name) for e in events.values()], axis=1) for name in ("call", "at_ns"))
+    ranks, collectives = events.ranks, list(stretch.collectives.values())
+    code = events.code[: events.first[1]]
+    call, at_ns = (np.ascontiguousarray(each.reshape(len(ranks), -1).T) for each in (events.call, events.at_ns))
     begin = base = np.array([stretch.begin_ns[rank] for rank in ranks], dtype=np.int64)
     transfer, latency = np.array([(c.transfer_ns, c.latency_ns) for c in collectives], dtype=np.int64).reshape(-1, 2).T
     groups: dict[str, int] = {}
@@ -429,7 +445,7 @@ def _in_lockstep(stretch: Stretch, events: Mapping[int, Events]) -> tuple[dict[i
     return dict(zip(ranks, by_rank, strict=True)), int((base - begin).sum())
 
 
-def _in_turn(stretch: Stretch, events: Mapping[int, Events]) -> tuple[dict[int, Series], int]:
+def _in_turn(stretch: Stretch, events: Events) -> tuple[dict[int, Series], int]:
     """The same, each rank as far as it can go, in turn: for few ranks, or in any order of the collectives."""
     collectives = list(stretch.collectives.values())
     absent = [len(c.tail_ns) for c in collectives]
@@ -437,9 +453,9 @@ def _in_turn(stretch: Stretch, events: Mapping[int, Events]) -> tuple[dict[int, 
     done: list[dict[int, int]] = [{}] * len(collectives)
     blocked: dict[int, list[int]] = defaultdict(list)
     free: dict[tuple[int, str], int] = {}
-    ends: dict[int, list[int]] = {rank: [] for rank in events}
+    ends: dict[int, list[int]] = {rank: [] for rank in events.ranks}
     base = dict(stretch.begin_ns)
-    lines = {rank: zip(*(column.tolist() for column in of_rank), strict=True) for rank, of_rank in events.items()}
+    lines = events.rows()
     held: dict[int, tuple[int, int]] = {}  # what a blocked rank waits for, and its work before
     ready = deque(sorted(lines))
 
@@ -475,7 +491,7 @@ def _in_turn(stretch: Stretch, events: Mapping[int, Events]) -> tuple[dict[int, 
                 break
         base[rank] = now
     for rank, (which, _) in held.items():
-        entered = {r for r, e in events.items() if (which in e.call[e.code == ISSUE]) and not _ahead(lines[r], which)}
+        entered = {r for r, all_of in events.rows().items() if _ahead(all_of, which) and not _ahead(lines[r], which)}
         c = collectives[which]
         raise StuckError(f"rank {rank} waits for {c.key}, which ranks {sorted(c.ranks - entered)} never enter")
     waited_ns = sum(base[rank] - begin_ns for rank, begin_ns in stretch.begin_ns.items())

@@ -20,14 +20,12 @@ from diag.replay.program import (
     ISSUE,
     WAIT,
     Collective,
+    Events,
     Mutated,
     Program,
     Refusal,
     Role,
     StuckError,
-    alike,
-    events_of,
-    least_ns,
     measured_durations,
     replay,
     replay_error,
@@ -178,8 +176,8 @@ def test_ranks_in_another_order_take_the_same_time(shards: int) -> None:
     own = Collective(("own", 0, "barrier"), "barrier", "own", 0, "", 0, 0, {3: 0})
     alone = line.with_rows(np.array([0, 0]), np.array([ISSUE, WAIT]), np.full(2, len(stretch.collectives)))
     other = replace(stretch, lines={**stretch.lines, 3: alone}, collectives={**stretch.collectives, own.key: own})
-    assert alike(stretch, events_of(stretch))
-    assert not alike(other, events_of(other))
+    assert Events.of(stretch, *stretch.laid).alike(stretch)
+    assert not Events.of(other, *other.laid).alike(other)
     one, another = replay(program), replay(replace(program, stretches=(other,)))
     assert one.dur_ns.tolist() == another.dur_ns.tolist()
     assert {rank: ends.tolist() for rank, ends in one.end_ns.items()} == {
@@ -213,7 +211,7 @@ def test_no_gain_is_larger_than_the_work_that_is_left_allows() -> None:
     base = base_of(simulate(plan))
     mutation = without_straggler([1])
     found = gain(base, mutation)
-    left = least_ns(mutation(base.program, base.costs, Level.LIKELY).program)
+    left = replay(mutation(base.program, base.costs, Level.LIKELY).program).least_ns
     assert 10 * MS <= left < base.step_ns / 10
     for low, likely, high in (found.gain_ns_per_step, found.expected_ns_per_step):
         assert low < likely <= high <= base.step_ns - 0.9 * left
