@@ -21,6 +21,7 @@ from diag.deferred import by_name, loaded
 from diag.diagnoses import Examination, examine, examine_collectives
 from diag.diagnoses.costs import CHARGED, Cost
 from diag.diagnoses.durations import collectives_account, notes_on
+from diag.diagnoses.hidden_waits import hidden_ns
 from diag.diagnoses.phases import HostWait, host_wait
 from diag.diagnoses.policy import FINDINGS
 from diag.diagnoses.shares import Shares
@@ -370,12 +371,13 @@ class Result(Struct, frozen=True, dict=True):
         shares = self.examination.shares
         return _frame(
             "diag.tables.evidence:costs",
-            {cost.words: ns for cost, ns in shares.cost_ns.items()},
-            {
+            {(cost.words, None): ns for cost, ns in shares.cost_ns.items()}
+            | {
                 (cost.words, rank): shares.charged(cost, (rank,))
                 for cost, by_rank in shares.blame_ns.items()
                 for rank in by_rank
             },
+            {(Cost.STRAGGLER.words, rank): ns for rank, ns in hidden_ns(shares).items()},
             shares.numbers,
             shares.dur_ns,
         )
@@ -409,6 +411,11 @@ class Result(Struct, frozen=True, dict=True):
     def checkpoints(self) -> pl.DataFrame:
         """The checkpoints of the ranks."""
         return _frame("diag.tables.evidence:checkpoints", self.tables)
+
+    @cached_property
+    def numbers(self) -> pl.DataFrame:
+        """Losses and gradient norms that are not finite, or jump."""
+        return _frame("diag.tables.evidence:numbers", self.tables)
 
     @cached_property
     def summaries(self) -> pl.DataFrame:

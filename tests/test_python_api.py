@@ -29,6 +29,7 @@ NOT_RECORDED = {
     "checkpoints",
     "scheduling",
     "summaries",
+    "numbers",
 }  # in it
 
 

@@ -8,7 +8,7 @@ path's computation, which no cost has. Where the replay says less, nothing chang
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from diag.model.steps import Detail, Kind
 
 from .cost_rows import CostTable, Side, Source
 from .costs import Cost
+from .culprits import Series
 from .shares import Shares
 
 # How much shorter a step would be were these ranks as fast as the others, nanoseconds: at least, and most likely. None
@@ -47,7 +48,10 @@ def with_hidden_waits(shares: Shares, gain: Gain) -> Shares:
 _HIDDEN = Kind.COMM, Detail.NONE  # what the others do while they wait: a late rank is late because of no collective
 
 
-def hidden_ns(shares: Shares) -> float:
-    """How much of the waiting for late ranks hides behind computation, nanoseconds a step."""
-    rows = (row for row in shares.rows if row.side == Side.WAITING and row.cost == Cost.STRAGGLER)
-    return float(sum(row.ns.mean() for row in rows if (row.kind, row.detail) == _HIDDEN))
+def hidden_ns(shares: Shares) -> Mapping[int, Series]:
+    """By late rank: the waiting for it that hides behind computation, nanoseconds of each counted step."""
+    return {
+        row.rank: row.ns
+        for row in shares.rows
+        if row.side == Side.WAITING and row.cost == Cost.STRAGGLER and (row.kind, row.detail) == _HIDDEN
+    }

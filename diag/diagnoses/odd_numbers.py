@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from diag.model.query import Query
+from diag.model.query import By, Query, Value
 from diag.model.steps import Evidence, Finding, Severity
 from diag.rundir.numbers import OddNumber, first_odd
 
 from .ids import NOT_FINITE
 from .policy import ODD_NUMBERS
-from .subject import Column, Diagnosis, Subject
+from .subject import Diagnosis, Subject
 
 JUMP = "loss-jump"
 _AFTER_NAN = (
@@ -26,17 +26,15 @@ def find(subject: Subject) -> list[Finding]:
     odd, jump = first_odd(numbers, finite=False), first_odd(numbers, finite=True)
     findings = []
     if odd is not None:
-        findings.append(_finding(subject, NOT_FINITE, odd, Severity.CRITICAL, ODD_NUMBERS.not_finite, _AFTER_NAN))
+        findings.append(_finding(NOT_FINITE, odd, Severity.CRITICAL, ODD_NUMBERS.not_finite, _AFTER_NAN))
     if jump is not None and (odd is None or jump.step < odd.step):
-        findings.append(_finding(subject, JUMP, jump, Severity.WARN, ODD_NUMBERS.jump, _AFTER_JUMP))
+        findings.append(_finding(JUMP, jump, Severity.WARN, ODD_NUMBERS.jump, _AFTER_JUMP))
     return findings
 
 
-def _finding(
-    subject: Subject, name: str, odd: OddNumber, severity: Severity, confidence: float, action: str
-) -> Finding:
-    where = {"step": [odd.step]} | ({"rank": list(odd.ranks)} if odd.ranks else {})
-    rows = None if subject.lacks.get(Column.STEPS) else Query("steps", where)
+def _finding(name: str, odd: OddNumber, severity: Severity, confidence: float, action: str) -> Finding:
+    where: dict[str, Value] = {"step": odd.step, "what": odd.what}
+    rows = Query("numbers", where | ({"rank": list(odd.ranks)} if odd.ranks else {}), "step", By.MAX)
     return Finding(
         id=name,
         title=odd.words,

@@ -4,7 +4,7 @@ step to step, or neither is proven."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import comb
 
 import numpy as np
@@ -16,7 +16,7 @@ from diag.account.blame import median_of_others
 from diag.account.match import SYNCHRONISING
 from diag.diagnoses.policy import COSTS, FINDINGS, STRAGGLER
 from diag.model.keys import Key
-from diag.model.query import Query
+from diag.model.query import By, Query, Value
 from diag.model.steps import CollectiveCall, Detail, Evidence, Finding, Kind
 from diag.tables.module_excess import ModuleExcess, module_excess
 from diag.traces.kineto_names import P2P_OPS
@@ -24,7 +24,7 @@ from diag.words import sentences
 
 from . import expert_imbalance
 from .costs import Cost
-from .culprits import Culprits, at_least
+from .culprits import Culprits, Series, at_least
 from .expert_imbalance import ExpertLoad, Reason
 from .hidden_waits import hidden_ns
 from .ids import COMPUTE_IMBALANCE, COMPUTE_STRAGGLER
@@ -305,6 +305,13 @@ def _mostly_theirs(subject: Subject, ranks: tuple[int, ...]) -> bool:
     return subject.shares.beyond_typical(Cost.STRAGGLER, ranks) >= STRAGGLER.half_of_waiting_share * whole_ns
 
 
+def _hidden(subject: Subject, by_rank: Mapping[int, Series]) -> Evidence:
+    mean_ms = round(float(sum(ns.mean() for ns in by_rank.values())) / 1e6, 3)
+    late: dict[str, Value] = {"cost": Cost.STRAGGLER.words, "rank": list(by_rank)}
+    rows = Query("costs", late, "hidden_ns", By.SUM, per=("step",))
+    return Evidence("waiting that hides behind computation, by replay", mean_ms, f"ms {subject.per}", rows)
+
+
 def _counted(subject: Subject, culprits: Culprits, cost: Cost = Cost.STRAGGLER) -> list[Evidence]:
     """How often these ranks were last: in steps, and in collectives where that was counted for them."""
     leads, affected = culprits.steps
@@ -371,8 +378,8 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: Expe
     evidence += _waiting(subject, ranks)
     evidence += expert_imbalance.evidence_of(load, subject.per) if load is not None else ()
     evidence += evidence_of(subject, ranks)
-    if hidden := round(hidden_ns(subject.shares) / 1e6, 3):
-        evidence.append(Evidence("waiting that hides behind computation, by replay", hidden, f"ms {subject.per}"))
+    if hidden := hidden_ns(subject.shares):
+        evidence.append(_hidden(subject, hidden))
     evidence += subject.per_rank("compute_ns" if subject.phases_alone else "exposed_comm_ns")
     finding = subject.costing(
         Cost.STRAGGLER,

@@ -54,7 +54,7 @@ def first_odd(numbers: Mapping[int, Iterable[NumberRecord]], finite: bool) -> Od
         (rank, record, value)
         for rank, records in numbers.items()
         for record in records
-        if (value := _value(record)) is not None and math.isfinite(value) is finite
+        if (value := value_of(record)) is not None and math.isfinite(value) is finite
     ]
     measured = [entry for entry in of_all if entry[1].what not in (REPORTED_LOSS, REPORTED_NORM)]
     if not of_all:
@@ -67,7 +67,8 @@ def first_odd(numbers: Mapping[int, Iterable[NumberRecord]], finite: bool) -> Od
     return OddNumber(step, record.what, value, record.usual, ranks if len(ranks) < len(numbers) else ())
 
 
-def _value(record: NumberRecord) -> float | None:
+def value_of(record: NumberRecord) -> float | None:
+    """The number; None if what was written is none."""
     try:
         return float(record.value)
     except ValueError:
@@ -80,7 +81,7 @@ def read_numbers(
     """What a rank recorded, or where it recorded none that is not finite, what its output and its exception say.
     ``most_bytes``: of its output."""
     records, gaps = read_lines(files.numbers, NumberRecord, files.run)
-    if not any((value := _value(record)) is not None and not math.isfinite(value) for record in records):
+    if not any((value := value_of(record)) is not None and not math.isfinite(value) for record in records):
         records += printed_numbers(files, most_bytes)
     return records, gaps
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import to_builtins
 from msgspec.structs import asdict
 
@@ -15,6 +16,7 @@ from diag.deferred import pl
 from diag.model.accounts import Attribution
 from diag.model.query import By, Query
 from diag.model.steps import Detail, Kind
+from diag.rundir.numbers import value_of
 from diag.rundir.tables import Tables
 from diag.tables.frames import COLUMNS, frame, frame_of, names_of
 from diag.tables.passes import phased_calls
@@ -123,12 +125,7 @@ def scheduling(account: Scheduling) -> pl.DataFrame:
         {
             "step": np.tile(np.array(numbers, dtype=np.int64), len(ranks)),
             "rank": np.repeat(np.array(list(ranks), dtype=np.int64), len(numbers)),
-            **{
-                name: np.rint(np.concatenate([np.zeros(0), *(getattr(of, name) for of in ranks.values())])).astype(
-                    np.int64
-                )
-                for name in fields
-            },
+            **{name: _in_ns(getattr(of, name) for of in ranks.values()) for name in fields},
         },
     )
 
@@ -145,20 +142,41 @@ def checkpoints(tables: Tables) -> pl.DataFrame:
     )
 
 
+def numbers(tables: Tables) -> pl.DataFrame:
+    """A row for each loss and gradient norm of a rank that is not finite, or jumps."""
+    return frame(
+        "numbers",
+        (
+            {**to_builtins(record), "rank": rank, "value": value_of(record)}
+            for rank, of_rank in sorted(tables.ranks.items())
+            for record in of_rank.numbers
+        ),
+    )
+
+
 def costs(
-    of_costs: Mapping[str, Any], of_ranks: Mapping[tuple[str, int], Any], numbers: Sequence[int], dur_ns: Any
+    named: Mapping[tuple[str, int | None], Any],
+    hidden: Mapping[tuple[str, int | None], Any],
+    numbers: Sequence[int],
+    dur_ns: Any,
 ) -> pl.DataFrame:
-    """A row for each cost of a counted step, and for each late rank in it. ``of_costs``, ``of_ranks``: arrays over the
-    steps, ``dur_ns`` as well."""
-    named = [*((name, None, ns) for name, ns in of_costs.items()), *((*key, ns) for key, ns in of_ranks.items())]
-    steps = len(numbers)
+    """A row for each cost of a counted step, and for each late rank in it. ``named``: by cost and rank, None for the
+    whole cost, an array over the steps; ``hidden``: the part of it that hides behind computation, where there is one.
+    ``dur_ns`` is such an array as well."""
+    steps, nothing = len(numbers), np.zeros(len(numbers))
     return frame_of(
         "costs",
         {
             "step": np.tile(np.array(numbers, dtype=np.int64), len(named)),
-            "cost": list(chain.from_iterable([name] * steps for name, _, _ in named)),
-            "rank": list(chain.from_iterable([rank] * steps for _, rank, _ in named)),
-            "cost_ns": np.rint(np.concatenate([np.zeros(0), *(ns for _, _, ns in named)])).astype(np.int64),
+            "cost": list(chain.from_iterable([name] * steps for name, _ in named)),
+            "rank": list(chain.from_iterable([rank] * steps for _, rank in named)),
+            "cost_ns": _in_ns(named.values()),
+            "hidden_ns": _in_ns(hidden.get(key, nothing) for key in named),
             "step_ns": np.tile(np.rint(dur_ns).astype(np.int64), len(named)),
         },
     )
+
+
+def _in_ns(columns: Iterable[Any]) -> npt.NDArray[np.int64]:
+    column: npt.NDArray[np.int64] = np.rint(np.concatenate([np.zeros(0), *columns])).astype(np.int64)
+    return column

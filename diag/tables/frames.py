@@ -156,6 +156,7 @@ _FRAMES: dict[str, tuple[Column, ...]] = {
         Column("cost", TEXT, "The cost, as in evidence: data wait, exposed communication, ..."),
         Column("rank", INDEX, "A late rank; null in the rows of the whole cost."),
         Column("cost_ns", MS, "The cost; in the row of a rank, how long the others waited for it because of this."),
+        Column("hidden_ns", MS, "The part of it that hides behind computation of the others, as the replay predicts."),
         Column("step_ns", MS, "Duration of the step."),
     ),
     "path": (
@@ -219,6 +220,13 @@ _FRAMES: dict[str, tuple[Column, ...]] = {
         Column("background_ns", MS, "From then until all shards were on the disk."),
         Column("bytes", SIZE, "Bytes that this rank wrote."),
         Column("failed", TEXT, "Why there is no checkpoint; empty if there is one."),
+    ),
+    "numbers": (
+        Column("step", INDEX, "Number of the step."),
+        Column("rank", INDEX, "Global rank."),
+        Column("what", TEXT, "What it is: loss, gradient norm, or as the training calls it."),
+        Column("value", NUMBER, "The value, which is not finite, or jumps."),
+        Column("usual", NUMBER, "The median of those before; null if there were none."),
     ),
     "summaries": (
         Column("rank", INDEX, "Global rank. Only runs that are analysed from the ranks' summaries have rows."),
