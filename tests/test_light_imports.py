@@ -103,6 +103,25 @@ def test_the_dashboard_listens_before_it_imports_what_pages_need() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+def test_the_server_is_started_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+    """A command that looks at its path first leaves the server to start as much later."""
+    code = f"""
+import sys
+from diag import processes
+from diag.cli.dashboard import dashboard
+class Started(BaseException):
+    pass
+def start(*arguments, **named):
+    raise Started
+processes.start = start
+try:
+    dashboard({str(tmp_path)!r}, port=0, browser=False)
+except Started:
+    print(sorted(set(sys.modules) & {HEAVY - {"msgspec"}!r}))
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
 def test_only_what_runs_in_a_training_or_starts_one_imports_torch() -> None:
     """All else can be imported where torch is not installed; what it imports later, tests/packaging calls."""
     code = """

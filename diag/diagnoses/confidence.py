@@ -18,8 +18,8 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from diag.diagnoses.policy import CONFIDENCE
+from diag.model import Doubt
 from diag.model.fits import Rates
-from diag.model.steps import Doubt
 
 
 class Features(Struct, frozen=True, kw_only=True):

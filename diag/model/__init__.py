@@ -31,3 +31,12 @@ class Gap(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=16)  # a thousand ranks lack the same
 def _masked(reason: str) -> str:
     return masked(reason)
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """What lowers a confidence: a feature of its model with its value, or a rule with its bound. ``by``: how much
+    higher the confidence would be without it."""
+
+    name: str
+    value: float
+    by: float

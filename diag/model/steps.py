@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
-from . import Gap
+from . import Doubt, Gap
 from .query import Query
 from .ragged import owners
 
@@ -679,15 +679,6 @@ class Recommendation(Struct, frozen=True):
     not_advised: tuple[str, ...] = ()
     replay_error: float | None = None
     refused: bool = False
-
-
-class Doubt(Struct, frozen=True):
-    """What lowers a confidence: a feature of its model with its value, or a rule with its bound. ``by``: how much
-    higher the confidence would be without it."""
-
-    name: str
-    value: float
-    by: float
 
 
 class Verdict(Struct, frozen=True):

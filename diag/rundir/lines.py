@@ -34,8 +34,7 @@ from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import open_regular, read_object, read_regular, read_tail, too_large
 from diag.collectors.records import SHARED, Asked, Heartbeat, Manifest, RankExit, RankRecord, TraceAsked
 from diag.errors import DiagError
-from diag.model import DAMAGED, Gap, HugeError
-from diag.model.steps import Doubt
+from diag.model import DAMAGED, Doubt, Gap, HugeError
 from diag.rundir.policy import RUN_READING
 
 from .garbage import without_collections
