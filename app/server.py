@@ -18,8 +18,8 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from importlib import import_module
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 _STDIN = 0
 _OF_FIGURES = ("pandas", "pyarrow", "PIL.Image")  # and of tables
+# What the page of a hang imports when it is opened.
+_OF_TRIAGE = ("diag.ended.rundir", "diag.hang.classes", "diag.hang.flight", "diag.hang.ras.read", "diag.hang.reason",
+              "diag.hang.text")  # fmt: skip
 # While modules are imported a request waits this long for the GIL, not the usual 5 ms: the page has 150 files.
 _SWITCH_S, _USUAL_SWITCH_S = 0.0005, sys.getswitchinterval()
 
@@ -221,7 +224,8 @@ def _timeline_data(request: requests.Request) -> Response:  # not async: Starlet
 
 def _streamlit(script: Path, options: dict[str, Any]) -> App:
     """Imports Streamlit and sets it up. SystemExit if the dashboard cannot use its version."""
-    from streamlit import config
+    with _without_plotly():
+        from streamlit import config
     from streamlit.components.v2 import manifest_scanner
 
     try:
@@ -236,6 +240,26 @@ def _streamlit(script: Path, options: dict[str, Any]) -> App:
     manifest_scanner.scan_component_manifests = _no_components
     keep_to_one_page()
     return App(script, routes=routes())
+
+
+@contextmanager
+def _without_plotly() -> Iterator[None]:
+    """Streamlit makes Plotly's theme when it is imported, a quarter of the time that takes. `_make_figures` does it
+    later: no text of the first screen has to wait for it."""
+    sys.modules["plotly"] = None  # type: ignore[assignment]  # Python's way to say that there is no such module
+    try:
+        yield
+    finally:
+        del sys.modules["plotly"]
+
+
+def _make_figures() -> None:
+    """Imports what figures and tables need."""
+    from streamlit.elements.lib.streamlit_plotly_theme import configure_streamlit_plotly_theme
+
+    for name in _OF_FIGURES:
+        import_module(name)
+    configure_streamlit_plotly_theme()
 
 
 def _no_components(max_workers: int | None = None) -> list[Any]:  # noqa: ARG001 - in place of Streamlit's
@@ -268,10 +292,9 @@ def _warm_up(
         analysis.start()
         analysis.join(analysis_first_s)
         WANTED.wait(first_screen_s)
-        for name in _OF_FIGURES:
-            import_module(name)
+        _make_figures()
         READY.set()
-        for name in _views():
+        for name in (*_views(), *_OF_TRIAGE):
             import_module(name)
         gc.freeze()  # the modules: Streamlit runs a full collection after each run of a page and of a fragment
     finally:

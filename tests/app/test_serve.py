@@ -102,6 +102,25 @@ def test_the_modules_of_figures_leave_the_processor_to_the_first_screen(
     assert wanted["pandas"]
 
 
+def test_the_theme_of_figures_is_made_after_the_first_screen(tmp_path: Path) -> None:
+    """Streamlit would import Plotly to make it, before anything can be drawn; the figures have it all the same."""
+    code = f"""
+import sys
+from pathlib import Path
+from diag.app import server
+server._streamlit(Path({str(tmp_path / "script.py")!r}), {{}})
+import diag.app.views.overview
+print("plotly.basedatatypes" in sys.modules)
+from diag.app import address
+address.prepare = lambda path: None
+server._warm_up(Path({str(tmp_path)!r}), first_screen_s=0.0)
+import plotly.io
+print(plotly.io.templates.default)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "streamlit"]
+
+
 def test_no_samples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(server, "SAMPLES", tmp_path / "nothing")
     with pytest.raises(DiagError, match="no sample runs") as error:
