@@ -78,6 +78,7 @@ window.watched = {acted: 0, awaited: null, answered: 0, since: 0};
     addEventListener(kind, event => { watched.acted = performance.timeOrigin + event.timeStamp; }, true);
 }
 """.replace("PART", re.findall(r"SEEN = ([\d.]+)", (VIEWS / "lazy.js").read_text())[0])
+_WINDOW: dict[str, int] = {"width": 1440, "height": 900}  # the first screen
 _RESTS_MS = 500  # so long nothing may come after it
 _EMPTY = """import streamlit as st
 st.title("Nothing")
@@ -149,7 +150,7 @@ def walk(headline: str) -> tuple[Click, ...]:
 
 def walked(browser: Browser, address: str, until: str, clicks: Sequence[Click]) -> dict[str, dict[str, float]]:
     """By click, seconds until its answer is on the page and until the page rests."""
-    with visit(browser, height=900, width=1440) as found:
+    with visit(browser, **_WINDOW) as found:
         page = found.page
         page.add_init_script(_WATCH)
         found.open(address, until=until)
@@ -169,7 +170,7 @@ def walked(browser: Browser, address: str, until: str, clicks: Sequence[Click]) 
 
 def visited(browser: Browser, address: str, text: str, last: str = "Looked for") -> dict[str, float]:
     """Seconds until the text is there and until the page rests, and the longest task of the main thread."""
-    with visit(browser) as found:
+    with visit(browser, **_WINDOW) as found:
         found.page.add_init_script(_LONG_TASKS)
         begin = time.time()  # the browser's clock
         first = shown(found.page, address, text) - begin
@@ -194,22 +195,37 @@ def rested(page: Page, last: str = "") -> float:
 
 
 def launched(browser: Browser, run: Path) -> dict[str, float]:
-    """From the command to the page, as a person waits for it."""
+    """From the command to the page, as a person waits for it; CPU time of the server, of the browser's main thread, and
+    what the server sends over the WebSocket, which other load on the machine changes little."""
     headline = open_run(run).verdict.headline
     shutil.rmtree(run / "tables", ignore_errors=True)  # what that left
     begin = time.time()  # the browser's clock
-    with dashboard(run) as served, visit(browser) as found:
+    with dashboard(run) as served, visit(browser, **_WINDOW) as found:
         printed = time.time() - begin
+        received: list[int] = []
+        found.page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: received.append(len(frame))))
         verdict, cpu_s = shown(found.page, served.at(), headline) - begin, cpu_of(served.process.pid)
         rest = rested(found.page, "Looked for") - begin
-    return {"printed_s": printed, "verdict_s": verdict, "rest_s": rest, "cpu_s": cpu_s}
+        server_s, browser_s = cpu_of(served.process.pid), _main_thread_s(found.page)
+    times = {"printed_s": printed, "verdict_s": verdict, "rest_s": rest, "cpu_s": cpu_s}
+    cost = {"server_cpu_s": server_s, "browser_cpu_s": browser_s}
+    return {**times, **cost, "messages": len(received), "sent_kb": sum(received) / 1000}
+
+
+def _main_thread_s(page: Page) -> float:
+    """Seconds in which the main thread of the page's process was busy."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+    metrics = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
+    session.detach()
+    return float(metrics["TaskDuration"])
 
 
 def followed(browser: Browser, folder: Path, seconds: float) -> dict[str, float]:
     """CPU time of the server in which it follows a run, and what share of a core that is, from half a minute on after
     the page was opened."""
     written = growing(folder / "growing", _STEPS_PER_S, before=3000, most=3000 + int(_STEPS_PER_S * (seconds + 300)))
-    with written as run, dashboard(run) as served, visit(browser) as found:
+    with written as run, dashboard(run) as served, visit(browser, **_WINDOW) as found:
         found.page.goto(served.at())
         found.page.get_by_text("Looked for").first.wait_for(timeout=300_000)
         found.page.wait_for_timeout(30_000)
@@ -277,10 +293,10 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             }
             for name, row in (("opened first", _median(first)), ("again", _median(again))):
                 _print(f"{ranks} ranks, {name}", row)
-                _print("  times the empty page", _ratios(row, empty), unit="x")
+                _print("  times the empty page", _ratios(row, empty), times=True)
         rows["clicks"] = clicked(browser, folder / "samples", options.repeats)
         _print("a click, median", rows["clicks"]["median"])
-        _print("  times the empty page", _ratios(rows["clicks"]["median"], asked), unit="x")
+        _print("  times the empty page", _ratios(rows["clicks"]["median"], asked), times=True)
         if options.follow:
             rows["following"] = followed(browser, folder, options.follow)
             _print(f"following, {options.follow:.0f} s", rows["following"])
@@ -311,11 +327,13 @@ def _middle(values: Iterable[float]) -> float:
     return round(statistics.median(values), 2)
 
 
-def _print(name: str, row: dict[str, float], unit: str = "s") -> None:
-    print(
-        f"  {name:<28}" + "".join(f"{key.removesuffix('_s'):>10} {value:6.2f} {unit}" for key, value in row.items()),
-        flush=True,
-    )
+def _print(name: str, row: dict[str, float], times: bool = False) -> None:
+    """``times``: the values are multiples, not what their names end in."""
+    texts = []
+    for key, value in row.items():
+        what, _, unit = key.rpartition("_")
+        texts.append(f"{what or key:>10} {value:6.2f} {'x' if times else unit if what else ''}")
+    print(f"  {name:<28}" + "".join(texts), flush=True)
 
 
 def main() -> None:
@@ -330,6 +348,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.keep or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
+        # Users have compiled modules: an installation from a wheel compiles them, and so does the first start.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
+        with dashboard(SAMPLES / _SAMPLE) as served, chromium() as browser:
+            visited(browser, served.at(), "Looked for")
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; medians of {options.repeats}")
         rows = measure(options, folder)
     print(json.dumps({"bench": "dashboard", "cores": os.cpu_count(), **rows}))
