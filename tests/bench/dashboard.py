@@ -204,21 +204,25 @@ def launched(browser: Browser, run: Path) -> dict[str, float]:
         printed = time.time() - begin
         received: list[int] = []
         found.page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: received.append(len(frame))))
+        busy_s = _main_thread(found.page)
         verdict, cpu_s = shown(found.page, served.at(), headline) - begin, cpu_of(served.process.pid)
         rest = rested(found.page, "Looked for") - begin
-        server_s, browser_s = cpu_of(served.process.pid), _main_thread_s(found.page)
+        server_s, browser_s = cpu_of(served.process.pid), busy_s()
     times = {"printed_s": printed, "verdict_s": verdict, "rest_s": rest, "cpu_s": cpu_s}
     cost = {"server_cpu_s": server_s, "browser_cpu_s": browser_s}
     return {**times, **cost, "messages": len(received), "sent_kb": sum(received) / 1000}
 
 
-def _main_thread_s(page: Page) -> float:
-    """Seconds in which the main thread of the page's process was busy."""
+def _main_thread(page: Page) -> Callable[[], float]:
+    """Counts from now on; the function returns in how many seconds the main thread of the page's process was busy."""
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable")
-    metrics = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
-    session.detach()
-    return float(metrics["TaskDuration"])
+
+    def busy_s() -> float:
+        metrics = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
+        return float(metrics["TaskDuration"])
+
+    return busy_s
 
 
 def followed(browser: Browser, folder: Path, seconds: float) -> dict[str, float]:
@@ -332,7 +336,7 @@ def _print(name: str, row: dict[str, float], times: bool = False) -> None:
     texts = []
     for key, value in row.items():
         what, _, unit = key.rpartition("_")
-        texts.append(f"{what or key:>10} {value:6.2f} {'x' if times else unit if what else ''}")
+        texts.append(f"  {what or key:>8} {value:6.2f} {'x' if times else unit if what else ''}")
     print(f"  {name:<28}" + "".join(texts), flush=True)
 
 
