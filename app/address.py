@@ -22,6 +22,7 @@ from diag.api import (
     Result,
     RunState,
     find_jobs,
+    job_name,
     list_runs,
     look_into,
     newest_change,
@@ -80,7 +81,7 @@ def name_of(root: Path, run: Path) -> str:
     folder, name = split_job(run)
     if name:
         return name
-    return str(run.relative_to(root)) if run != root and run.is_relative_to(root) else Path(folder).resolve().name
+    return job_name([str(root)], str(run)) if run != root else Path(folder).resolve().name
 
 
 def job_at(path: Path) -> Job | None:
@@ -105,18 +106,18 @@ def _jobs() -> Iterator[tuple[Job, int]]:
 
 
 def _seen(root: Path) -> Seen:
-    runs, files, gaps = look_into([split_job(root)[0]])
+    runs, files, gaps = look_into([split_job(root)[0]], lately=True)
     return tuple(runs), tuple((file, newest_change(Path(file))) for file in files), tuple(gaps)
 
 
 def _listed(root: Path, seen: Seen) -> tuple[list[Path], Jobs]:
     if not any(seen[1:]):
-        return list_runs(root), Jobs((str(root),), ())
+        return list_runs(root, lately=True), Jobs((str(root),), ())
     with _LISTINGS_LOCK:
         known = _LISTINGS.get(str(root))
         if known is None or known.seen != seen:
             changed_ns = newest_change(root)
-            known = _LISTINGS[str(root)] = _Listing(seen, changed_ns, find_jobs([root]))
+            known = _LISTINGS[str(root)] = _Listing(seen, changed_ns, find_jobs([root], lately=True))
             if len(_LISTINGS) > DASHBOARD.most_folders_cached:
                 _LISTINGS.popitem(last=False)
     return [Path(job.paths[0]) for job in known.found.jobs] or [root], known.found

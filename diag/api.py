@@ -59,6 +59,7 @@ from diag.rundir.run import Job as Job
 from diag.rundir.run import Jobs as Jobs
 from diag.rundir.run import SeveralJobsError as SeveralJobsError
 from diag.rundir.run import find_jobs as find_jobs
+from diag.rundir.run import job_name as job_name
 from diag.rundir.run import look_into as look_into
 from diag.rundir.run import must_exist, open_paths, tables_of_job
 from diag.rundir.runs import RunState as RunState
@@ -835,14 +836,14 @@ def holds_runs(path: Path | str, jobs: Jobs) -> bool:
     return bool(jobs.jobs) or is_run(path) or bool(alone([path]))
 
 
-def list_runs(folder: Path | str) -> list[Path]:
+def list_runs(folder: Path | str, lately: bool = False) -> list[Path]:
     """The paths of the runs in a folder: the folder itself if it is a run, with its restarts, or if it holds the traces
-    of one job; else the runs and the jobs in it, by name, each as the path that opens it. DiagError if there is
-    nothing."""
+    of one job; else the runs and the jobs in it, by name, each as the path that opens it. ``lately``: as of
+    `look_into`. DiagError if there is nothing."""
     folder = Path(folder)
     if (layout := RunLayout(folder)).is_run():
         return [folder, *(restart.root for restart in layout.restarts())]
-    return [Path(job.paths[0]) for job in find_jobs([folder]).jobs] or [folder]
+    return [Path(job.paths[0]) for job in find_jobs([folder], lately=lately).jobs] or [folder]
 
 
 def setup_planned(run: Path) -> Setup | None:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from diag.cli.reading import PolicyOption, override_thresholds
-from diag.collectors.layout import RunLayout, is_regular
+from diag.collectors.layout import RunLayout, is_folder, is_regular
 from diag.collectors.masking import masked
 from diag.errors import DiagError, ExitCode
 from diag.words.formatting import listing, spaced
@@ -65,7 +65,7 @@ def triage(
     from diag.hang.api import triage as triage_paths
     from diag.hang.ras.client import ask_twice, is_address
     from diag.processes import find_program
-    from diag.rundir.local import local_paths
+    from diag.rundir.local import local_paths, packed_in
     from diag.show.triage import print_triage, to_json
 
     from .reading import reading_progress
@@ -84,6 +84,7 @@ def triage(
         reports = ask_twice("".join(addresses))
     given = paths
     paths = local_paths(paths)
+    paths += [copy for path in paths if is_folder(path) for copy in packed_in(path)]
     run = RunLayout(Path(paths[0])) if len(paths) == 1 and is_regular(RunLayout(Path(paths[0])).manifest) else None
     if stacks and run is None:
         raise DiagError("--stacks needs one run directory", exit_code=ExitCode.USAGE)

@@ -7,10 +7,11 @@ end, is fetched from there on.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,8 +26,8 @@ from diag.model import Gap
 from diag.rundir.policy import RUN_READING
 from diag.store.policy import STORES
 from diag.store.segments import FOLDER as SEGMENTS_FOLDER
-from diag.store.segments import DamagedSegmentError, Entry, decode, missing_of, newest_of
-from diag.store.stores import Store, Version
+from diag.store.segments import DamagedSegmentError, Entry, decode, missing_of, newest_of, numbers_of
+from diag.store.stores import Store, Version, is_plain_name, is_remote
 from diag.words.formatting import masked
 from diag.words.places import show_as
 
@@ -35,13 +36,15 @@ from .pieces import copy_folder, grouped, join
 S = TypeVar("S", bound=msgspec.Struct)
 
 _STATE = "copy.json"
+_PACKED = "packed"  # of a copy of several runs: the nodes of those that packers wrote
 _GROWS = (".jsonl", ".txt", ".log")
 
 
 class _State(msgspec.Struct):
-    """What the local copy holds: size and stamp by name."""
+    """What the local copy holds: size and stamp by name. ``packed``: the runs whose segments are unpacked in it."""
 
     files: dict[str, tuple[int, str]] = {}
+    packed: list[str] = []
 
 
 def _kept_state(folder: Path, kind: type[S]) -> S:
@@ -52,34 +55,55 @@ def _kept_state(folder: Path, kind: type[S]) -> S:
         return kind()
 
 
-def copy_of(address: str, base: Path) -> Path | None:
+def copy_of(address: str, base: Path, lately: bool = False) -> Path | None:
     """The local copy of the run directory, or the folder of run directories, at an address, brought up to date; None
-    if there is none. DiagError where the store cannot be read, or the copy not be written."""
-    store = Store(address)
-    files = store.files()
-    packed = newest_of(files)
-    roots = _runs_in(files)
-    if not roots and not packed:
-        return None
-    name = address.rstrip("/").rpartition("/")[2] or "run"
-    folder = copy_folder([address], base)
-    try:
-        own_folder(folder)
-        remove_unused(folder.parent)
-        with _alone(folder):
-            target = folder / name
-            if packed:
-                _unpack(store, files, packed, folder, target)
-            else:
-                _update(store, {name: files[name] for name in files if _is_record(name, roots)}, folder, target)
-    except OSError as error:
-        raise DiagError(
-            f"the local copy cannot be written: {error.strerror or error}",
-            path=folder,
-            hint="DIAG_CACHE names a folder with room for it",
-        ) from error
+    if there is none. ``lately``: a copy that was brought up to date within ``STORES.refresh_s`` is taken as it is.
+    DiagError where the store cannot be read, or the copy not be written."""
+    folder = copy_folder([address if is_remote(address) else os.path.abspath(address)], base)  # noqa: PTH100
+    target = folder / (address.rstrip("/").rpartition("/")[2] or "run")
+    if not (lately and is_folder(target) and _age_s(folder / _STATE) < STORES.refresh_s):
+        store = Store(address)
+        files = store.files()
+        packed = _packed_in(files)
+        roots = [root for root in _runs_in(files) if not root.startswith(tuple(packed))]
+        if not roots and not packed:
+            return None
+        try:
+            own_folder(folder)
+            remove_unused(folder.parent)
+            with _alone(folder):
+                if "" in packed:
+                    _unpack(store, files, "", packed[""], folder, target)
+                else:
+                    records = {name: files[name] for name in files if _is_record(name, roots)}
+                    _update(store, records, folder, target, packed)
+                    for root, segments in packed.items():
+                        _unpack(store, files, root, segments, folder / _PACKED / root, target / root)
+        except OSError as error:
+            raise DiagError(
+                f"the local copy cannot be written: {error.strerror or error}",
+                path=folder,
+                hint="DIAG_CACHE names a folder with room for it",
+            ) from error
     show_as({target: masked(address.rstrip("/"))})
     return target
+
+
+def _age_s(file: Path) -> float:
+    try:
+        return abs(time.time() - file.stat().st_mtime)
+    except OSError:
+        return math.inf
+
+
+def _packed_in(files: Mapping[str, Version]) -> dict[str, dict[str, list[tuple[int, int, str]]]]:
+    """The runs that packers wrote among the files, as of ``_runs_in``: of each, the segments that count."""
+    names: dict[str, list[str]] = {}
+    for name in files:
+        parts = name.split("/")
+        if numbers_of(of_run := "/".join(parts[-3:])) is not None:
+            names.setdefault(name[: -len(of_run)], []).append(of_run)
+    return {root: newest_of(of_run) for root, of_run in sorted(names.items())}
 
 
 def _runs_in(files: Mapping[str, Version]) -> list[str]:
@@ -99,8 +123,15 @@ def _is_record(name: str, roots: list[str]) -> bool:
     return root is not None and name[len(root) :].split("/")[0] not in DERIVED
 
 
-def _update(store: Store, files: Mapping[str, Version], folder: Path, target: Path) -> None:
+def _update(
+    store: Store, files: Mapping[str, Version], folder: Path, target: Path, packed: Collection[str] = ()
+) -> None:
+    """``packed``: the runs in it that packers wrote; of others that were there, what was unpacked is removed."""
     state = _kept_state(folder, _State)
+    for root in filter(is_plain_name, {name.rstrip("/") for name in set(state.packed) - set(packed)}):
+        shutil.rmtree(target / root, ignore_errors=True)
+        shutil.rmtree(folder / _PACKED / root, ignore_errors=True)
+    state.packed = list(packed)
     known, state.files = state.files, {}
     try:
         for name, version in files.items():
@@ -152,34 +183,35 @@ class _Nodes(msgspec.Struct):
 def _unpack(
     store: Store,
     files: Mapping[str, Version],
+    root: str,
     packed: Mapping[str, list[tuple[int, int, str]]],
     folder: Path,
     run: Path,
 ) -> None:
     """Applies the segments that are new, and joins the nodes: as a run directory, or a folder of them where they are of
-    several jobs."""
+    several jobs. ``root``: where the run is in the store, as of ``_runs_in``."""
+    folder.mkdir(parents=True, exist_ok=True)
     state = _kept_state(folder, _Nodes)
     try:
         for node, segments in packed.items():
             for _, _, name in segments:
-                version = files[name].size, files[name].stamp
+                version = files[root + name].size, files[root + name].stamp
                 if state.read.get(name) != version:
-                    _apply(store, name, folder / "nodes" / node, state)
+                    _apply(store, root, name, folder / "nodes" / node, state)
                     state.read[name] = version
     finally:
         current = {name for segments in packed.values() for _, _, name in segments}
         state.read = {name: version for name, version in state.read.items() if name in current}
         state.gaps = {name: reason for name, reason in state.gaps.items() if name in current}
         replace_file(folder / _STATE, msgspec.json.encode(state))
+    at = f"{store.address.rstrip('/')}/{root}"
     last = {segments[-1][2] for segments in packed.values()}  # it may be under way
-    gaps = [Gap(masked(f"{store.address}/{name}"), why) for name, why in state.gaps.items() if name not in last]
+    gaps = [Gap(masked(f"{at}{name}"), why) for name, why in state.gaps.items() if name not in last]
     for node, numbers in missing_of(packed).items():
         which = ", ".join(map(str, numbers))
-        gaps.append(
-            Gap(masked(f"{store.address}/{SEGMENTS_FOLDER}/{node}"), f"segment {which} of this node is missing")
-        )
+        gaps.append(Gap(masked(f"{at}{SEGMENTS_FOLDER}/{node}"), f"segment {which} of this node is missing"))
     nodes = [folder / "nodes" / node for node in packed if is_folder(folder / "nodes" / node)]
-    show_as({node: masked(f"{store.address}/{SEGMENTS_FOLDER}/{node.name}") for node in nodes})
+    show_as({node: masked(f"{at}{SEGMENTS_FOLDER}/{node.name}") for node in nodes})
     with_ranks = [str(node) for node in nodes if RunLayout(node).ranks()]
     without = [str(node) for node in nodes if str(node) not in with_ranks]
     jobs = grouped(with_ranks).jobs
@@ -188,12 +220,13 @@ def _unpack(
             join(job, run / Path(job[0]).name, gaps)
     else:
         join([*(jobs[0] if jobs else []), *without], run, gaps)
+    show_as({run: masked(at.rstrip("/"))})
 
 
-def _apply(store: Store, name: str, target: Path, state: _Nodes) -> None:
+def _apply(store: Store, root: str, name: str, target: Path, state: _Nodes) -> None:
     state.gaps.pop(name, None)
     try:
-        segment = decode(store.read(name))
+        segment = decode(store.read(root + name))
     except DamagedSegmentError as error:
         state.gaps[name] = f"{error}; left out"
         return

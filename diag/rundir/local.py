@@ -8,13 +8,14 @@ import shutil
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 from diag.collectors.layout import RunLayout, is_folder
-from diag.collectors.reading import natural
+from diag.collectors.reading import natural, walk
 from diag.deferred import by_name
 from diag.errors import DiagError
 from diag.rundir.policy import RUN_READING
@@ -26,7 +27,7 @@ from diag.words.places import apart
 from .pieces import Grouped, grouped, joined, may_be_piece
 
 # Run directories at an address, and the segments of packers.
-_copy_of: Callable[[str, Path], Path | None] = by_name("diag.rundir.copies:copy_of")
+_copy_of: Callable[..., Path | None] = by_name("diag.rundir.copies:copy_of")
 
 
 def local_paths(paths: Sequence[Path | str]) -> list[str]:
@@ -52,9 +53,33 @@ def _named(path: str) -> list[str]:
     return folders if folders and all(is_remote(folder) or is_folder(folder) for folder in folders) else [path]
 
 
+def packed_in(folder: str) -> list[str]:
+    """The local copies of the runs that packers wrote at or below a folder, brought up to date."""
+    found: list[str] = []
+
+    def enter(below: str) -> bool:
+        if is_run(below):
+            return False
+        copy = unpacked(below)
+        found.extend([copy] if copy is not None else [])
+        return copy is None
+
+    if enter(folder):
+        deque(walk(folder, wanted=lambda _: False, enter=enter, order=None), maxlen=0)
+    return found
+
+
+def unpacked(folder: str, lately: bool = False) -> str | None:
+    """The local copy of the run that packers wrote into a folder; None if none did. ``lately``: as of ``copy_of``."""
+    if not is_folder(f"{folder}/{SEGMENTS_FOLDER}"):
+        return None
+    copy = _copy_of(folder, copies_folder(), lately)
+    return None if copy is None else str(copy)
+
+
 def _local(path: str) -> str:
-    if not is_remote(path) and not (is_folder(path) and is_folder(f"{path}/{SEGMENTS_FOLDER}")):
-        return path
+    if not is_remote(path):
+        return (unpacked(path) if is_folder(path) else None) or path
     from diag.traces.text_stream import may_be_trace
 
     if "::" in path or may_be_trace(path):  # fsspec's way to open a file within another
@@ -69,7 +94,7 @@ def followed(path: str, say: Callable[[str], object]) -> Iterator[Path]:
     """The local run directory of a path, which is kept up to date until the end of the context. ``say`` gets the reason
     where that fails, once until it succeeds again."""
     local = local_path(path)
-    if str(local) == path:
+    if str(local) == path and not packed_in(path):
         yield local
         return
     stopped = threading.Event()
@@ -79,7 +104,8 @@ def followed(path: str, say: Callable[[str], object]) -> Iterator[Path]:
         while not stopped.wait(max(STORES.refresh_s, STORES.refresh_over_reading * took_s)):
             began_s = time.monotonic()
             try:
-                local_path(path)
+                if str(local_path(path)) == path:
+                    packed_in(path)
                 failing = False
             except DiagError as error:
                 if not failing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -42,7 +41,7 @@ from diag.traces.snapshot_files import is_snapshot, rank_of_folder, snapshot_fil
 from diag.traces.text_stream import exists, file_name, is_remote, trace_files
 from diag.traces.trace import Trace
 from diag.words.formatting import counted, masked, rank_ranges, visible
-from diag.words.places import shown
+from diag.words.places import in_command, shown
 
 from .columns import Steps
 from .durations import DurationRecords, recorded
@@ -58,7 +57,7 @@ from .lines import (
     read_manifest,
     restart_gaps,
 )
-from .local import copies_folder
+from .local import copies_folder, unpacked
 from .numbers import read_numbers
 from .one_job import of_one_job
 from .pieces import gaps_of_pieces, is_joined, joined
@@ -176,7 +175,7 @@ class SeveralJobsError(DiagError):
     def __init__(self, jobs: Jobs) -> None:
         names = [visible(job.name) for job in jobs.jobs]
         more = f" and {len(names) - JOBS.most_jobs_named} more" if len(names) > JOBS.most_jobs_named else ""
-        example = visible(masked(shlex.join(jobs.jobs[0].paths[:1])))
+        example = masked(in_command(visible(jobs.jobs[0].paths[0])))
         super().__init__(
             f"holds {len(names)} jobs, not one: {', '.join(names[: JOBS.most_jobs_named])}{more}",
             hint=f"pass one job, for example {example}; diag analyze lists them",
@@ -210,17 +209,17 @@ def tables_of_job(job: Job, reading: Reading | None = None) -> Tables:
     return replace(tables, snapshots=tuple(map(str, files)))
 
 
-def find_jobs(paths: Sequence[Path | str], reading: Reading | None = None) -> Jobs:
+def find_jobs(paths: Sequence[Path | str], reading: Reading | None = None, lately: bool = False) -> Jobs:
     """The jobs under the paths: run directories, and traces of any tool sorted by their content. The traces are read. A
-    path FOLDER::NAME gives the job of this name in the folder. DiagError if there is nothing at a path, or no job of
-    this name."""
+    path FOLDER::NAME gives the job of this name in the folder. ``lately``: as of ``look_into``. DiagError if there
+    is nothing at a path, or no job of this name."""
     names = [str(path) for path in paths]
     if len(names) == 1:
         folder, wanted = split_job(names[0])
         if wanted:
-            return _named_job(find_jobs([folder], reading), wanted, names[0])
+            return _named_job(find_jobs([folder], reading, lately), wanted, names[0])
     must_exist(names)
-    runs, files, gaps = look_into(names)
+    runs, files, gaps = look_into(names, lately)
     if not files and not gaps and len(runs) == 1:
         return Jobs(tuple(names), (Job(job_name(names, runs[0]), (runs[0],)),))
     traces = list(_read(files, with_settings(reading or Reading(), names), gaps)) if files else []
@@ -238,9 +237,10 @@ def _named_job(jobs: Jobs, wanted: str, path: str) -> Jobs:
     return Jobs((path,), (job,))
 
 
-def look_into(paths: Sequence[str]) -> tuple[list[str], list[str], list[Gap]]:
+def look_into(paths: Sequence[str], lately: bool = False) -> tuple[list[str], list[str], list[Gap]]:
     """The run directories at or below the paths, the files outside of them that may be traces, and gaps for other
-    files. No file is read."""
+    files. Of runs that packers wrote, it is their local copies, which are brought up to date; ``lately``: unless they
+    were within the last seconds. No other file is read."""
     runs: list[str] = []
     gaps: list[Gap] = []
 
@@ -248,14 +248,18 @@ def look_into(paths: Sequence[str]) -> tuple[list[str], list[str], list[Gap]]:
         if RunLayout(Path(folder)).is_run():
             runs.append(folder)
             return False
-        return True
+        copy = unpacked(folder, lately)
+        if copy is None:
+            return True
+        runs.extend(look_into([copy])[0])  # several if the ranks that wrote there were of several jobs
+        return False
 
     outside = [path for path in paths if is_remote(path) or (enter(path) if is_folder(path) else not is_snapshot(path))]
     files = trace_files(outside, gaps, enter)
     for path in outside:
         if not is_remote(path):
             runs += [link for link in linked_folders(path) if RunLayout(Path(link)).is_run()]
-    return sorted(dict.fromkeys(runs), key=natural), files, gaps
+    return sorted(dict.fromkeys(runs), key=lambda run: natural(shown(run))), files, gaps
 
 
 def must_exist(paths: Sequence[str]) -> None:
@@ -557,7 +561,7 @@ def run_cache(layout: RunLayout, otherwise: Cache) -> Cache:
 
 def job_name(paths: Sequence[str], run: str) -> str:
     """A run's path relative to the given folder; its name if it is the given path."""
-    root = paths[0].rstrip("/")
+    root, run = shown(paths[0]).rstrip("/"), shown(run)
     return (
         run.removeprefix(f"{root}/") if len(paths) == 1 and run.startswith(f"{root}/") else file_name(run.rstrip("/"))
     )

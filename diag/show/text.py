@@ -293,7 +293,7 @@ def exit_code(jobs: Jobs, entries: Sequence[ListedJob]) -> ExitCode:
 def print_jobs(jobs: Jobs, entries: Sequence[ListedJob], console: Console | None = None) -> None:
     """Prints each job with its facts, its verdict, why it is a job of its own, and the command that opens it."""
     console = console or report_console()
-    where = f"{visible(masked(jobs.paths[0]))} holds" if len(jobs.paths) == 1 else "There are"
+    where = f"{visible(masked(name_of(jobs.paths[0])))} holds" if len(jobs.paths) == 1 else "There are"
     console.print(escape(f"{where} {spaced(counted(len(entries), 'job'))}."), style="bold")
     for entry in entries:
         console.print()

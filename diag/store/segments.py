@@ -23,8 +23,8 @@ from diag.store.policy import SEGMENTS, STORES
 from diag.store.stores import is_plain_name
 
 FOLDER = "segments"
-_MAGIC = b"DIAGSEG1"
-_HEAD_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
+MAGIC = b"DIAGSEG1"
+_HEAD_BYTES = len(MAGIC) + hashlib.sha256().digest_size
 _NAME = re.compile(r"(\d{10})-(\d{10})\.seg")
 
 
@@ -68,15 +68,15 @@ def numbers_of(name: str) -> tuple[str, int, int] | None:
 
 def encode(segment: Segment) -> bytes:
     packed = zstandard.ZstdCompressor(level=SEGMENTS.compression).compress(msgspec.msgpack.encode(segment))
-    return _MAGIC + hashlib.sha256(packed).digest() + packed
+    return MAGIC + hashlib.sha256(packed).digest() + packed
 
 
 def decode(data: bytes) -> Segment:
     """DamagedSegmentError for anything that ``encode`` did not write."""
     packed = data[_HEAD_BYTES:]
-    if data[: len(_MAGIC)] != _MAGIC:
+    if data[: len(MAGIC)] != MAGIC:
         raise DamagedSegmentError("is not a segment, or one of a newer version")
-    if data[len(_MAGIC) : _HEAD_BYTES] != hashlib.sha256(packed).digest():
+    if data[len(MAGIC) : _HEAD_BYTES] != hashlib.sha256(packed).digest():
         raise DamagedSegmentError("is damaged, or was not written to its end")
     try:
         size = zstandard.frame_content_size(packed)

@@ -17,6 +17,7 @@ from diag.hang.text.prefixes import NamedRank, ParsedLine, hosts_in_front, named
 from diag.hang.text.streams import Gaps, Search, TextBlock, blocks_of
 from diag.hang.text.work import MAY_BE_PROGRESS, MAY_BE_WORK
 from diag.rundir.inspector_head import begins_inspector
+from diag.store.segments import MAGIC as SEGMENT_MAGIC
 
 from ..wording import EMPTY
 from .messages import WORLD_ANCHORS, event_of
@@ -90,7 +91,7 @@ _NOT_TEXT = bytes(set(range(32)) - set(_TEXT_CONTROLS))
 _TRACE = re.compile(rb'\A\s*[{\[].{0,4000}"(?:traceEvents|schemaVersion|schema_version|pg_config|entries)"', re.DOTALL)
 
 
-MEASURED = "a trace or records of NCCL Inspector"  # what it is read for elsewhere: no gap
+MEASURED = "a trace, records of NCCL Inspector or a packer's segment"  # what it is read for elsewhere: no gap
 
 
 def no_log(data: bytes) -> str:
@@ -98,7 +99,7 @@ def no_log(data: bytes) -> str:
     head = data[: HANG_READING.head_bytes]
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "is UTF-16, which is not read: convert it to UTF-8"
-    if _TRACE.match(head) or begins_inspector(head):
+    if _TRACE.match(head) or begins_inspector(head) or head.startswith(SEGMENT_MAGIC):
         return MEASURED
     text = head.replace(b"\0", b"")
     strange = len(text) - len(text.translate(None, _NOT_TEXT))
