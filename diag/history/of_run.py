@@ -26,7 +26,7 @@ from diag.rundir.series import Longest, Series, longest_of, on_its_clock
 from diag.rundir.states import Judged, State
 from diag.rundir.tables import RankTables, Tables
 
-from .blame import Sides, blame_of
+from .blame import Blame, Sides, blame_of
 from .changes import change_points, level
 from .lineage import origin_of
 from .losses import Job as JobOf
@@ -170,7 +170,8 @@ def _changes_in(
     values = (series := series.take(warm)).step_ns
     places = change_points(values, summed=size > 1) if np.isfinite(values).all() else []
     edges = [0, *places, len(values)]
-    for (begin, place), (_, end) in pairwise(pairwise(edges)):
+    most_causes = HISTORY.most_causes_of_many if len(tables.ranks) > RUN_READING.many_ranks else len(places)
+    for number, ((begin, place), (_, end)) in enumerate(pairwise(pairwise(edges))):
         if until is not None and int(series.first[place]) >= until:
             continue
         before, after = level(values[begin:place]), level(values[place:end])
@@ -180,7 +181,7 @@ def _changes_in(
             (int(series.first[place]), int(series.last[min(end, place + most) - 1]) + 1),
             after > before,
         )
-        blame = blame_of(sides, tables, shares, size)
+        blame = blame_of(sides, tables, shares, size) if number >= len(places) - most_causes else Blame()
         yield Change(
             step=int(series.first[place]),
             last=int(series.last[end - 1]),

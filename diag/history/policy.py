@@ -17,6 +17,12 @@ class History(Topic, name="history"):
         400, "steps", "chosen", "at most, on each side of a change, whose costs are compared to find its cause"
     )
     least_compared = threshold(5, "steps", "chosen", "or sums, of each side, at least")
+    most_causes_of_many = threshold(
+        3,
+        "changes",
+        "chosen: each takes 6 s of CPU for 24,576 ranks",
+        "the newest ones of very many ranks: their causes",
+    )
     cause_share = threshold(0.5, "fraction", "chosen", "of a change: what makes less of it is not called its cause")
     chance = threshold(
         1e-4, "probability", "chosen", "that a step time without a change looks like one, over all stretches looked at"

@@ -264,6 +264,9 @@ class RunReading(Topic, name="run-reading", fixed=True):
         "measured: for a file on shared storage. On a local one, a file is read in 0.05 ms, and 8 threads take a tenth "
         "more CPU time for 24,576 files than one (November 2026)",
     )
+    probe_bytes = threshold(
+        1 << 13, "bytes", "chosen: a line of 50 steps on a device", "of a stream, to look for a step"
+    )
     summary_lines_at_once = threshold(1024, "lines", "chosen", "whose numbers are copied together: some 10 MB")
     readers = threshold(
         8,
@@ -279,6 +282,9 @@ class RunReading(Topic, name="run-reading", fixed=True):
     )
     ranks_checked_for_traces = threshold(
         64, "ranks", "chosen", "ranks that are checked for traces: a folder on shared storage takes a millisecond"
+    )
+    ranks_checked_for_waits = threshold(
+        64, "ranks", "chosen: all ranks run the same code", "whose newest summaries say how waits were observed"
     )
     machine_tail_bytes = threshold(
         1 << 19, "bytes", "chosen", "of machine.jsonl: thirty lines, of which one has all values of a host with 8 GPUs"

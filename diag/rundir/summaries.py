@@ -38,9 +38,10 @@ from diag.model import DAMAGED, Gap
 from diag.rundir.policy import RUN_READING
 from diag.words.formatting import counted, rank_ranges
 
+from .between import LinesBetween
 from .each import each_read
 from .identity import Life, at_other_times, clock_of, strangers
-from .lines import read_end, read_identity, read_lines, read_manifest, restart_gaps
+from .lines import read_end, read_identity, read_manifest, restart_gaps
 from .pieces import gaps_of_pieces
 from .tables import StepSums
 
@@ -263,9 +264,9 @@ def read_span(
     numbers: range,
 ) -> Summaries | None:
     """These steps of the ranks that summarized all of them; None if fewer than two did."""
-    reads = []
+    reads, lines = [], LinesBetween(SummaryRecord, numbers[0], numbers[-1], layout.root)
     for rank, identity in identities.items():
-        records, _ = read_lines(layout.rank(rank).summary, SummaryRecord, layout.root)
+        records = lines.of(layout.rank(rank).summary)
         inside = [
             record
             for record in records
@@ -288,8 +289,9 @@ def read_sums(
     """The sums over so many steps that lie in these, as the means of one step for each sum, with the number of its
     first step; None if fewer than two ranks have the same ones. Whether ranks waited is known, but not when."""
     of_rank: dict[int, dict[tuple[int, int], SumLine]] = {}
+    near = LinesBetween(SumLine, numbers[0], numbers[-1], layout.root)
     for rank in identities:
-        lines, _ = read_lines(layout.rank(rank).sums[size], SumLine, layout.root)
+        lines = near.of(layout.rank(rank).sums[size])
         inside = [line for line in lines if numbers[0] <= line.first and line.last <= numbers[-1] and line.count > 0]
         if inside:
             of_rank[rank] = {(line.first, line.count): line for line in inside}
@@ -323,7 +325,15 @@ def read_sums(
         missing=(),
         gaps=(),
         from_start=False,
+        waits_seen=_waits_seen_of_newest(layout, list(lines_of)) if DEVICE + STEP in columns else 0.0,
     )
+
+
+def _waits_seen_of_newest(layout: RunLayout, ranks: Sequence[int]) -> float:
+    """What sums do not say: of the newest steps of some ranks."""
+    some = ranks[:: max(1, len(ranks) // RUN_READING.ranks_checked_for_waits)]
+    reads = _read_all({rank: layout.rank(rank) for rank in some}, 1, None)
+    return min((_waits_seen(read) for read in reads if read.lines), default=0.0)
 
 
 def _folder(layout: RunLayout) -> Callable[[int], Path]:

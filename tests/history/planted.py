@@ -19,12 +19,18 @@ class Training:
     """A step takes ``step_ms``, with noise. ``at``: see ``LongRun``."""
 
     def __init__(
-        self, folder: Path, ranks: int = 4, byte_budget: int = 50_000_000, step_ms: int = 200, **at: int
+        self,
+        folder: Path,
+        ranks: int = 4,
+        byte_budget: int = 50_000_000,
+        step_ms: int = 200,
+        on_device: bool = False,
+        **at: int,
     ) -> None:
         self._ranks = [
             LongRun(
                 folder, byte_budget, 4, rank, ranks, step_ms * MS, begin_ns=at.get("begin_ns", BEGIN_NS),
-                first_step=at.get("first_step", 0), host=f"node{rank // 2}",
+                first_step=at.get("first_step", 0), host=f"node{rank // 2}", on_device=on_device,
             )
             for rank in range(ranks)
         ]  # fmt: skip

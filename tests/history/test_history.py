@@ -10,9 +10,11 @@ import pytest
 
 import diag
 from diag.api import analyze
+from diag.by_size import open_by_size
 from diag.history.condense import condensed
 from diag.history.policy import HISTORY
 from diag.rundir.curves import StepsSum
+from diag.rundir.policy import RUN_READING
 from diag.rundir.series import Series, joined, of_sums
 from diag.show.json import to_dict
 from diag.show.page import page_of
@@ -77,6 +79,14 @@ def test_old_stretches_are_known_by_their_sums(long_run: Path) -> None:
     assert set(result.stretches["resolution"]) == {"each step", "sums over 50 steps"}
 
 
+def test_so_they_are_on_devices(tmp_path: Path) -> None:
+    training = Training(tmp_path / "R", ranks=3, byte_budget=420_000, on_device=True)
+    training.train(400).train(300, [1], 50).train(1_000).close()
+    slower, _ = diag.open_run(tmp_path / "R").history.changes
+    assert (slower.step, slower.last) == (400, 699)
+    assert (slower.ranks, slower.basis) == ((1,), "sums over 50 steps")
+
+
 def test_steps_are_told_together_but_not_over_a_change(long_run: Path) -> None:
     history = diag.open_run(long_run).history
     rows = condensed(history, 8)
@@ -115,6 +125,15 @@ def test_very_many_ranks_have_their_summaries(tmp_path: Path) -> None:
     (change,) = result.history.changes
     assert change.step == 120
     assert change.ranks == (5,)
+
+
+def test_the_cause_of_an_older_change_of_very_many_ranks(tmp_path: Path) -> None:
+    job = Job(RUN_READING.many_ranks + 8, steps=1_600, extra_us={5: {"forward": 60_000}}, extra_from=150)
+    result = open_by_size(write_summaries(job, tmp_path / "R").root)
+    assert result.from_summaries
+    assert min(result.attribution.usable.step) > 150, "the newest steps do not reach back so far"
+    (change,) = result.history.changes
+    assert (change.step, change.ranks, change.basis) == (150, (5,), "the phase durations")
 
 
 def test_nothing_to_show_is_an_error(tmp_path: Path) -> None:
