@@ -63,22 +63,13 @@ def copy_of(address: str, base: Path, lately: bool = False) -> Path | None:
     target = folder / (address.rstrip("/").rpartition("/")[2] or "run")
     if not (lately and is_folder(target) and _age_s(folder / _STATE) < STORES.refresh_s):
         store = Store(address)
-        files = store.files()
-        packed = _packed_in(files)
-        roots = [root for root in _runs_in(files) if not root.startswith(tuple(packed))]
-        if not roots and not packed:
-            return None
         try:
-            own_folder(folder)
-            remove_unused(folder.parent)
-            with _alone(folder):
-                if "" in packed:
-                    _unpack(store, files, "", packed[""], folder, target)
-                else:
-                    records = {name: files[name] for name in files if _is_record(name, roots)}
-                    _update(store, records, folder, target, packed)
-                    for root, segments in packed.items():
-                        _unpack(store, files, root, segments, folder / _PACKED / root, target / root)
+            for _ in range(STORES.most_looks):
+                whole = _brought_up(store, folder, target)
+                if whole is None:
+                    return None
+                if whole:
+                    break
         except OSError as error:
             raise DiagError(
                 f"the local copy cannot be written: {error.strerror or error}",
@@ -87,6 +78,27 @@ def copy_of(address: str, base: Path, lately: bool = False) -> Path | None:
             ) from error
     show_as({target: masked(address.rstrip("/"))})
     return target
+
+
+def _brought_up(store: Store, folder: Path, target: Path) -> bool | None:
+    """Brings a copy up to date; None if there is nothing to copy. False where a segment was gone when it was to be
+    read: its packer has merged it meanwhile."""
+    files = store.files()
+    packed = _packed_in(files)
+    roots = [root for root in _runs_in(files) if not root.startswith(tuple(packed))]
+    if not roots and not packed:
+        return None
+    own_folder(folder)
+    remove_unused(folder.parent)
+    with _alone(folder):
+        if "" in packed:
+            return _unpack(store, files, "", packed[""], folder, target)
+        _update(store, {name: files[name] for name in files if _is_record(name, roots)}, folder, target, packed)
+        of_runs = [
+            _unpack(store, files, root, segments, folder / _PACKED / root, target / root)
+            for root, segments in packed.items()
+        ]
+        return all(of_runs)
 
 
 def _age_s(file: Path) -> float:
@@ -136,9 +148,9 @@ def _update(
     try:
         for name, version in files.items():
             before = known.get(name)
-            if before is None or before != (version.size, version.stamp) or not (target / name).exists():
-                with suppress(FileNotFoundError):
-                    _fetch(store, name, version, target / name, grown=before is not None)
+            there = before == (version.size, version.stamp) and (target / name).exists()
+            if not there and not _fetch(store, name, version, target / name, grown=before is not None):
+                continue
             state.files[name] = version.size, version.stamp
     finally:
         for name in known.keys() - files.keys():
@@ -150,18 +162,22 @@ def _update(
         replace_file(folder / _STATE, msgspec.json.encode(state))
 
 
-def _fetch(store: Store, name: str, version: Version, path: Path, grown: bool) -> None:
+def _fetch(store: Store, name: str, version: Version, path: Path, grown: bool) -> bool:
+    """False where the file is gone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     size = path.stat().st_size if grown and path.exists() else 0
     if name.endswith(_GROWS) and STORES.tail_bytes <= size <= version.size:
         with path.open("r+b") as file:
             file.seek(size - STORES.tail_bytes)
             end = file.read(STORES.tail_bytes)
-            data = store.read(name, size - STORES.tail_bytes)
-            if data.startswith(end):
+            data = store.read_if_there(name, size - STORES.tail_bytes)
+            if data is not None and data.startswith(end):
                 file.write(data[len(end) :])
-                return
-    replace_file(path, store.read(name))
+                return True
+    content = store.read_if_there(name)
+    if content is not None:
+        replace_file(path, content)
+    return content is not None
 
 
 # -- segments ----------------------------------------------------------------------------------------------------------
@@ -187,18 +203,21 @@ def _unpack(
     packed: Mapping[str, list[tuple[int, int, str]]],
     folder: Path,
     run: Path,
-) -> None:
+) -> bool:
     """Applies the segments that are new, and joins the nodes: as a run directory, or a folder of them where they are of
-    several jobs. ``root``: where the run is in the store, as of ``_runs_in``."""
+    several jobs. ``root``: where the run is in the store, as of ``_runs_in``. False where a segment was gone."""
     folder.mkdir(parents=True, exist_ok=True)
-    state = _kept_state(folder, _Nodes)
+    state, whole = _kept_state(folder, _Nodes), True
     try:
         for node, segments in packed.items():
             for _, _, name in segments:
                 version = files[root + name].size, files[root + name].stamp
-                if state.read.get(name) != version:
-                    _apply(store, root, name, folder / "nodes" / node, state)
+                if state.read.get(name) == version:
+                    continue
+                if _apply(store, root, name, folder / "nodes" / node, state):
                     state.read[name] = version
+                else:
+                    whole = False
     finally:
         current = {name for segments in packed.values() for _, _, name in segments}
         state.read = {name: version for name, version in state.read.items() if name in current}
@@ -221,19 +240,25 @@ def _unpack(
     else:
         join([*(jobs[0] if jobs else []), *without], run, gaps)
     show_as({run: masked(at.rstrip("/"))})
+    return whole
 
 
-def _apply(store: Store, root: str, name: str, target: Path, state: _Nodes) -> None:
+def _apply(store: Store, root: str, name: str, target: Path, state: _Nodes) -> bool:
+    """False where the segment is gone."""
     state.gaps.pop(name, None)
+    data = store.read_if_there(root + name)
+    if data is None:
+        return False
     try:
-        segment = decode(store.read(root + name))
+        segment = decode(data)
     except DamagedSegmentError as error:
         state.gaps[name] = f"{error}; left out"
-        return
+        return True
     known = state.files.setdefault(target.name, {})
     for entry in segment.entries:
         if reason := _apply_entry(entry, target / entry.name, known):
             state.gaps[name] = reason
+    return True
 
 
 def _apply_entry(entry: Entry, path: Path, known: dict[str, _File]) -> str:

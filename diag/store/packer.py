@@ -34,7 +34,7 @@ from diag.collectors.reading import open_regular, read_object, read_regular, wal
 from diag.errors import DiagError
 from diag.store.policy import SEGMENTS, STORES
 from diag.store.requests import NAME as REQUESTS
-from diag.store.requests import decoded
+from diag.store.requests import requests_in
 from diag.store.segments import Entry, Segment, decode, encode, merged, name_of, raw_bytes
 from diag.store.stores import Store
 from diag.words.terminal import say
@@ -244,9 +244,10 @@ class Node:
     def fetch_requests(self) -> None:
         """Hands what is asked of the ranks to them, once, and takes back what is no longer asked. DiagError where the
         store does not answer."""
-        asked = decoded(self._store.read_if_there(REQUESTS)).files
-        if asked == self._state.asked:
+        requests = requests_in(self._store.read_if_there(REQUESTS))
+        if requests is None or requests.files == self._state.asked:
             return
+        asked = requests.files
         newest = RunLayout(self._folder).newest()
         before, self._state.asked = self._state.asked, asked
         for name, text in asked.items():

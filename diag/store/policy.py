@@ -12,7 +12,13 @@ class Stores(Topic, name="stores", fixed=True):
     tail_bytes = threshold(256, "bytes", "chosen", "before the new end of a file, by which it is known to have grown")
     refresh_s = threshold(10.0, "s", "chosen", "between two looks at a store while a run is followed")
     refresh_over_reading = threshold(5, "times", "chosen", "times what a look took, before the next one")
+    most_looks = threshold(
+        5, "looks", "chosen", "at a store, while packers merge and remove what was listed before it could be read"
+    )
     most_missing_named = threshold(4, "segments", "chosen", "missing segments that a gap names")
+    patience_s = threshold(
+        60.0, "s", "chosen", "for which a store may not answer while the answer of ranks is waited for"
+    )
     unused_copy_days = threshold(14, "days", "chosen", "after which a local copy that nobody opened is removed")
 
 

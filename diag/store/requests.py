@@ -28,15 +28,23 @@ class Requests(Struct):
     files: dict[str, str] = {}
 
 
-def decoded(content: bytes | None) -> Requests:
-    """Nothing where there is no document, or one that we did not write."""
-    try:
-        if content is None or len(content) > SEGMENTS.most_request_bytes:
-            return Requests()
-        asked = msgspec.json.decode(content, type=Requests)
-    except msgspec.MsgspecError:
+def requests_in(content: bytes | None) -> Requests | None:
+    """What a document asks; nothing where there is none. None where we did not write it, or it is not whole: a server
+    gives half of it while it is being written."""
+    if content is None:
         return Requests()
+    try:
+        asked = msgspec.json.decode(content, type=Requests) if len(content) <= SEGMENTS.most_request_bytes else None
+    except msgspec.MsgspecError:
+        return None
+    if asked is None:
+        return None
     return Requests({name: text for name, text in asked.files.items() if name in ASKABLE})
+
+
+def asked_now(store: Store) -> Requests:
+    """What is asked of the nodes. DiagError where the store does not answer."""
+    return requests_in(store.read_if_there(NAME)) or Requests()
 
 
 def ask_nodes(store: Store, name: str, content: bytes | None) -> None:
@@ -44,7 +52,7 @@ def ask_nodes(store: Store, name: str, content: bytes | None) -> None:
     store does not answer."""
     if name not in ASKABLE:
         raise DiagError(f"{name} is no request")
-    files = decoded(store.read_if_there(NAME)).files
+    files = asked_now(store).files
     if content is None:
         files.pop(name, None)
     else:

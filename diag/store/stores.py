@@ -65,17 +65,17 @@ class Store:
 
     def read(self, name: str, start: int = 0) -> bytes:
         """The bytes of a file from ``start`` on. DiagError also where there is no such file, or it is too large."""
-        with self._errors():
-            system, root = self._system()
-            data: bytes = system.cat_file(f"{root}/{name}", start=start or None)
-            return data
+        data = self.read_if_there(name, start)
+        if data is None:
+            raise DiagError("no such file or folder", path=f"{self.address}/{name}")
+        return data
 
-    def read_if_there(self, name: str) -> bytes | None:
-        """The bytes of a file; None if there is none."""
+    def read_if_there(self, name: str, start: int = 0) -> bytes | None:
+        """The bytes of a file from ``start`` on; None if there is none."""
         with self._errors():
             system, root = self._system()
             try:
-                data: bytes = system.cat_file(f"{root}/{name}")
+                data: bytes = system.cat_file(f"{root}/{name}", start=start or None)
             except FileNotFoundError:
                 return None
             return data

@@ -13,7 +13,7 @@ from diag.collectors.policy import RECORDING
 from diag.collectors.reading import object_of, read_object
 from diag.collectors.records import STUCK, VERDICT, KeepAsked
 from diag.errors import DiagError
-from diag.store.requests import NAME, ask_nodes, decoded
+from diag.store.requests import ask_nodes, asked_now
 from diag.store.stores import Store
 
 from .events import Event
@@ -39,7 +39,7 @@ def ask_to_keep(layout: RunLayout, first: int, last: int, why: str, packing: Pac
     if store is None:
         content = read_object(layout.keep_asked, layout.root)
     else:
-        content = object_of(decoded(store.read_if_there(NAME)).files.get(name, ""))
+        content = object_of(asked_now(store).files.get(name, ""))
     spans = content.get("spans")
     before = [entry for entry in spans if isinstance(entry, dict)] if isinstance(spans, list) else []
     numbers = [number for entry in before if isinstance(number := entry.get("number"), int)]

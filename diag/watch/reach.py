@@ -3,15 +3,16 @@ to its nodes."""
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from diag.collectors.layout import ABOUT_PACKER, RunLayout, is_regular
-from diag.collectors.reading import read_regular
+from diag.collectors.reading import object_of, read_regular
 from diag.errors import DiagError, readable
 from diag.rundir.local import local_path
-from diag.store.policy import SEGMENTS
-from diag.store.requests import ask_nodes
+from diag.store.policy import SEGMENTS, STORES
+from diag.store.requests import ask_nodes, asked_now
 from diag.store.stores import Store
 
 
@@ -24,6 +25,8 @@ class Reach:
         self.layout = RunLayout(local)
         self._path = path
         self._store: Store | None = None
+        self._asked: dict[str, bytes] = {}  # handed on and not taken back, by the name of the request
+        self._answered_s = time.monotonic()  # when the store last did
         if local == Path(path):
             return
         if not is_regular(local / ABOUT_PACKER):
@@ -41,16 +44,36 @@ class Reach:
             with readable(request):
                 content = read_regular(request, SEGMENTS.most_request_bytes)
             ask_nodes(self._store, request.name, content)
+            self._asked[request.name] = content
 
     def take_back(self, request: Path) -> None:
         """Removes a request; its answers stay. Errors are ignored: nobody answers it twice."""
         with suppress(OSError):
             request.unlink()
+        self._asked.pop(request.name, None)
         if self._store is not None:
             with suppress(DiagError):
                 ask_nodes(self._store, request.name, None)
 
     def refresh(self) -> None:
-        """Brings a local copy up to date. DiagError where the store does not answer."""
-        if self._store is not None:
+        """Brings a local copy up to date. A request of ours that another one's overwrote is made again: both read the
+        document, then both wrote it. DiagError where the store has not answered for long."""
+        if self._store is None:
+            return
+        try:
+            there = asked_now(self._store).files if self._asked else {}
+            for name, content in self._asked.items():
+                if _number(there.get(name, "")) < _number(content):
+                    ask_nodes(self._store, name, content)
             local_path(self._path)
+        except DiagError:
+            if time.monotonic() - self._answered_s > STORES.patience_s:
+                raise
+        else:
+            self._answered_s = time.monotonic()
+
+
+def _number(request: str | bytes) -> int:
+    """A newer request has a higher one; -1 for none."""
+    number = object_of(request).get("number")
+    return number if isinstance(number, int) else -1

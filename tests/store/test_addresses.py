@@ -37,15 +37,15 @@ def put(folder: Path, address: str = ADDRESS) -> None:
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """The bytes that are read from stores, by name."""
-    read = Store.read
+    read = Store.read_if_there
     seen: dict[str, int] = {}
 
-    def counted(self: Store, name: str, start: int = 0) -> bytes:
+    def counted(self: Store, name: str, start: int = 0) -> bytes | None:
         data = read(self, name, start)
-        seen[name] = seen.get(name, 0) + len(data)
+        seen[name] = seen.get(name, 0) + len(data or b"")
         return data
 
-    monkeypatch.setattr(Store, "read", counted)
+    monkeypatch.setattr(Store, "read_if_there", counted)
     return seen
 
 

@@ -18,7 +18,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from diag.api import local_path, open_run
-from diag.collectors.files import encode
+from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.packing import HIDDEN, Packing, keep_from_cleaners, packer_lock
 from diag.collectors.records import Heartbeat
@@ -27,9 +27,10 @@ from diag.rundir.local import copies_folder
 from diag.store.packer import Node
 from diag.store.policy import SEGMENTS
 from diag.store.requests import NAME as REQUESTS
-from diag.store.requests import ask_nodes
+from diag.store.requests import ask_nodes, asked_now
 from diag.store.segments import DamagedSegmentError, decode, newest_of, numbers_of
-from diag.store.stores import Store
+from diag.store.stores import Store, Version
+from diag.watch.reach import Reach
 from tests.long_run import LongRun
 from tests.pieces import edit, recorded, split
 
@@ -162,6 +163,29 @@ def test_a_lost_segment_is_said(tmp_path: Path) -> None:
     assert "segment 2 of this node is missing" in " ".join(gap.reason for gap in open_run(ADDRESS).coverage.skipped)
 
 
+def test_segments_that_are_merged_while_they_are_read_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(vars(SEGMENTS), "merged_count", 3)
+    run = recorded(tmp_path / "run")
+    node = Node(run.root, PACKING)
+    for number in range(3):
+        with run.rank(1).log.open("a") as file:
+            file.write(f"line {number}\n")
+        node.pack()
+    files, merges = Store.files, []
+
+    def listed(self: Store, below: str = "") -> dict[str, Version]:
+        found = files(self, below)
+        merges.append(node.merge())  # and what was listed is removed
+        return found
+
+    monkeypatch.setattr(Store, "files", listed)
+    assert RunLayout(local_path(ADDRESS)).rank(1).log.read_bytes() == run.rank(1).log.read_bytes()
+    assert merges == [True, False], "it was listed again"
+    assert not open_run(ADDRESS).coverage.incomplete
+
+
 @pytest.mark.parametrize("data", [b"", b"x" * 100, b"DIAGSEG1" + b"\0" * 100])
 def test_what_is_no_segment_is_refused(data: bytes) -> None:
     with pytest.raises(DamagedSegmentError):
@@ -183,6 +207,47 @@ def test_weeks_of_segments_stay_few(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(newest_of(store.files())) == 1
     assert len(store.files("segments")) <= 3 * 5  # 300 < 4 ** 5
     assert RunLayout(local_path(ADDRESS)).rank(0).heartbeat.read_text() == "299"
+
+
+def test_a_document_that_is_half_written_takes_nothing_back(tmp_path: Path) -> None:
+    folder = tmp_path / "node"
+    RunLayout(folder).ranks_folder.mkdir(parents=True)
+    node, store, trace = Node(folder, PACKING), Store(ADDRESS), RunLayout(folder).trace_asked
+    ask_nodes(store, trace.name, b'{"number": 1}')
+    node.fetch_requests()
+    whole = store.read(REQUESTS)
+    for half in (b"", whole[: len(whole) // 2], whole[:-1]):
+        store.write(REQUESTS, half)
+        node.fetch_requests()
+        assert trace.read_bytes() == b'{"number": 1}'
+    ask_nodes(store, trace.name, None)
+    node.fetch_requests()
+    assert not trace.exists()
+
+
+def test_a_request_that_another_one_overwrote_is_made_again(tmp_path: Path) -> None:
+    run, store = recorded(tmp_path / "run"), Store(ADDRESS)
+    node = Node(run.root, PACKING)
+    (run.root / "packer.json").write_text('{"interval_s": 30}')
+    node.pack()
+    reach = Reach(ADDRESS)
+    before = store.read_if_there(REQUESTS)
+    assert before is None
+    replace_file(reach.layout.trace_asked, b'{"number": 4}')
+    reach.hand_on(reach.layout.trace_asked)
+    store.remove([REQUESTS])  # by who had read the document before that
+    ask_nodes(store, reach.layout.keep_asked.name, b'{"spans": []}')
+    reach.refresh()
+    assert asked_now(store).files == {
+        reach.layout.trace_asked.name: '{"number": 4}',
+        reach.layout.keep_asked.name: '{"spans": []}',
+    }
+    ask_nodes(store, reach.layout.trace_asked.name, b'{"number": 5}')
+    reach.refresh()
+    assert asked_now(store).files[reach.layout.trace_asked.name] == '{"number": 5}', "somebody asked after us"
+    reach.take_back(reach.layout.trace_asked)
+    reach.refresh()
+    assert list(asked_now(store).files) == [reach.layout.keep_asked.name]
 
 
 def test_a_request_reaches_the_ranks_once_and_is_taken_back(tmp_path: Path) -> None:
