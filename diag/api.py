@@ -49,10 +49,11 @@ from diag.model.steps import (
     Verdict,
 )
 from diag.rundir.asked import StepsAsked, steps_asked
+from diag.rundir.delays import interval_s
 from diag.rundir.durations import DurationRecords, with_ranks
 from diag.rundir.inspector_files import alone
 from diag.rundir.job_ranks import job_ranks, of_its_job
-from diag.rundir.lines import interval_s, read_manifest
+from diag.rundir.lines import read_manifest
 from diag.rundir.local import local_path as local_path
 from diag.rundir.local import local_paths as local_paths
 from diag.rundir.run import Job as Job

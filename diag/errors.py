@@ -9,7 +9,6 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -80,6 +79,8 @@ def install_command(*requirements: str) -> str:
 def _requirements(extra: str) -> list[str]:
     """The packages of an extra. Empty where the installed diag knows no such extra, as a checkout that was pulled after
     it had been installed: a package of the extra's name would be somebody else's."""
+    from importlib.metadata import PackageNotFoundError, requires  # takes 20 ms
+
     try:
         lines = requires("diag") or []
     except PackageNotFoundError:  # a source tree that was never installed

@@ -37,7 +37,7 @@ from diag.model import Gap
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import read_manifest
 from diag.rundir.recorded_step import recorded_step
-from diag.rundir.run import must_exist, open_paths, run_cache, with_settings
+from diag.rundir.run import must_exist, open_paths, with_settings
 from diag.tables.policy import TIMELINE
 from diag.tables.zoom import RankLanes, clocked_traces
 from diag.timeline import timeline_of
@@ -75,7 +75,7 @@ def traces_of(path: Path | str, rank: int, reading: Reading | None = None) -> tu
     if not files.get(rank):
         raise _no_trace(path, rank, [number for number, rank_layout in files.items() if rank_layout])
     reading = with_settings(reading or Reading(), [str(path)])
-    reading = replace(reading, cache=run_cache(layout, reading.cache))
+    reading = replace(reading, cache=reading.cache.of_run(layout))
     traces_and_gaps = list(read_traces([str(file) for file in files[rank]], reading))
     traces = tuple(item for item in traces_and_gaps if not isinstance(item, Gap))
     if not traces:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
-from typing import Any
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
 
+SETTINGS: Final = "diag.toml"  # of an analysis: see diag.rundir.settings
 _LARGEST = 1 << 63
 _MOST_DOTS = 500
 _KEY = re.compile(r"[\w\"'.\t -]+")  # what a key with dots consists of, and many other texts
@@ -36,3 +41,16 @@ def toml_values(text: str) -> dict[str, Any]:
         elif isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
             raise NotTomlError("a number beyond 64 bits")
     return values
+
+
+def settings_files(paths: Iterable[Path]) -> list[Path]:
+    """The settings files of these folders, or of the folders of these files, and of the current directory, which comes
+    last; each once."""
+    folders = [path if path.is_dir() else path.parent for path in paths]
+    with suppress(OSError):  # the current directory was removed
+        folders.append(Path.cwd())
+    files: dict[str, Path] = {}
+    for folder in folders:
+        if os.path.lexists(folder / SETTINGS):
+            files.setdefault(os.path.realpath(folder), folder / SETTINGS)
+    return list(files.values())

@@ -16,7 +16,7 @@ import pytest
 from diag import policy
 from diag.errors import DiagError
 from diag.hang.classes.base import SUGGESTS, LogPattern
-from diag.traces.cache import with_thresholds
+from diag.traces.shelf import with_thresholds
 from tests.bench.house import numbers_outside_of_policy
 from tests.command import analyze_json, diag
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from diag.model.steps import RankStep
-from diag.traces.cache import hash_of_sources, with_thresholds
+from diag.traces.shelf import hash_of_sources, with_thresholds
 from diag.traces.trace import Trace
 
 from . import cpu, gpu

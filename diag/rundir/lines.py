@@ -18,7 +18,6 @@ from typing import BinaryIO, Generic, TypeVar
 import msgspec
 
 from diag.collectors.layout import (
-    ABOUT_PACKER,
     MOST_NS,
     MOST_RANKS,
     RUN_SCHEMA,
@@ -31,7 +30,7 @@ from diag.collectors.layout import (
 )
 from diag.collectors.masking import masked, without_secrets
 from diag.collectors.policy import RECORDED_FILES
-from diag.collectors.reading import open_regular, read_object, read_regular, read_tail, too_large
+from diag.collectors.reading import open_regular, read_regular, read_tail, too_large
 from diag.collectors.records import SHARED, Asked, Heartbeat, Manifest, RankExit, RankRecord, TraceAsked
 from diag.errors import DiagError
 from diag.model import DAMAGED, Doubt, Gap, HugeError
@@ -489,20 +488,6 @@ def read_end(
         if len(data) >= most:
             return data, whole and part == found[0]
     return data, True
-
-
-def delay_ns(layout: RunLayout) -> int:
-    """By how much the newest records of a run may be late: that of a packer that carries them. 0 without one."""
-    return int(RUN_READING.intervals_late * interval_s(layout) * 1e9)
-
-
-def interval_s(layout: RunLayout) -> float:
-    """Seconds between two looks of the packers that carry a run's records; 0 without packers."""
-    for root in (layout.root, layout.root.parent):
-        seconds = read_object(root / ABOUT_PACKER, root).get("interval_s")
-        if isinstance(seconds, int | float) and 0 < seconds < RUN_READING.longest_interval_s:
-            return float(seconds)
-    return 0.0
 
 
 def restart_gaps(layout: RunLayout) -> list[Gap]:

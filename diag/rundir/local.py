@@ -165,9 +165,9 @@ def is_run(path: str) -> bool:
 @cache
 def copies_folder() -> Path:
     """Where local copies are kept: the user's cache. Without one, a folder that is removed when this process ends."""
-    from diag.traces.cache import user_cache
+    from diag.traces.shelf import Shelves
 
-    folder = user_cache().folder
+    folder = Shelves.of_user().folder
     if folder is not None:
         return folder
     made = tempfile.mkdtemp(prefix="diag-copies-")

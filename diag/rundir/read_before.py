@@ -23,7 +23,7 @@ from diag.collectors.records import HeldRecord, StepRecord
 from diag.model import Gap, HugeError
 from diag.model.ragged import edges_of
 from diag.rundir.policy import BLOCKS
-from diag.traces.cache import hash_of_sources
+from diag.traces.shelf import hash_of_sources
 
 from . import columns
 from .arrays import Array, check_places, edges_in

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.collectors.layout import RankLayout, RunLayout, first_traced, is_folder, parts_of, run_of
+from diag.collectors.layout import RankLayout, RunLayout, first_traced, is_folder, parts_of
 from diag.collectors.living import has_ended, process_runs
-from diag.collectors.reading import folder_refusal, linked_folders, natural, open_regular, read_regular
+from diag.collectors.reading import folder_refusal, linked_folders, natural, open_regular
 from diag.collectors.records import (
     CheckpointRecord,
     CollectiveLine,
@@ -28,14 +27,12 @@ from diag.collectors.records import (
 )
 from diag.collectors.step_places import complete_from
 from diag.deferred import by_name
-from diag.errors import DiagError, ExitCode, NoStepError, readable
+from diag.errors import DiagError, NoStepError, readable
 from diag.model import Gap
 from diag.model.retained import Retained
-from diag.rundir.policy import BLOCKS, JOBS, RUN_READING
-from diag.toml import NotTomlError, toml_values
-from diag.traces.cache import Cache
-from diag.traces.kineto_names import CommRule, RuleError, parse_rule
-from diag.traces.policy import TRACE_LIMITS
+from diag.rundir.policy import BLOCKS, JOBS
+from diag.toml import settings_files
+from diag.traces.kineto_names import CommRule
 from diag.traces.reading import Reading, read_traces
 from diag.traces.snapshot_files import is_snapshot, rank_of_folder, snapshot_files
 from diag.traces.text_stream import exists, file_name, is_remote, trace_files
@@ -44,12 +41,11 @@ from diag.words.formatting import counted, masked, rank_ranges, visible
 from diag.words.places import in_command, shown
 
 from .columns import Steps
+from .delays import delay_ns, interval_s
 from .durations import DurationRecords, recorded
 from .garbage import without_collections
 from .lines import (
-    delay_ns,
     each_piece,
-    interval_s,
     pieces,
     read_heartbeat,
     read_identity,
@@ -82,66 +78,17 @@ _inspected: Callable[
 # Files of tools whose traces cannot be read: their names, and what to give instead.
 _others_in: Callable[[Sequence[str]], Sequence[Any]] = by_name("diag.traces.other_tools:others_in")
 _named: Callable[[Sequence[Any]], str] = by_name("diag.traces.other_tools:named")
-
-# -- settings ----------------------------------------------------------------------------------------------------------
-#
-# ``diag.toml``: settings of an analysis for a folder of traces, or for the current directory.
-#
-# comm_kernels = ["my_all_gather_.*=all_gather", "ring_exchange=send_recv"]
-#
-# It is read from each analysed folder (next to a given file) and from the current directory. The first rule that
-# matches a kernel decides: rules of the command line come first, then those of the analysed folders, then those of the
-# current directory.
-
-FILE: Final = "diag.toml"
-COMM_KERNELS: Final = "comm_kernels"
+# A settings file.
+_read_rules: Callable[[Path], list[CommRule]] = by_name("diag.rundir.settings:read_rules")
 
 
 def with_settings(reading: Reading, paths: Sequence[str]) -> Reading:
     """The reading, extended by the settings files of these paths and of the current directory. DiagError (usage) for a
     file that cannot be understood."""
     rules = list(reading.comm_kernels)
-    for file in _files(paths):
-        rules += read_rules(file)
+    for file in settings_files(Path(split_job(path)[0]) for path in paths if not is_remote(path)):
+        rules += _read_rules(file)
     return replace(reading, comm_kernels=tuple(dict.fromkeys(rules)))
-
-
-def read_rules(file: Path) -> list[CommRule]:
-    """The rules of one file. DiagError (usage) if it cannot be understood."""
-    try:
-        values = toml_values(read_regular(file, RUN_READING.most_document_bytes, run_of(file)).decode("utf-8"))
-    except OSError as error:
-        raise _refused(file, f"cannot be read: {error.strerror or error}") from error
-    except (NotTomlError, UnicodeDecodeError) as error:
-        raise _refused(file, f"is not TOML: {error}") from error
-    if unknown := sorted(set(values) - {COMM_KERNELS}):
-        raise _refused(file, f"has an unknown key {unknown[0]!r}; the only key is {COMM_KERNELS}")
-    texts = values.get(COMM_KERNELS, [])
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise _refused(file, f'{COMM_KERNELS} must be a list of strings: ["REGEX=operation"]')
-    if len(texts) > TRACE_LIMITS.most_comm_rules:
-        raise _refused(file, f"{COMM_KERNELS} has {len(texts)} entries; the maximum is {TRACE_LIMITS.most_comm_rules}")
-    try:
-        return [parse_rule(text) for text in texts]
-    except RuleError as error:
-        raise _refused(file, f"{COMM_KERNELS}: {error}") from error
-
-
-def _files(paths: Sequence[str]) -> list[Path]:
-    """The settings files, each once, those of the analysed folders first."""
-    local = (Path(split_job(path)[0]) for path in paths if not is_remote(path))
-    folders = [path if is_folder(path) else path.parent for path in local]
-    with suppress(OSError):  # the current directory was removed
-        folders.append(Path.cwd())
-    files: dict[str, Path] = {}
-    for folder in folders:
-        if os.path.lexists(folder / FILE):
-            files.setdefault(os.path.realpath(folder), folder / FILE)
-    return list(files.values())
-
-
-def _refused(file: Path, reason: str) -> DiagError:
-    return DiagError(reason, path=file, hint="correct the file, or remove it", exit_code=ExitCode.USAGE)
 
 
 class Job(Struct, frozen=True):
@@ -320,7 +267,7 @@ def _reasons(gaps: Sequence[Gap]) -> str:
 
 def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     gaps: list[Gap] = []
-    reading = replace(reading, cache=run_cache(layout, reading.cache))
+    reading = replace(reading, cache=reading.cache.of_run(layout))
     manifest, gap = read_manifest(layout)
     if gap is not None:
         gaps.append(gap)
@@ -549,14 +496,6 @@ def _read(paths: Sequence[str], reading: Reading, gaps: list[Gap]) -> Iterator[T
         else:
             gaps.extend(Gap(item.path, reason) for reason in item.gaps)
             yield item
-
-
-def run_cache(layout: RunLayout, otherwise: Cache) -> Cache:
-    """The run's own folder for tables, if it is writable and the user has set no other. Not if it is a link: that would
-    write into a folder outside of the run."""
-    if otherwise.from_user or not os.access(layout.root, os.W_OK) or layout.tables.is_symlink():
-        return otherwise
-    return Cache(layout.tables)
 
 
 def job_name(paths: Sequence[str], run: str) -> str:

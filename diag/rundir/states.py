@@ -23,9 +23,9 @@ from diag.rundir.policy import SILENCE
 from diag.words.formatting import elapsed, listing
 
 from .beats import Beat, beat_of, beats_wait
+from .delays import delay_ns
 from .lines import (
     LastStep,
-    delay_ns,
     last_steps,
     read_heartbeat,
     read_identity,
@@ -244,6 +244,8 @@ def judge(
         done = [rank for rank in read.values() if rank.beat is not None]
         if done and quiet_ns >= SILENCE.least_still_s * 1e9:  # no launcher records the end of an attached training
             failed = any(rank.raised for rank in done)
+            for rank in read.values():
+                rank.age_ns -= quiet_ns  # as of the last sign, like all that is said of the run
             return Judged(State.FAILED if failed else State.FINISHED, last_sign_ns, ranks=_states(read))
     if not ranks and quiet_ns < SILENCE.unbegun_s * 1e9:  # attached, and the job is in a queue
         return Judged(State.STARTING, now_ns)

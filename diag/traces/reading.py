@@ -25,7 +25,7 @@ from diag.model import Gap
 from diag.traces.policy import TRACE_READING
 
 from . import text_stream
-from .cache import Cache, UnwritableError, user_cache
+from .cache import Cache, UnwritableError
 from .kineto_names import CommRule
 from .text_stream import file_name, members
 from .trace import Trace
@@ -48,6 +48,7 @@ class ReadResult(msgspec.Struct):
 # Kineto's format: of a file that is in no cache, and of any trace.
 _read_contents: Callable[..., Any] = by_name("diag.traces.kineto:read_contents")
 _as_traces: Callable[..., list[Trace]] = by_name("diag.traces.kineto:as_traces")
+_prune: Callable[[Path | None], None] = by_name("diag.traces.pruning:prune")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # options of mallopt, see malloc.h
 
 
@@ -56,7 +57,7 @@ class Reading(Struct, frozen=True):
     with (files done, number of files, the file). ``comm_kernels``: the user's own names of communication kernels;
     `diag.rundir.run` adds those of diag.toml."""
 
-    cache: Cache = field(default_factory=user_cache)
+    cache: Cache = field(default_factory=Cache.of_user)
     jobs: int | None = None  # processes; None: as many as speed it up
     cluster: str | None = None  # address of a Dask scheduler
     ranks: dict[str, int] = field(default_factory=dict)
@@ -238,7 +239,7 @@ def _ingest(path: str, cache: Cache, key: str) -> ReadResult:
             try:
                 with text_stream.opened(path) as file:
                     writer.finish(_read_contents(file, path, writer.write))
-                cache.prune()
+                _prune(cache.folder)
                 result = _loaded(path, cache, key)
                 if result is not None:  # else another user's entry is in its place, which may not be readable
                     return result

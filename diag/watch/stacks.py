@@ -10,8 +10,9 @@ import psutil
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import HANG
 from diag.errors import DiagError, readable
+from diag.rundir.delays import delay_ns
 from diag.rundir.job_ranks import job_ranks
-from diag.rundir.lines import delay_ns, read_heartbeat
+from diag.rundir.lines import read_heartbeat
 from diag.rundir.runs import recording_environment, state_of
 from diag.watch.hang_monitor import gather, take_back
 from diag.watch.policy import WATCHING

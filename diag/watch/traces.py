@@ -24,8 +24,9 @@ from diag.collectors.reading import natural
 from diag.collectors.records import TRACE_PENDING, TRACE_RECORDED, Heartbeat, Manifest, TraceAsked
 from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError, readable
+from diag.rundir.delays import delay_ns
 from diag.rundir.job_ranks import job_ranks
-from diag.rundir.lines import delay_ns, last_steps, read_heartbeat, read_manifest, read_trace_asked
+from diag.rundir.lines import last_steps, read_heartbeat, read_manifest, read_trace_asked
 from diag.rundir.policy import SILENCE
 from diag.rundir.runs import state_of
 from diag.watch.policy import WATCHING

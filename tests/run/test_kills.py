@@ -25,7 +25,7 @@ from diag.collectors.packing import MODULE, PACK_VARIABLE, Packing
 from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError
-from diag.rundir.lines import interval_s
+from diag.rundir.delays import interval_s
 from diag.rundir.local import copies_folder, local_path
 from diag.store.packer import ENDS
 from diag.watch.packing import held_back

@@ -22,6 +22,7 @@ from diag.model import Gap
 from diag.traces import kineto
 from diag.traces.cache import Cache
 from diag.traces.policy import TRACE_READING
+from diag.traces.pruning import prune
 from diag.traces.reading import Reading, Workers, read_traces
 from diag.traces.trace import Trace
 from tests.account.kineto_builder import PID, KinetoBuilder, nccl_args
@@ -147,7 +148,7 @@ def test_a_run_directory_keeps_its_own_tables(tmp_path: Path, small_counts: None
 
 def test_the_least_recently_used_entries_go_first(folder: Path, tmp_path: Path, small_counts: None) -> None:
     open_run(folder, reading=cached(tmp_path))
-    Cache(tmp_path / "cache").prune(limit_gb=0)
+    prune(tmp_path / "cache", limit_gb=0)
     assert entries(tmp_path) == []
 
 

@@ -16,8 +16,10 @@ import pytest
 
 from diag.api import open_run
 from diag.show.json import to_dict
-from diag.traces.cache import Cache, Seal, Shelf
+from diag.traces.cache import Cache
+from diag.traces.pruning import prune
 from diag.traces.reading import Reading, read_file, read_traces
+from diag.traces.shelf import Seal, Shelf
 from tests.account.kineto_builder import KinetoBuilder
 
 SAMPLE = Path(__file__).parents[2] / "sample_traces" / "ddp-straggler-rank0"
@@ -55,7 +57,7 @@ def test_pruning_follows_no_link(trace: Path, tmp_path: Path) -> None:
     (tmp_path / "victim" / entry.name / "contents.json").write_bytes((entry / "contents.json").read_bytes())
     (cache / ("0" * 12)).symlink_to(tmp_path / "victim")
     (entry.parent / f"1{entry.name}").symlink_to(tmp_path / "victim" / entry.name)
-    Cache(cache).prune(limit_gb=0)
+    prune(cache, limit_gb=0)
     assert not entry.exists(), "our own entry goes"
     assert {path.name for path in (tmp_path / "victim" / entry.name).iterdir()} == files
 
@@ -70,7 +72,7 @@ def test_pruning_removes_only_files_of_ours_from_entries_of_ours(trace: Path, tm
     (entry / "thesis.tex").write_text("mine")
     (entry / "names.parquet").unlink()
     (entry / "names.parquet").symlink_to(foreign / "thesis.tex")
-    Cache(cache).prune(limit_gb=0)
+    prune(cache, limit_gb=0)
     assert {path.name for path in foreign.iterdir()} == files
     assert {path.name for path in entry.iterdir()} == {"thesis.tex", "names.parquet"}
 
@@ -79,7 +81,7 @@ def test_a_file_with_a_hole_counts_what_it_takes_on_the_disk(trace: Path, tmp_pa
     entry = kept(trace, tmp_path / "cache")
     with (entry / "hole.bin").open("wb") as sparse:
         sparse.truncate(1 << 40)
-    Cache(tmp_path / "cache").prune(limit_gb=0.1)
+    prune(tmp_path / "cache", limit_gb=0.1)
     assert entry.exists()
 
 
@@ -108,9 +110,8 @@ def test_tables_that_lead_out_of_the_run_are_not_used(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (run / "tables").symlink_to(tmp_path / "elsewhere")
     from diag.collectors.layout import RunLayout
-    from diag.rundir.run import run_cache
 
-    assert run_cache(RunLayout(run), Cache(None)).folder is None
+    assert Cache(None).of_run(RunLayout(run)).folder is None
 
 
 @pytest.mark.parametrize("umask", [0o002, 0o027, 0o077])
