@@ -115,6 +115,17 @@ def recorded_has_ended(identity: Mapping[str, Any], heartbeat: Mapping[str, Any]
     return has_ended(heartbeat.get("done") is True, runs, _whole(heartbeat, "unix_ns") or process.unix_ns)
 
 
+def seen_of(identity: Mapping[str, Any], heartbeat: Mapping[str, Any], late_ns: int) -> tuple[str | None, bool, bool]:
+    """What this module's answers about a process rest on besides its rank.json and heartbeat.json, which are given:
+    whether it is seen, and stopped, and whether its last sign is old, also if that is late."""
+    process = _Fields(identity)
+    letter = letter_of(process) if process.pid else None
+    seen_ns = _whole(heartbeat, "unix_ns") or process.unix_ns
+    if letter not in (None, GONE, UNTOLD):
+        letter = _STOPPED if letter in _STOPPED else "runs"
+    return letter, _is_old(seen_ns), _is_old(seen_ns + late_ns)
+
+
 class _Fields:
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.host, self.boot_id, self.pid_namespace = (

@@ -97,6 +97,8 @@ if TYPE_CHECKING:
 
 # -- what few runs need, and what is shown beside a verdict: each is loaded when it is asked for -----------------------
 
+# Answers kept of what has not changed: ``diag.rundir.answers``.
+answers_on: Callable[[Sequence[str], object], Any] = by_name("diag.rundir.answers:answers_on")
 _account_in_blocks: Callable[[Tables], BlockAccount] = by_name("diag.account.blocks:account_in_blocks")
 _only_of: Callable[[Tables, StepsAsked], Only] = by_name("diag.history.steps:only_of")
 _with_kept: Callable[[Tables, Only], Tables | None] = by_name("diag.rundir.kept:with_kept")

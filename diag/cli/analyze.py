@@ -60,6 +60,7 @@ class Asked(Protocol):
 # What few runs or requests need, each in a module that is loaded by its name.
 _OTHER_TOOLS = {Tool.HTA: "diag.cli.other_tools"}
 _SNAPSHOTS = "diag.cli.snapshots"
+_printed: Callable[[Sequence[str], object], Any] = by_name("diag.show.printed:Printed")
 _print_breakdown: Callable[[Result, str], None] = by_name("diag.show.breakdowns:print_breakdown")
 _open_summaries: Callable[[str, Callable[[int, int, str], None] | None], Result] = by_name(
     "diag.summaries:open_summaries"
@@ -135,13 +136,19 @@ def analyze(
     Snapshots of PyTorch's memory (torch.cuda.memory._dump_snapshot), a file or a folder of them, are a report of their
     own: peak, what was allocated there, fragmentation, failed allocations, and ranks compared.
 
-    Writes verdict.json into a run directory of diag, for the dashboard, and nothing else into what it reads.
+    Writes verdict.json into a run directory of diag, for the dashboard, and what it may need again into tables/ there;
+    nothing else into what it reads.
 
     Traces of several jobs, and folders of runs, are listed with the verdict of each; FOLDER::NAME is one of them.
 
     Exit code 0: analysed; 4: analysed, but data is missing (the report lists it); 1: nothing to analyse.
     """
     override_thresholds(policy, cluster)
+    of_others = cluster is not None or cross_check is not None or bool(hta)
+    shows = (as_json, table, evidence, checked, tables, verbose)
+    printed = _printed([] if of_others else paths, ("analyze", shows, summary, steps, since, rank, comm_kernels))
+    if (known := printed.again()) is not None:
+        raise typer.Exit(known)
     # Nothing here multiplies matrices, and OpenBLAS's threads spin when numpy is loaded: 60 ms of CPU time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from diag.api import Reading, SeveralJobsError, local_paths, open_run
@@ -180,22 +187,25 @@ def analyze(
                 raise
             raise typer.Exit(_list_jobs(several.jobs, reading, as_json)) from None
     fields = None
-    if as_json:
-        fields = fields_of(result)
-        added = asked.to_dict(result) if asked is not None else {}
-        put(to_json(result, tables=True, added=added, fields=fields) + "\n")
-    else:
-        asked_for = {Part.EVIDENCE: evidence, Part.CHECKED: checked, Part.TABLES: tables}
-        parts = [part for part in Part if verbose or asked_for[part]]
-        print_report(result, parts=parts, paths=paths)
-        if table and Part.TABLES not in parts:
-            for name in table:
-                _print_breakdown(result, name.value)
-        if asked is not None:
-            asked.print(result)
+    with printed.noted():
+        if as_json:
+            fields = fields_of(result)
+            added = asked.to_dict(result) if asked is not None else {}
+            put(to_json(result, tables=True, added=added, fields=fields) + "\n")
+        else:
+            asked_for = {Part.EVIDENCE: evidence, Part.CHECKED: checked, Part.TABLES: tables}
+            parts = [part for part in Part if verbose or asked_for[part]]
+            print_report(result, parts=parts, paths=paths)
+            if table and Part.TABLES not in parts:
+                for name in table:
+                    _print_breakdown(result, name.value)
+            if asked is not None:
+                asked.print(result)
     if result.tables.only is None:  # verdict.json is about the whole run
         save(result, fields)
-    raise typer.Exit(ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK)
+    code = ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK
+    printed.keep(result, code)
+    raise typer.Exit(code)
 
 
 def _print_snapshots(paths: list[str], as_json: bool) -> bool:

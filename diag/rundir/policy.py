@@ -196,6 +196,20 @@ class Blocks(Topic, name="blocks", fixed=True):
 BLOCKS = Blocks()
 
 
+class Answers(Topic, name="answers", fixed=True):
+    """Answers that are kept until what they are about changes."""
+
+    least_bytes = threshold(
+        8 << 20, "bytes", "chosen", "of the files: the analysis of smaller ones takes a second, and leaves nothing"
+    )
+    most_bytes = threshold(4 << 30, "bytes", "measured: a second of CPU for their check sums (November 2026)")
+    most_answer_bytes = threshold(64 << 20, "bytes", "chosen", "of an answer")
+    most_answers = threshold(16, "answers", "chosen", "on one path, to questions that differ in options or width")
+
+
+ANSWERS = Answers()
+
+
 class RunReading(Topic, name="run-reading", fixed=True):
     """How much of a run directory is read."""
 

@@ -101,7 +101,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--keep", type=Path, help="where the runs are written, and found again")
     options = parser.parse_args()
-    compileall.compile_dir(Path(__file__).resolve().parents[2] / "diag", quiet=1)
+    for package in ("diag", "collectors"):
+        compileall.compile_dir(Path(__file__).resolve().parents[2] / package, quiet=1)
     found: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as temporary:
         root = options.keep or Path(temporary)
