@@ -20,7 +20,7 @@ MAX_INFLATION = 300
 FREE_BYTES = 256 << 20  # any file may unpack to so much
 _MOST_READS_AT_END = 100  # tarfile skips content block by block, even far beyond the end of the file
 _ZSTD_WINDOW = 128 << 20  # zstd's own limit without --long
-_DEFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # the stub types it as an instance
+DEFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # the stub types it as an instance
 
 
 class PackedError(Exception):
@@ -45,7 +45,7 @@ class Unpacked(io.RawIOBase):
         if magic.startswith(GZIP):
             self._packed = igzip.IGzipFile(fileobj=cast(BinaryIO, self._counted), mode="rb")  # type: ignore[no-untyped-call]
             # OverflowError: the name or the comment in a header does not fit igzip's buffer.
-            self._errors = (igzip.BadGzipFile, _DEFLATE_ERROR, OverflowError)
+            self._errors = (igzip.BadGzipFile, DEFLATE_ERROR, OverflowError)
             self._form = "gzip"
         elif zstd and magic == ZSTD:
             import zstandard  # rarely needed

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from diag.collectors.records import RECV, SEND
 from diag.model import UNKNOWN
 from diag.model.keys import Key, Keys
-from diag.model.ragged import owners, places_from
+from diag.model.ragged import is_named, owners, places_from
 from diag.model.steps import CollectiveCall
-from diag.rundir.columns import Bools, Codes, Columns, Ints, is_named
+from diag.rundir.columns import Bools, Codes, Columns, Ints
 
 
 class Group(NamedTuple):

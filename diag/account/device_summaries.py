@@ -106,14 +106,8 @@ def hosts_work(summaries: Summaries, places: list[int]) -> HostsWork | None:
     needs nearly as long for a step holds the step up as soon as its device is faster."""
     if summaries.clock != DEVICE or not places:
         return None
-    on_hosts = replace(summaries, clock="")
-    of_ranks = sum(on_hosts.column(name)[:, places].sum(axis=1, dtype=np.float64) for name in _OF_HOST)
-    longest = int(np.argmax(of_ranks))
-
-    def us(name: str, of: Summaries) -> Shares:
-        values: Shares = of.column(name)[longest, places].astype(np.float64)
-        return values
-
-    spent = np.sum([us(name, on_hosts) for name in _OF_HOST], axis=0)
-    hidden = np.maximum(0.0, us(DATA, on_hosts) - us(DATA, summaries))
-    return HostsWork(spent * NS_PER_US, hidden * NS_PER_US)
+    of_hosts = {name: summaries.column(name, clock="")[:, places].astype(np.float64) for name in _OF_HOST}
+    spent = np.sum(list(of_hosts.values()), axis=0)
+    longest = int(np.argmax(spent.sum(axis=1)))
+    hidden = np.maximum(0.0, of_hosts[DATA][longest] - summaries.column(DATA)[longest, places])
+    return HostsWork(spent[longest] * NS_PER_US, hidden * NS_PER_US)

@@ -7,7 +7,6 @@ The store is the trace cache's, with its digests; what it holds is data (msgpack
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from hashlib import blake2b
@@ -23,6 +22,7 @@ from diag.model.keys import Keys
 from diag.model.matched import COLLECTIVE_COLUMNS, MEMBER_COLUMNS, MatchedCollectives
 from diag.model.parts import PartColumns
 from diag.model.steps import Blames
+from diag.packed import DEFLATE_ERROR
 from diag.rundir.arrays import Array, check_places, edges_in
 from diag.rundir.columns import Ragged, Rows, Steps
 from diag.rundir.policy import BLOCKS
@@ -223,10 +223,10 @@ def unpacked(key: bytes, data: bytes | None, detailed: Sequence[int]) -> Block |
     if data is None or not data.startswith(key):
         return None
     try:
-        content = zlib.decompressobj().decompress(data[len(key) :], BLOCKS.kept_bytes)
+        content = isal_zlib.decompressobj().decompress(data[len(key) :], BLOCKS.kept_bytes)
         kept = msgspec.msgpack.decode(content, type=_Kept)
         return _block(kept, frozenset(detailed)) if kept.detailed >= set(detailed) else None
-    except (zlib.error, msgspec.DecodeError, ValueError, KeyError, IndexError, TypeError):
+    except (DEFLATE_ERROR, msgspec.DecodeError, ValueError, KeyError, IndexError, TypeError):
         return None
 
 

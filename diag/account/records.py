@@ -31,9 +31,9 @@ from diag.collectors.records import (
     Manifest,
 )
 from diag.model import UNKNOWN
-from diag.model.ragged import places_from
+from diag.model.ragged import is_named, places_from
 from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, by_details, by_kinds
-from diag.rundir.columns import Ragged, Rows, Steps, is_named
+from diag.rundir.columns import Ragged, Rows, Steps
 
 from . import intervals as iv
 from .calls import Calls, Group, Some

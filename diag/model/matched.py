@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from .keys import Keys, names_joined
 from .parts import Bools, Ints
-from .ragged import edges_of, entries_of, owners
+from .ragged import edges_of, entries_of, is_named, owners
 from .steps import MatchedCollective
 
 Codes = npt.NDArray[np.int32]  # places in ``names``
@@ -114,9 +114,7 @@ class MatchedCollectives(Sequence[MatchedCollective]):
 
     def with_op(self, *ops: str) -> Bools:
         """Whether the operation is one of these."""
-        wanted = np.array([*(name in ops for name in self.names), False])
-        mask: Bools = wanted[self.op]
-        return mask
+        return is_named(self.op, self.names, *ops)
 
     @property
     def ops(self) -> frozenset[str]:

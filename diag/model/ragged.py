@@ -16,6 +16,13 @@ def edges_of(counts: Sequence[int] | Ints) -> Ints:
     return edges
 
 
+def is_named(codes: npt.NDArray[np.signedinteger], names: Sequence[str], *wanted: str) -> npt.NDArray[np.bool_]:
+    """Whether the name of each code, a place in ``names``, is one of those wanted."""
+    of_name = np.array([*(name in wanted for name in names), False])  # the last one for a code of no name, -1
+    mask: npt.NDArray[np.bool_] = of_name[codes]
+    return mask
+
+
 def owners(edges: Ints) -> Ints:
     """The place to which each entry belongs."""
     return np.repeat(np.arange(len(edges) - 1), np.diff(edges))

@@ -28,7 +28,7 @@ from diag.collectors.records import (
 )
 from diag.model import UNKNOWN, HugeError
 from diag.model.parts import repeated, stored_once
-from diag.model.ragged import edges_of, entries_of, owners, places_from
+from diag.model.ragged import edges_of, entries_of, is_named, owners, places_from
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]  # places in ``names``
@@ -40,13 +40,6 @@ Places = npt.NDArray[Any] | slice  # of records, or a mask of them
 _AT_ONCE = 4_096  # records that an iteration makes together
 
 T = TypeVar("T")
-
-
-def is_named(codes: Codes | Ints, names: Sequence[str], *wanted: str) -> Bools:
-    """Whether the name of each code, a place in ``names``, is one of those wanted."""
-    of_name = np.array([*(name in wanted for name in names), False])  # the last one for a code of no name, -1
-    mask: Bools = of_name[codes]
-    return mask
 
 
 class Columns(Sequence[T]):

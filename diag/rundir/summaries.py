@@ -81,17 +81,18 @@ class Summaries(Struct, frozen=True, eq=False):
 
     def has(self, name: str) -> bool:
         """Whether the column is not 0 everywhere."""
-        return self._named(name) in self.columns
+        return self._named(name, self.clock) in self.columns
 
-    def column(self, name: str) -> Words:
-        """The column's values by rank and step."""
-        if not self.has(name):
+    def column(self, name: str, clock: str | None = None) -> Words:
+        """The column's values by rank and step. ``clock``: another one than that of the times."""
+        named = self._named(name, self.clock if clock is None else clock)
+        if named not in self.columns:
             return np.zeros(self.begin_us.shape, dtype=np.uint32)
-        values: Words = self.cells[self.columns.index(self._named(name))]
+        values: Words = self.cells[self.columns.index(named)]
         return values
 
-    def _named(self, name: str) -> str:
-        return self.clock + name if name in _OF_STEP else name
+    def _named(self, name: str, clock: str) -> str:
+        return clock + name if name in _OF_STEP else name
 
     @property
     def on_device(self) -> bool:
@@ -241,7 +242,7 @@ def step_sums(summaries: Summaries) -> StepSums:
     tokens = summaries.column(TOKENS)
     known = (tokens > 0).all(axis=0)
     without = np.flatnonzero(~tokens.any(axis=1))
-    on_hosts = replace(summaries, clock="").column(STEP)  # an evaluation is on the host's clock
+    on_hosts = summaries.column(STEP, clock="")  # an evaluation is on the host's clock
     evaluation = summaries.column(EVALUATION)
     marked = summaries.marked.get(EVALUATION, frozenset()).intersection(summaries.numbers)
     timed = np.array(summaries.numbers)[evaluation.any(axis=0)]

@@ -22,9 +22,9 @@ from diag.model.axes import PIPELINE, Axes
 from diag.model.breakdown import CollectiveStat, CollectiveTable, ExposedCall
 from diag.model.keys import Keys
 from diag.model.matched import MatchedCollectives
-from diag.model.ragged import owners
+from diag.model.ragged import is_named, owners
 from diag.model.steps import CollectiveCall, Kind, MatchedCollective, RankStep, by_causes, joined
-from diag.rundir.columns import Bools, Ints, is_named
+from diag.rundir.columns import Bools, Ints
 from diag.tables.policy import BANDWIDTH
 from diag.traces.kineto_names import P2P_OPS
 

@@ -20,8 +20,9 @@ from diag.model.axes import is_data
 from diag.model.keys import names_joined
 from diag.model.matched import MatchedCollectives
 from diag.model.parts import stored_once
+from diag.model.ragged import is_named
 from diag.model.steps import CollectiveCall, Detail, Kind, Pieces, RankStep
-from diag.rundir.columns import Bools, Codes, Columns, Ints, is_named
+from diag.rundir.columns import Bools, Codes, Columns, Ints
 
 GATHERS = frozenset({"all_gather"})
 REDUCTIONS = frozenset({"reduce_scatter", "all_reduce", "reduce"})

@@ -30,7 +30,7 @@ from diag.deferred import pl
 from diag.errors import DiagError, unreadable
 from diag.hang.policy import HANG_READING
 from diag.hang.text.prefixes import plain, read_text
-from diag.packed import GZIP, ZSTD
+from diag.packed import DEFLATE_ERROR, GZIP, ZSTD
 from diag.rundir.job_ranks import of_its_job
 
 # -- Gaps: what could not be read or joined ----------------------------------------------------------------------------
@@ -123,7 +123,6 @@ def _is_new(path: str, seen: set[tuple[int, int]], gaps: Gaps) -> bool:
     return True
 
 
-_GZIP_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # the stub types it as an instance
 _OTHER_PACKERS = {b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip", b"\x04\x22\x4d\x18": "lz4"}
 
 
@@ -257,7 +256,7 @@ def _gunzip(head: bytes, file: BinaryIO, path: str, gaps: Gaps) -> Iterator[tupl
                 machine = isal_zlib.decompressobj(wbits=31)
         while not machine.eof and (piece := machine.decompress(b"", HANG_READING.piece_bytes)):
             yield packed, piece
-    except _GZIP_ERROR as error:
+    except DEFLATE_ERROR as error:
         gaps.say(path, f"corrupt gzip data, read up to the error: {error}")
         return
     if not machine.eof:
