@@ -92,11 +92,16 @@ MESSAGES: Mapping[str, Message] = {
             "MODULE:PT_DEVMEM Allocation failed",
             "ERROR_OUT_OF_DEVICE_MEMORY",
             "PI_ERROR_OUT_OF_RESOURCES",
+            "UR_RESULT_ERROR_OUT_OF_RESOURCES",
+            "SYNHELPER workspace Allocation of size",
+            "Failed to alloc DEVICE memory",
             "memory isn't enough and alloc failed",
             "EL0004: ",
         ),
         r"(?:NPU|XPU) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ [KMGT]iB))?|MPS backend out of memory|"
-        r"MODULE:PT_DEVMEM Allocation failed|\b(?:ZE|UR)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY\b|PI_ERROR_OUT_OF_RESOURCES|"
+        r"MODULE:PT_DEVMEM Allocation failed|\b(?:ZE|UR)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY\b|(?:PI|"
+        r"UR_RESULT)_ERROR_OUT_OF_RESOURCES|"
+        r"SYNHELPER workspace Allocation of size[^\n]{0,40}failed|Failed to alloc DEVICE memory|"
         r"\bEL0004: |Device\(id: ?(?P<gpu>\d+)\) memory isn't enough and alloc failed",
     ),
     "engine-out-of-memory": Message(

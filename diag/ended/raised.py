@@ -25,7 +25,7 @@ _OF_THE_GROUP = (
     "DEADLINE_EXCEEDED", "heartbeat timeout", "stopped sending heartbeats", "ActorDiedError", "The actor died",
     "RPC call to ", "call hccl api failed",
     "Failed to meet rendezvous", "failed to connect to all addresses", "See root cause above",
-    "See stack trace for root cause", "for the root cause",
+    "See stack trace for root cause", "for the root cause", "WorkerProc initialization failed",
 )  # fmt: skip
 # These messages also come from other connections of the rank: to a data server, or to its DataLoader's workers.
 _OF_ANY_CONNECTION = (

@@ -95,8 +95,8 @@ _DEVICES = (
                 "CUDA reports an error of the hardware.",
             ),
             "npu-memory-error": LogPattern(
-                ("Multi-bit ECC", "MULTI BIT ECC", "multi bit ecc"),
-                r"(?i)\b(?:hbm|ddr|device mem\w*)\b[^\n]{0,20}multi.bit ECC",
+                ("Multi-bit ECC", "multi-bit ECC", "MULTI BIT ECC", "multi bit ecc", "UCE ERROR"),
+                r"(?i:\b(?:hbm|ddr|device mem\w*)\b[^\n]{0,20}multi.bit ECC)|(?<![\w.])UCE ERROR\b",
                 "CANN 6+, of Ascend; rt_error_codes.h, torch_npu/csrc/core/npu/NPUException.h",
                 "The NPU's memory returned an uncorrectable error.",
             ),
@@ -164,6 +164,16 @@ _DEVICES = (
                 "kernel log of amdgpu, Linux 4.15+; drivers/gpu/drm/amd/amdgpu/amdgpu_kms.c, amdgpu_device.c; "
                 "drivers/base/dd.c",
                 "The driver cannot initialise the GPU at {bus_id}.",
+            ),
+            "intel-gpu-hang": LogPattern(
+                ("GPU HANG: ", "Timedout job: ", "Engine memory CAT error"),
+                r"\b(?:i915|xe) (?P<bus_id>[0-9a-fA-F:]{7,}\.[0-7]): (?:\[drm\] )?(?:\*ERROR\* )?(?:(?:Tile\d+: "
+                r")?GT\d+: )?"
+                r"(?P<error>GPU HANG: ecode [\w:]+|Timedout job|Engine memory CAT error)",
+                "kernel logs of i915 and xe, Linux 4+; drivers/gpu/drm/i915/i915_gpu_error.c, "
+                "drivers/gpu/drm/xe/xe_guc_submit.c",
+                "The driver reports that the GPU at {bus_id} does not answer: {error}.",
+                support=NAMES_AN_EFFECT,
             ),
             "driver-init-failed": LogPattern(
                 ("RmInitAdapter failed", "rm_init_adapter failed"),
@@ -257,13 +267,34 @@ _DEVICES = (
                 unless=("out of memory", "Out of memory"),
             ),
             "neuron-runtime": LogPattern(
-                ("ERROR   NRT:", "ERROR  NRT:", "nrt_load status=", "nrt_execute status="),
-                r"\bERROR +NRT:(?P<call>nrt_(?!infodump)\w+) +(?P<error>(?:Failed|Unable|Invalid|.{0,80}not available)"
+                (
+                    "ERROR   NRT:",
+                    "ERROR  NRT:",
+                    "nrt_load status=",
+                    "nrt_execute status=",
+                    "ERROR  TDRV:",
+                    "ERROR   TDRV:",
+                    "Inference completed with err: ",
+                ),
+                r"\bERROR +TDRV:(?P<driver>(?!dmem_alloc|nrt_infodump)\w+) +(?P<fault>\(?(?:FATAL|Failed|Unable|"
+                r"Could|Missing|"
+                r"missing)[^\n]{0,160})|Inference completed with err: (?P<err>[1-9]\d*)|\bERROR "
+                r"+NRT:(?P<call>nrt_(?!infodump)\w+) +(?P<error>(?:Failed|Unable|Invalid|.{0,80}not available)"
                 r"[^\n]{0,160})|\b(?P<status>nrt_\w+) status=(?!0\b)(?P<number>\d+)(?:, error message="
                 r"\"(?P<message>[^\"\n]{1,120}))?",
                 "Neuron runtime 2+, of Trainium; libnrt, nrt/nrt_status.h",
                 "A call of the Neuron runtime failed[ ({call}): {error}][ ({status}) with status {number}][: "
-                "{message}].",
+                "{message}][ ({driver}): {fault}][ with error {err}].",
+                support=NAMES_AN_EFFECT,
+            ),
+            "npu-kernel": LogPattern(
+                ("there is an a", "error code is 5070"),
+                r"(?:device\((?:chipId|serial):(?P<gpu>\d{1,3})[^\n]{0,120}?)?there is an (?P<core>aicore|aivec|"
+                r"aivector|"
+                r"fftsplus (?:aicore|aivector|mix\w*)) (?:core )?(?:error|exception)|"
+                r"error code is (?P<number>507011|507014|507015|507034|507035)\b",
+                "CANN 6+, of Ascend; runtime, device_error_proc.cc, acl/error_codes/rt_error_codes.h",
+                "A kernel failed on the NPU[ (an error of its {core} unit)][ with error {number}].",
                 support=NAMES_AN_EFFECT,
             ),
             "library-status": LogPattern(
@@ -362,7 +393,7 @@ _DEVICES = (
                 "oneAPI 2022+; Level Zero, ze_api.h; unified-runtime, ur_api.h",
                 "A call of Level Zero, the runtime of Intel's GPUs, failed: {error}.",
                 support=NAMES_AN_EFFECT,
-                unless=("OUT_OF_DEVICE_MEMORY",),
+                unless=("OUT_OF_DEVICE_MEMORY", "OUT_OF_RESOURCES"),
             ),
             "rocm-memory-fault": LogPattern(
                 ("Memory access fault by GPU", "HSA_STATUS_ERROR"),
@@ -498,7 +529,9 @@ _DEVICES = (
                 ("device's health compromised", "firmware internal error", "mlx5_core "),
                 r"mlx5_core (?P<hca>[0-9a-fA-F:]{7,}\.[0-7])[: ].*?(?:device's health compromised|firmware internal "
                 r"error|fatal firmware error|Health issue observed|handling bad device|"
-                r"mlx5_\w+_one failed with error code|Firmware over \d+ MS in (?:pre-)?initializing state, aborting)",
+                r"mlx5_\w+_one failed with error code|Firmware over \d+ MS in (?:pre-)?initializing state, aborting|"
+                r"timeout\. Will cause a leak of a command resource|failed, status internal error\(0x1\)|"
+                r"mlx5_error_sw_reset)",
                 "kernel log of mlx5, Linux 4+; drivers/net/ethernet/mellanox/mlx5/core/health.c, main.c",
                 "The driver reports that the adapter at {hca} failed.",
             ),
@@ -617,6 +650,16 @@ _INFINIBAND = (
                 "UCX 1.3+, with the adapter from 1.5; src/uct/ib/mlx5/ib_mlx5_log.c",
                 "UCX got no answer[ over adapter {hca}, port {port}].",
                 support=NAMES_AN_EFFECT,
+            ),
+            "ucx-completion": LogPattern(
+                (" (synd 0x",),
+                UCX + r"(?:\S+:\d+ +(?:UCX +\w+ +)?)?(?P<error>Local (?:length|QP operation|protection|access)|Memory "
+                r"window bind|"
+                r"Bad response|Remote (?:invalid request|access|side aborted))(?: error)? on "
+                r"(?P<hca>\w+):(?P<port>\d+)/",
+                "UCX 1.3+; src/uct/ib/mlx5/ib_mlx5_log.c",
+                "UCX reports a transfer over adapter {hca}, port {port}, that failed: {error}.",
+                support=SUGGESTS,
             ),
             "verbs-retries": LogPattern(
                 (
@@ -754,13 +797,25 @@ _MEMORY = (
                 unless=("Too many open files", "No such file"),
             ),
             "ucx-shared-memory": LogPattern(
-                ("has more available memory", "please check shared memory limits", "not enough space for "),
-                UCX + r"UCX +ERROR +[^\n]{0,200}?(?:has more available memory|please check shared memory limits)|"
+                (
+                    "has more available memory",
+                    "please check shared memory limits",
+                    "not enough space for ",
+                    " bytes with mm for ",
+                ),
+                UCX + r"UCX +ERROR +[^\n]{0,200}?(?:has more available memory|please check shared memory limits|"
+                r"failed to allocate \d+ bytes with mm for)|"
                 r"not enough space for (?P<path>/\S+)",
                 "UCX 1.3+, src/uct/sm/mm/posix/mm_posix.c, src/ucs/sys/sys.c; Open MPI 1.7+, "
                 "opal/mca/shmem/mmap/help-opal-shmem-mmap.txt",
                 "MPI's shared memory has no room[: {path}].",
                 support=NAMES_AN_EFFECT,
+            ),
+            "pod-memory-volume": LogPattern(
+                ("Usage of EmptyDir volume",),
+                r"Usage of EmptyDir volume \"(?P<path>[^\"\n]*shm[^\"\n]*)\" exceeds the limit \"(?P<size>[^\"\n]+)\"",
+                "Kubernetes 1.13+; pkg/kubelet/eviction/eviction_manager.go",
+                "Kubernetes evicted the pod: its volume {path} holds more than {size}.",
             ),
             "python-segment": LogPattern(
                 ("'/psm_",),
@@ -921,6 +976,12 @@ _MEMORY = (
                 "<= 2.9; misc/ibvwrap.cc",
                 "{call} failed; this version does not print why, and the limit of locked memory is the usual reason.",
                 support=SUGGESTS,
+            ),
+            "ofi-register": LogPattern(
+                ("egister memory",),
+                r"NET/OFI [^\n]{0,80}?register memory[^\n]{0,120}?(?:RC: -12\b|Cannot allocate memory)",
+                "aws-ofi-nccl 1+; src/nccl_ofi_sendrecv.cpp, nccl_ofi_rdma.cpp",
+                "The network plugin could not register memory with the adapter: too little may be locked.",
             ),
             "verbs-memory": confirms(
                 ("ibv_", "fi_mr_reg", "egister memory", "max locked memory", "allocate some locked memory"),

@@ -148,6 +148,20 @@ ENDS: dict[str, LogPattern] = {
         "SGLang saw the scheduler[ of rank {rank}][ {pid}] end.",
         SUGGESTS,
     ),
+    "sglang-child": confirms(
+        ("Child process unexpectedly failed with exitcode=",),
+        r"Child process unexpectedly failed with exitcode=(?P<exitcode>-?\d+)\. pid=(?P<pid>\d+)",
+        "SGLang 0.4+; sglang/srt/utils.py",
+        "SGLang saw its process {pid} end with exit code {exitcode}.",
+        SUGGESTS,
+    ),
+    "vllm-worker-died": confirms(
+        (" died, exit code: ",),
+        r"\bWorker \w{1,60} pid (?P<pid>\d+) died, exit code: (?P<exitcode>-?\d+)",
+        "vLLM 0.4 to 0.8; vllm/executor/multiproc_worker_utils.py",
+        "vLLM saw worker process {pid} end with exit code {exitcode}.",
+        SUGGESTS,
+    ),
     "vllm-core-died": confirms(
         ("Failed core proc(s): {",),
         r"Failed core proc\(s\): \{'\w+': (?P<exitcode>-?\d+)",

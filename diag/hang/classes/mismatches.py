@@ -331,7 +331,8 @@ _CALLS = (
                     "its node has died. Node Id",
                 ),
                 r"dead because its node has (?P<ended>died)\. Node Id: |node with node id: \S+ and (?:ip|address): "
-                r"(?P<host>[\w.:-]+) has been marked dead|Task launch for \S+ failed on node (?P<node>[\w.-]+): "
+                r"(?P<host>[\w.:-]+)(?: and node name: \S+)? has been marked dead|Task launch for \S+ failed on "
+                r"node (?P<node>[\w.-]+): "
                 r"(?P<why>.+)|srun: error: Node failure on (?P<failed>[\w.-]+)|"
                 r"[Nn]ode (?P<not_ready>[\w.-]+) (?:is|has been|was) marked as not ready|\bNodeNotReady +\S.*Node "
                 r"(?:(?P<named>[\w.-]+) )?(?:is not ready|status is now: NodeNotReady)",
@@ -432,7 +433,7 @@ _HOSTS = (
             ),
             "wrong-type": LogPattern(
                 ("socketFinalizeAccept",),
-                r"socketFinalizeAccept(?: from \S+)?: wrong (?:type|magic)",
+                r"socketFinalizeAccept(?: from \S+)?: wrong type",
                 "2.12+; misc/socket.cc:337",
                 "A process that uses another protocol connected.",
                 support=SUGGESTS,

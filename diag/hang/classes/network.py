@@ -229,14 +229,30 @@ CLASSES = (
                 "{other}, port {port}, does not answer gRPC.",
                 support=NAMES_AN_EFFECT,
             ),
+            "others-no-answer": LogPattern(
+                ("Timed out trying to connect to tcp://", "Failed to connect to GCS at address ", "[LightGBM] "),
+                r"Timed out trying to connect to '?tcp://(?P<other>[\w.-]+):(?P<port>\d+)'? after|"
+                r"Failed to connect to GCS at address (?P<store>[\w.-]+):(?P<store_port>\d+)|"
+                r"\[LightGBM\] \[(?:Warning|Fatal)\] Connecting to rank (?P<peer_rank>\d+) failed",
+                "Dask 2+, distributed/comm/core.py; Ray 2+, src/ray/gcs/gcs_client; LightGBM 2+, "
+                "src/network/linkers_socket.cpp",
+                "No answer[ from {other}, port {port}][ from {store}, port {store_port}][ from rank {peer_rank}].",
+                support=SUGGESTS,
+            ),
             "store-connect-timed-out": LogPattern(
-                ("client socket has timed out after", "client socket has failed to connect to", "connect() timed out"),
-                r"[Tt]he client socket has timed out after (?P<after>\S+) while trying to connect to "
+                (
+                    "client socket has timed out after",
+                    "client socket has failed to connect to",
+                    "connect() timed out",
+                    "RuntimeError: Connection timed out",
+                ),
+                r"^RuntimeError: Connection timed out\s*$|[Tt]he client socket has timed out after (?P<after>\S+) "
+                r"while trying to connect to "
                 r"\(?(?P<store>[^,()\s]+?)(?:, |:)(?P<port>\d+)\)?|failed to connect to \[?(?P<other>[^\]\s,]+?)\]?:"
                 r"(?P<other_port>\d+) \((?:errno: 11[03]|system error: 100(?:60|65|51)|[^)]*(?:timed out|"
                 r"No route))|connect\(\) timed out|"
                 r"failed to connect to any network address of \((?P<any>[^,()\s]+), (?P<any_port>\d+)\)",
-                "torch 1.9+; socket.cpp",
+                "torch 1.0+; torch/lib/c10d/Utils.hpp, socket.cpp",
                 "Nothing answers[ at {store}, port {port}][ at {other}, port {other_port}][ at {any}, port {any_port}]"
                 "[ within {after}]: the store of the job, which its first process serves.",
                 support=NAMES_AN_EFFECT,
@@ -366,6 +382,22 @@ CLASSES = (
                 "mpirun lost its daemon[ on {host}][ on {node}]: that host or its network is gone, or the daemon was "
                 "killed.",
             ),
+            "ucx-connection": LogPattern(
+                ("UCX  ERROR", "UCX  DIAG", "UCX  WARN"),
+                UCX + r"(?:\S+:\d+ +)?UCX +(?:ERROR|DIAG|WARN) +[^\n]{0,200}?(?P<error>Connection reset by (?:remote "
+                r")?peer|"
+                r"Endpoint timeout|Endpoint is not connected|Broken pipe)",
+                "UCX 1.9+; src/ucp/core/ucp_ep.c, ucp_worker.c, src/uct/tcp/tcp_ep.c",
+                "UCX lost a connection: {error}.",
+                support=SUGGESTS,
+            ),
+            "lightgbm-connection": LogPattern(
+                ("[LightGBM] [Fatal] Socket ",),
+                r"\[LightGBM\] \[Fatal\] Socket (?:recv|send) error, (?P<error>[^\n(]{1,60})",
+                "LightGBM 2+; src/network/socket_wrapper.hpp",
+                "LightGBM lost a connection: {error}.",
+                support=SUGGESTS,
+            ),
             "closed-by-peer": LogPattern(
                 ("Connection closed by remote peer", "Connection closed by peer"),
                 rf"(?:WARN|Net ?:|NET/\w+ ?:|socket\w*:).{{0,80}}?Connection closed by (?:remote )?peer(?: {_PEER})?",
@@ -409,6 +441,8 @@ CLASSES = (
                     "error while attempting to bind on address",
                     " is already in use",
                     "Tried to launch distributed communication on port",
+                    "[LightGBM] [Fatal] Binding port",
+                    "Failed to bind the IP port",
                 ),
                 r"server socket has failed to (?:bind|listen)(?: on any local network address)?(?:[^\n]*?"
                 r"(?P<address>(?:\[[0-9a-fA-F:.]*\]|(?<![\w.:])[\w.-]{1,255}):\d+)(?= \(errno))?"
@@ -416,11 +450,13 @@ CLASSES = (
                 r"(?P<error>Address already in use|Cannot assign requested address|EADDRINUSE)|[Bb]ind failed|Call to "
                 r"bind failed|no matching local address|while attempting to bind on address \('(?P<at>[^']{1,80})', "
                 r"(?P<bound>\d+)\)|\b[Pp]ort (?P<taken>\d+) is already in use|"
-                r"Tried to launch distributed communication on port `(?P<asked>\d+)`, but another process",
+                r"Tried to launch distributed communication on port `(?P<asked>\d+)`, but another process|"
+                r"Failed to bind the IP port|\[LightGBM\] \[Fatal\] Binding port (?P<of_lightgbm>\d+) failed",
                 "all; socket.cpp, misc/socket.cc, gloo/transport/tcp/device.cc; asyncio/base_events.py; SGLang, "
-                "srt/utils.py; Accelerate, utils/launch.py",
-                "An address[ {address}][, port {port},][, port {bound},][, port {taken},][, port {asked},] could not "
-                "be bound[: {error}][: {reason}].",
+                "srt/utils.py; Accelerate, utils/launch.py; LightGBM, linkers_socket.cpp; CANN's EJ0003",
+                "An address[ {address}][, port {port},][, port {bound},][, port {taken},][, port {asked},][, port "
+                "{of_lightgbm},] could "
+                "not be bound[: {error}][: {reason}].",
                 unless=("ras/", "RAS", "trying another", "rying port", "instead"),
             )
         },
@@ -491,10 +527,16 @@ CLASSES = (
                 "ssh cannot connect to {store}, port {port}: {error}.",
             ),
             "ssh-refused": LogPattern(
-                ("Permission denied (", "Host key verification failed", "ssh exited with exit code 255"),
+                (
+                    "Permission denied (",
+                    "Host key verification failed",
+                    "ssh exited with exit code 255",
+                    "returned non-zero exit status 255",
+                ),
                 r"(?:^|[\s:])(?:(?P<store>[\w.@-]{1,255}): )?Permission denied \((?:publickey|password|gssapi|keyboard)"
-                r"[^)]*\)|Host key verification failed\.|: (?P<other>[^:\s]{1,255}): ssh exited with exit code 255",
-                "OpenSSH, pdsh; sshconnect2.c, sshconnect.c, src/pdsh/dsh.c",
+                r"[^)]*\)|Host key verification failed\.|: (?P<other>[^:\s]{1,255}): ssh exited with exit code 255|"
+                r"Command '\[?['\"]?ssh [^\n]{1,300} returned non-zero exit status 255",
+                "OpenSSH, pdsh, DeepSpeed; sshconnect2.c, sshconnect.c, src/pdsh/dsh.c, deepspeed/launcher/runner.py",
                 "ssh cannot log in[ to {store}][ to {other}].",
             ),
             "ssh-name": LogPattern(
@@ -502,6 +544,69 @@ CLASSES = (
                 r"ssh: Could not resolve hostname (?P<store>[^\s:]{1,255})",
                 "any; OpenSSH, sshconnect.c, ssh.c",
                 "ssh does not know the name {store}.",
+            ),
+            "ssh-ended": LogPattern(
+                (
+                    "_exchange_identification: ",
+                    "client_loop: send disconnect",
+                    "packet_write_wait: Connection to ",
+                    "Connection closed by ",
+                    "Connection reset by ",
+                    " not responding.",
+                    "closed by remote host",
+                ),
+                r"\b(?:kex|ssh)_exchange_identification: (?:read: )?(?P<error>Connection \w+)|"
+                r"^(?:\S+: )?Connection (?:closed|reset) by (?:remote host|(?:UNKNOWN|authenticating user \S+ )?"
+                r"(?P<store>[\w.:-]+) port (?P<port>\d+))|"
+                r"client_loop: send disconnect: (?P<broken>\w[\w ]+)|packet_write_wait: Connection to (?P<other>\S+) "
+                r"port \d+: |^(?:\S+: )?Timeout, server (?P<silent>\S+) not responding\.|"
+                r"^(?:\S+: )?Connection to (?P<left>\S+) closed by remote host\.",
+                "any; OpenSSH, kex.c, packet.c, clientloop.c, sshconnect.c",
+                "ssh lost its connection[ to {store}, port {port}][ to {other}][ to {left}][: {silent} does not answer]"
+                "[: {error}][: {broken}].",
+                support=NAMES_AN_EFFECT,
+            ),
+            "pdsh-connect": LogPattern(
+                ("pdsh@",),
+                r"\bpdsh@[^:\s]+: (?P<store>[^:\s]{1,255}): (?:mcmd: |xrcmd: )?connect(?: failed)?: "
+                r"(?P<error>[^\n]{1,80})",
+                "pdsh 2+, under DeepSpeed; src/pdsh/dsh.c, src/modules/mcmd.c, xrcmd.c",
+                "pdsh cannot connect to {store}: {error}.",
+                support=NAMES_AN_EFFECT,
+            ),
+            "slurm-controller": LogPattern(
+                ("Unable to contact slurm controller", "Unable to confirm allocation for job"),
+                r"Unable to contact slurm controller \((?P<error>[^)\n]{1,60})\)|"
+                r"Unable to confirm allocation for job \d+: (?P<why>Connection \w+(?: out)?|Socket timed "
+                r"out[^\n]{0,40}|"
+                r"Zero Bytes[^\n]{0,40})",
+                "any Slurm; src/common/slurm_errno.c, src/srun/libsrun/allocate.c",
+                "Slurm's controller does not answer[: {error}][: {why}].",
+                support=NAMES_AN_EFFECT,
+            ),
+            "tracker": LogPattern(
+                ("[tracker.", "[comm.", "[socket.", "Failed to connect to tracker"),
+                r"- \[(?:tracker|comm|socket)\.(?:cc|h):\d+(?:\|[\d:]+)?\]: (?P<message>Failed to [^\n]{1,160})|"
+                r"allreduce_base\.cc:\d+: (?P<rabit>Failed to connect to tracker[^\n]{0,80})",
+                "XGBoost 1+; src/collective/tracker.cc, comm.cc, socket.cc, rabit/src/allreduce_base.cc",
+                "XGBoost's network failed: [{message}][{rabit}].",
+                support=NAMES_AN_EFFECT,
+            ),
+            "hydra-connect": LogPattern(
+                ("unable to connect from ", "OFI fi_getinfo() failed", "OFI getinfo() failed", "OFI addrinfo() failed"),
+                r"HYDU_sock_connect [^\n]{0,80}?unable to connect from \"[^\"\n]{1,255}\" to "
+                r"\"(?P<store>[^\"\n]{1,255})\""
+                r"(?: \((?P<error>[^)\n]{1,60})\))?|(?P<ofi>OFI (?:fi_getinfo|getinfo|addrinfo)\(\) failed)",
+                "MPICH 1.3+, Intel MPI; src/pm/hydra/lib/utils/sock.c, src/mpid/ch4/netmod/ofi/ofi_init.c",
+                "MPICH cannot connect[ to {store}][: {error}][: {ofi}, libfabric has no provider for the network].",
+                support=NAMES_AN_EFFECT,
+            ),
+            "pmix-unreachable": LogPattern(
+                ("PMIX ERROR: ", "PMIX_ERROR: "),
+                r"PMIX[ _]ERROR: (?P<error>(?:PMIX_ERR_)?(?:UNREACH(?:ABLE)?|LOST.CONNECTION[\w-]*))",
+                "OpenPMIx 2+; src/client/pmix_client.c, src/common/pmix_strings.c",
+                "PMIx cannot reach its server: {error}.",
+                support=NAMES_AN_EFFECT,
             ),
             "gloo-full-mesh": LogPattern(
                 ("Gloo connectFullMesh failed",),

@@ -84,6 +84,12 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
                 f"ExitCode {128 + number}",
                 f"died from signal {number}",
                 f") terminated with signal {number}",
+                f"exit code: -{number}",
+                f"exitcode=-{number}.",
+                f"was killed by signal {number}",
+                f"Exit status: {128 + number}",
+                f"received signal {name.upper()}({number})",
+                f"Signal ({number}) received",
             ),
             rf"Signals\.{name.upper()}\b|(?:(?:\[rank: |\b[Rr]ank )(?P<rank>\d+)\b[\]\w ]{{0,60}} with )?"
             rf"(?:return ?code ?=? ?|(?:exit )?code )-{number}\b|[eE]xit ?[cC]ode:? +{128 + number}\b|(?:process "
@@ -91,9 +97,13 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
             rf"SIGNAL: {number} |Command terminated by signal {number}\b|"
             rf"EXIT STRING: [\w ]+ \(signal {number}\)|exited with signal {number}\b|(?:Process "
             rf"(?P<pid>\d+) )?exits with return code = -{number}\b|\bExitCode (?:-{number}|{128 + number})\b|"
-            rf"\brank (?P<number>\d+)\)? (?:died from|terminated with) signal {number}\b",  # PALS; jsrun
-            "any; Lib/subprocess.py, deepspeed/launcher/launch.py, torch/multiprocessing/spawn.py, MPICH, HPE PALS, "
-            "jsrun, Kubernetes",
+            rf"\brank (?P<number>\d+)\)? (?:died from|terminated with) signal {number}\b|"  # PALS; jsrun
+            rf"\bpid \d+ died, exit code: -{number}\b|\bexitcode=-{number}\. pid=|\bExit status: {128 + number}\b|"
+            rf"[Pp]rocess \d+ was killed by signal {number}\b|^(?:\S+ )?Signal \({number}\) received\.|"
+            rf"MPT ERROR: [Rr]ank (?P<of_mpt>\d+)\(g:\d+\) received signal {name.upper()}\({number}\)",
+            "any; Lib/subprocess.py, deepspeed/launcher/launch.py, torch/multiprocessing/spawn.py, MPICH, HPE PALS and "
+            "MPT, jsrun, Kubernetes; vLLM, executor/multiproc_worker_utils.py; SGLang, srt/utils.py; Dask, "
+            "distributed/nanny.py; Spark, YarnAllocator.scala; Triton server, src/main.cc",
             says,
             support=NAMES_AN_EFFECT,
             unless=("forcefully exiting",),
@@ -162,6 +172,18 @@ _WORDS = {
     8: "Floating point exception",
 }  # texts of strsignal
 # The same in the shell's language: bash 5.2 and glibc 2.36, po/*.po
+# Of exceptions whose class is not called an error
+_OTHER_EXCEPTIONS = (
+    ".exceptions.", ".errors.", ".OutOfResources", "subprocess.TimeoutExpired", "queue.Empty", "queue.Full",
+    ".KilledWorker",
+)  # fmt: skip
+_EVICTED_FOR_STORAGE = (
+    "low on resource: ephemeral-storage",
+    "local ephemeral storage",
+    "ephemeral local storage usage exceeds",
+    "low on resource: inodes",
+    "DiskPressure",
+)
 _TRANSLATED = {
     9: (
         "已杀死", "強制終了", "強制結束", "죽었음", "Убито", "Убит", "Вбито", "Getötet", "Abgebrochen (Killed)", "Tué",
@@ -205,7 +227,10 @@ CLASSES = (
                     "running low on memory",
                     "TERM_MEMLIMIT",
                     "Exceeded job memory limit",
+                    "Exceeded step memory limit",
                     "exceeded memory limit",
+                    "System OOM encountered",
+                    "earlyoom",
                     "PBS: job killed: mem ",
                     "systemd-oomd",
                     "low on resource: memory",
@@ -214,10 +239,16 @@ CLASSES = (
                 ),
                 r"(?:^(?P<host>[a-z0-9][a-z0-9.-]{0,252}) +\d+/\d+ +)?OOMKilled|[Dd]etected \d+ oom[-_]kill|"
                 r"OOM Killed|by the OOM killer|due to the node running low "
-                r"on memory|TERM_MEMLIMIT: job killed|Exceeded job memory limit|exceeded memory limit \([^)]*\), being "
-                r"killed|PBS: job killed: mem \S+ exceeded|systemd-oomd killed|The node was low on resource: memory|"
+                r"on memory|TERM_MEMLIMIT: job killed|Exceeded (?:job|step) memory limit|exceeded memory limit "
+                r"\([^)]*\), "
+                r"being killed|PBS: job killed: mem \S+ exceeded|systemd-oomd(?:\[\d+\])?:? [Kk]illed|System OOM "
+                r"encountered, "
+                r"victim process|earlyoom(?:\[\d+\])?: (?:mem avail: .{0,200})?sending SIGKILL to process|The node "
+                r"was low on resource: memory|"
                 r"[Nn]otebook tried to allocate more memory than is available|crashed after using all available RAM",
-                "any; Kubernetes, Slurm, LSF (TERM_MEMLIMIT), PBS, systemd-oomd, Ray, Kaggle, Colab",
+                "any; Kubernetes (pkg/kubelet/oom), Slurm, LSF (TERM_MEMLIMIT), PBS, systemd-oomd (oomd-manager.c), "
+                "earlyoom "
+                "(kill.c), Ray, Kaggle, Colab",
                 "The host's memory, or the limit of the container or job, was used up.",
                 support=NAMES_AN_EFFECT,
                 unless=("potential root causes", "common causes include"),  # Ray lists what may have happened
@@ -401,11 +432,13 @@ CLASSES = (
                     "Caught signal 11 (Segmentation fault",
                     "Fatal Python error: Segmentation fault",
                     "*** SIGSEGV ",
+                    "!!! Segfault encountered !!!",
                 ),
                 UCX
                 + r"Caught signal 11 \(Segmentation fault|Fatal Python error: Segmentation fault|"
+                + r"!!!!!!! Segfault encountered !!!!!!!|"
                 + _GLOG.format("SIGSEGV"),
-                "UCX's handler; Python 3.3+; glog; ucs/debug/debug.c; Python faulthandler",
+                "UCX's handler; Python 3.3+; glog; ucs/debug/debug.c; Python faulthandler; TVM, backtrace.cc",
                 "The process crashed.",
             ),
         },
@@ -504,8 +537,10 @@ CLASSES = (
                 SUGGESTS,
             ),
             "exception": confirms(
-                ("Error", "Exception", "KeyboardInterrupt", "StopIteration", "SystemExit"),
-                r"^\s{0,8}(?P<exception>(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Interrupt|Iteration|Exit))"
+                ("Error", "Exception", "KeyboardInterrupt", "StopIteration", "SystemExit", *_OTHER_EXCEPTIONS),
+                r"^\s{0,8}(?P<exception>(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Interrupt|Iteration|Exit)"
+                r"|Exception|(?:[a-z_]\w*\.){1,8}(?:exceptions|errors|autotuner|subprocess|queue)\.[A-Z]\w{2,60}|"
+                r"subprocess\.TimeoutExpired|_?queue\.(?:Empty|Full)|distributed\.scheduler\.KilledWorker)"
                 r"(?:: (?P<message>.*)|:?\s*)$",
                 "any Python; Python traceback module",
                 "It raised {exception}.",
@@ -529,8 +564,12 @@ CLASSES = (
                     "error while loading shared libraries: ",
                     "[TensorRT-LLM][ERROR] ",
                     "unable to launch the specified",
+                    "There are not enough slots available in the system",
+                    "*** MPI_ERR_",
                 ),
-                r"(?P<message>^\[TensorRT-LLM\]\[ERROR\] [^\n]{0,80}?Assertion failed: [^\n]{1,200}|"
+                r"(?P<message>^There are not enough slots available in the system[^\n]{0,80}|"
+                r"\*\*\* MPI_ERR_(?!TRUNCATE|PENDING|IN_STATUS)[A-Z_]+: [^\n]{1,120}|^\[TensorRT-LLM\]\[ERROR\] "
+                r"[^\n]{0,80}?Assertion failed: [^\n]{1,200}|"
                 r"^mpi(?:run|exec) was unable to launch the specified application[^\n]{0,200}|"
                 r"^thread '[^']{0,80}' (?:\(\d+\) )?panicked at [^\n]{1,200}|^Check failed: [^\n]{1,200}|"
                 r"^(?:[\w./-]{1,80}: )?[\w./+-]{1,200}:\d+: [^\n]{1,400}: Assertion [`'][^\n]{1,200}' failed\.|"
@@ -633,6 +672,36 @@ CLASSES = (
                 "{error}[: {path}].",
                 unless=("/dev/shm", "shared memory", "posix_fallocate", "NCCL WARN", "file </torch_", "'/psm_"),
             ),
+            "evicted-for-storage": LogPattern(
+                (*_EVICTED_FOR_STORAGE, "Usage of EmptyDir volume"),
+                r"The node was (?P<message>low on resource: (?:ephemeral-storage|inodes))|"
+                r"(?P<local>[Pp]od ephemeral local storage usage exceeds[^\n]{0,80}|exceeded its local ephemeral "
+                r"storage "
+                r"limit[^\n]{0,40})|(?P<volume>Usage of EmptyDir volume \"(?![^\"\n]*shm)[^\n]{1,120})|"
+                r"\[(?P<condition>DiskPressure)\]",
+                "Kubernetes 1.6+; pkg/kubelet/eviction/eviction_manager.go, helpers.go",
+                "Kubernetes evicted the pod[: {message}][: {local}][: {volume}][: the node has {condition}].",
+            ),
+            "not-written": LogPattern(
+                (
+                    "Error while serializing: ",
+                    "OutOfDiskError",
+                    "Local disk is full",
+                    "No locks available",
+                    "unable to lock file",
+                    "Structure needs cleaning",
+                    "Operation not supported: '",
+                    "File too large: '",
+                ),
+                r"Error while serializing: (?:IoError\(|I/O error: )(?P<error>[^\n]{1,120})|"
+                r"ray\.exceptions\.OutOfDiskError(?:: (?P<ray>[^\n]{1,120}))?|"
+                r"unable to lock file, errno = (?P<number>\d+)|"
+                r"\[Errno (?:27|37|95|117)\] (?P<text>File too large|No locks available|Operation not supported|"
+                r"Structure needs cleaning)(?:: '(?P<path>/[^']+)')?",
+                "safetensors 0.3+, safetensors/src/tensor.rs; Ray, python/ray/exceptions.py; HDF5, src/H5FDsec2.c; "
+                "libc's error texts",
+                "Writing failed[: {error}][: {ray}][: HDF5 cannot lock the file, error {number}][: {text}][, {path}].",
+            ),
             "not-mounted": LogPattern(
                 ("FailedMount ", "FailedAttachVolume "),
                 r"\bFailed(?:Mount|AttachVolume) [^\n]{0,120}?(?P<message>(?:MountVolume|Unable to attach|"
@@ -643,15 +712,37 @@ CLASSES = (
             ),
             "kernel-io": LogPattern(
                 (
-                    " not responding, still trying",
+                    " not responding, ",
+                    " has not responded in ",
                     " I/O error, dev ",
+                    "Buffer I/O error on dev",
                     "Remounting filesystem read-only",
                     "LustreError: ",
+                    "Lustre: ",
+                    "EXT4-fs error",
+                    "metadata I/O error",
+                    "Corruption of in-memory data",
+                    "timeout, aborting",
+                    "timeout, reset controller",
+                    "libceph: ",
+                    "ceph: mds",
+                    "beegfs: ",
                 ),
-                r"\bnfs: server (?P<server>\S+) not responding, still trying|I/O error, dev (?P<device>\w+), sector|"
-                r"Remounting filesystem read-only|LustreError: [^\n]*?(?:Connection to|operation) (?P<target>\S+)",
-                "any kernel; net/sunrpc/clnt.c, block/blk-core.c, fs/ext4/super.c, Lustre",
-                "The kernel waits for storage, or it failed[: the NFS server {server}][: {device}][: {target}].",
+                r"\bnfs: server (?P<server>\S+) not responding, (?:still trying|timed out)|"
+                r"CIFS: VFS: \S+ (?:Server )?(?P<share>\S+) has not responded in \d+ seconds|"
+                r"I/O error(?: on|,) dev (?P<device>[\w-]+), (?:sector|logical block)|EXT4-fs error \(device "
+                r"(?P<ext4>[\w-]+)\)|XFS \((?P<xfs>[\w-]+)\): (?:metadata I/O error|Corruption of in-memory data)|"
+                r"nvme (?P<nvme>nvme\w+): I/O [^\n]{0,60}timeout, (?:aborting|reset controller)|"
+                r"libceph: (?P<osd>(?:osd|mon|mds)\d+)[^\n]{0,80}?(?: down$|socket (?:closed|error)|session lost)|"
+                r"ceph: (?P<mds>mds\d+) (?:hung|caps stale|reconnect denied)|beegfs: [^\n]{0,120}?Communication error|"
+                r"Remounting filesystem read-only|LustreError: [^\n]*?(?:Connection to|operation) (?P<target>\S+)|"
+                r"Lustre: [^\n]{0,160}?Connection to (?P<ost>\S+)[^\n]{0,80}? was lost; in progress operations",
+                "any kernel; net/sunrpc/clnt.c, fs/smb/client/connect.c, block/blk-core.c, fs/buffer.c, "
+                "fs/ext4/super.c, "
+                "fs/xfs/xfs_buf.c, drivers/nvme/host/pci.c, net/ceph/osd_client.c, fs/ceph/mds_client.c; Lustre, "
+                "lustre/ptlrpc/import.c; BeeGFS",
+                "The kernel waits for storage, or it failed[: the NFS server {server}][: the share {share}][: {device}]"
+                "[: {target}][: {ost}][: {ext4}][: {xfs}][: {nvme}][: {osd}][: {mds}].",
                 support=NAMES_AN_EFFECT,
             ),
             "io-error": LogPattern(
@@ -697,6 +788,8 @@ CLASSES = (
                     "PBS: job killed: walltime",
                     " was preempted",
                     "interruption notice",
+                    "longer than specified deadline",
+                    "longer than the specified deadline",
                 ),
                 r"(?P<reason>DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE))|"
                 r"\b(?P<state>PREEMPTED|NODE_FAIL|TERM_RUNLIMIT|TERM_OWNER)\b|"
@@ -704,17 +797,19 @@ CLASSES = (
                 r"\b(?P<event>Evicted|TaintManagerEviction|Preempted) +(?:\S+ \(x\d+ over \S+\)|\S+) +[\w-]+ +\S|"
                 r"PBS: job killed: (?P<limit>walltime) \S+ exceeded|"
                 r"\b(?:[Ii]nstance|VM|TPU|[Nn]ode|[Jj]ob) (?:[\w./-]{1,120} )?was (?P<taken>preempted)\b|"
-                r"(?i:\bspot (?:instance )?interruption notice)",
+                r"(?i:\bspot (?:instance )?interruption notice)|"
+                r"\b(?:Job|Pod) was active (?:on the node )?(?P<long>longer than )(?:the )?specified deadline",
                 "any Slurm; LSF, PBS; Kubernetes; clouds; src/slurmd/slurmstepd, kubectl describe, kubectl get events",
                 "The scheduler ended it[ {reason}][: {state}][: {pod}][: {event}][: its {limit} was used up][: it was "
-                "{taken}].",
-                unless=("low on resource: memory",),
+                "{taken}][: it was active {long}its deadline].",
+                unless=("low on resource: memory", *_EVICTED_FOR_STORAGE, "Usage of EmptyDir volume"),
             ),
             "step-cancelled": LogPattern(
-                (" CANCELLED AT ",),
-                r"\*\*\* (?:JOB|STEP) \S+ ON (?P<node>\S+) CANCELLED AT ",
-                "any Slurm; src/slurmd/slurmstepd",
-                "The step was cancelled on {node}.",
+                (" CANCELLED AT ", "srun: Force Terminated "),
+                r"\*\*\* (?:JOB|STEP) \S+ ON (?P<node>\S+) CANCELLED AT |srun: (?P<forced>Force Terminated) "
+                r"(?:job|JobId|StepId)",
+                "any Slurm; src/slurmd/slurmstepd, src/srun/libsrun/allocate.c",
+                "The step was cancelled[ on {node}][: srun says {forced}].",
                 support=SUGGESTS,
             ),
             "hydra-told-to-stop": LogPattern(

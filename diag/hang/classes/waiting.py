@@ -358,6 +358,31 @@ CLASSES = (
                 "The scheduler of a worker made no progress for {seconds} s and gave up.",
                 SUGGESTS,
             ),
+            "pod-not-started": confirms(
+                (
+                    "ImagePullBackOff",
+                    "ErrImagePull",
+                    "Failed to pull image",
+                    "FailedCreatePodSandBox",
+                    "UnexpectedAdmissionError",
+                    "specified backoff limit",
+                ),
+                r"(?P<image>ImagePullBackOff|ErrImagePull|Failed to pull image \"[^\"\n]{1,200}\")|"
+                r"(?P<sandbox>Failed to create pod sandbox)|UnexpectedAdmissionError "
+                r"+[^\n]{0,60}?(?P<denied>Allocate failed "
+                r"due to [^\n]{1,120})|(?P<limit>Job has reached the specified backoff limit)",
+                "Kubernetes 1.6+; pkg/kubelet/events/event.go, pkg/kubelet/images/types.go, pkg/controller/job",
+                "Kubernetes cannot start a pod[: {image}][: {sandbox}][: {denied}][: {limit}].",
+                SUGGESTS,
+            ),
+            "cpu-stall": confirms(
+                ("soft lockup - CPU#", "self-detected stall on CPU"),
+                r"soft lockup - CPU#(?P<cpu>\d+) stuck for (?P<seconds>\d+)s! \[(?P<name>[^\]\n]{1,60})\]|"
+                r"rcu_\w+ (?P<stall>self-detected stall) on CPU",
+                "any kernel; kernel/watchdog.c, kernel/rcu/tree_stall.h",
+                "The kernel saw a CPU stand still[ for {seconds} s, in {name}][: {stall}].",
+                SUGGESTS,
+            ),
             "worker-failed": confirms(
                 ("WorkerProc initialization failed", "Engine core initialization failed"),
                 r"(?:WorkerProc|Engine core) initialization failed",

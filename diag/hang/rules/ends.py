@@ -89,8 +89,8 @@ def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit
     hydra = _hydras(job, hit)
     if hydra is not None:
         return who_ended(job, hydra, blocks)
-    if "number" in hit.groups:  # Horovod's rank
-        return job.of_rank(int(hit.groups["number"]))
+    if number := hit.groups.get("number") or hit.groups.get("of_mpt"):  # the rank that another launcher names
+        return job.of_rank(int(number))
     pid = int(hit.groups["pid"]) if "pid" in hit.groups else None
     local = int(hit.groups["local_rank"]) if "local_rank" in hit.groups else None
     if local is None and _ONLY_PROCESS.search(hit.line.text):

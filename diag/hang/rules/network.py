@@ -304,7 +304,7 @@ class _Pair:
 
 def _of_others(job: JobLogs) -> list[Clue]:
     """Transfers of other libraries than NCCL that failed: a line names at most this end and its adapter."""
-    hits = job.named("ucx-retries", "verbs-retries")
+    hits = job.named("ucx-retries", "verbs-retries") or job.named("ucx-completion")
     if not hits:
         return []
     culprits = [Culprit(host=short_host(hit.groups.get("host", "")), nic=hit.groups.get("hca", "")) for hit in hits]

@@ -78,7 +78,8 @@ def test_the_launcher_s_word_about_who_ended(tmp_path: Path, text: str, fault_cl
     ("text", "fault_class"),
     [
         ("  Warning  Evicted  2m  kubelet  The node was low on resource: ephemeral-storage. Threshold\n",
-         "job_cancelled"),
+         "storage"),
+        ("  Warning  Evicted  2m  kubelet  The node was low on resource: pids. Threshold\n", "job_cancelled"),
         ("  Warning  Evicted  2m  kubelet  The node was low on resource: memory. Threshold\n", KILLED),
         ("Warning  Preempted  3m12s  default-scheduler  Preempted by pod 1d5e on node n1\n", "job_cancelled"),
         ("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.\n", KILLED),
