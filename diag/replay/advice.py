@@ -62,13 +62,14 @@ def _advice_or_refusal(case: Case, base: Baseline, candidate: Candidate) -> Advi
     veto = memory_veto(candidate.memory_delta_bytes, case.tables)
     if veto:
         return veto
-    predicted = gain(base, candidate.mutation)
+    worth_ns = ADVICE.least_gain_share * case.step_ns
+    predicted = gain(base, candidate.mutation, worth_ns)
     if predicted.refused:
         return predicted.refused
     low, likely, high = predicted.expected_ns_per_step
     step_ns = case.step_ns if predicted.step_ns else 0.0
     share = likely / step_ns if step_ns else 0.0
-    if share < ADVICE.least_gain_share:
+    if likely < worth_ns or not step_ns:
         return f"would change the step by {-share:+.1%}"
     settings = dict(candidate.settings) if case.takes(candidate.settings) else {}
     code = {api.value: text for api, text in code_for(case, candidate.code).items()}

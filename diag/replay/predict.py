@@ -579,15 +579,15 @@ def predict(attribution: Attribution, tables: Tables, mutation: Mutation) -> Pre
     return Prediction((0, 0, 0), 0, 0.0, (), base.reason) if isinstance(base, Refusal) else gain(base, mutation)
 
 
-def gain(base: Baseline, mutation: Mutation) -> Prediction:
+def gain(base: Baseline, mutation: Mutation, worth_ns: float = -np.inf) -> Prediction:
     """The same from a baseline. The interval covers the uncertainty of the costs, the replay error and the variation of
-    the steps."""
+    the steps; not that of the costs where the likeliest gain per step is less than ``worth_ns``."""
     nothing = Prediction((0, 0, 0), base.step_ns, base.error)
     if base.error > REPLAY.replay_error:
         return replace(nothing, refused=f"the replayed steps differ from the measured ones by {base.error:.1%}")
-    gains, left = [], []
+    gains, left = {}, []
     assumed: tuple[str, ...] = ()
-    for level in Level:
+    for level in (Level.LIKELY, Level.FAST, Level.SLOW):
         changed = mutation(base.program, base.costs, level)
         if isinstance(changed, Refusal):
             return replace(nothing, refused=changed.reason)
@@ -595,15 +595,14 @@ def gain(base: Baseline, mutation: Mutation) -> Prediction:
             replayed = replay(changed.program)
         except StuckError as stuck:
             return replace(nothing, refused=f"the changed run cannot be replayed: {stuck}")
-        gains.append(base.replayed.dur_ns - replayed.dur_ns)
+        gains[level] = base.replayed.dur_ns - replayed.dur_ns
         left.append(replayed.least_ns)
         assumed = tuple(dict.fromkeys((*assumed, *changed.assumed)))
-        if changed.certain:
-            gains *= len(Level)
+        if changed.certain or round(float(gains[Level.LIKELY].mean())) < worth_ns:
             break
-    means = sorted(float(g.mean()) for g in gains)
+    means = sorted(float(g.mean()) for g in gains.values())
     likely = float(gains[Level.LIKELY].mean())
-    if not any(g.any() for g in gains):
+    if not any(g.any() for g in gains.values()):
         return replace(nothing, assumptions=assumed)  # the change has no effect, which is certain
     half = float(np.hypot(base.error * base.step_ns, _sure(gains[Level.LIKELY])))
     found = replace(
