@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -406,9 +407,10 @@ class Meetings:
         # By step and row: waiting for the rank is accounted for until then.
         accounted_ns = np.full((len(met), len(self._ranks)), _NEVER)
         found: list[_Late] = []
-        for place in range(max(map(len, met), default=0)):
-            there = [(step, of_step[place]) for step, of_step in enumerate(met) if len(of_step) > place]
-            steps, numbers = np.array(there, dtype=np.int64).T
+        edges, every = edges_of(list(map(len, met))), np.fromiter(chain.from_iterable(met), np.int64)
+        for place in range(int(np.diff(edges).max(initial=0))):
+            steps = np.flatnonzero(np.diff(edges) > place)
+            numbers = every[edges[steps] + place]
             for size in np.unique(matched.sizes[numbers]).tolist():
                 alike = matched.sizes[numbers] == size
                 step, number = steps[alike], numbers[alike]

@@ -18,7 +18,7 @@ from diag.account.policy import CRITICAL_PATH
 from diag.collectors.records import SEND
 from diag.model.accounts import Paths
 from diag.model.keys import Keys
-from diag.model.ragged import places_from
+from diag.model.ragged import edges_of, owners, places_from
 from diag.model.steps import Detail, Kind, Pieces, RankStep, joined
 
 from .calls import Calls, Matched
@@ -250,7 +250,7 @@ def held_up(
     at, number, step, rank, arrival = at[some], number[some], step[some], rank[some], arrival[some]
     begin, until = first[step], first[step + 1]
     # A piece of the path ends at an arrival; the next one is the transfer, or the wait of a rank that came earlier.
-    before = begin + _places(paths.start_ns, begin, until, arrival) - 1
+    before = _Parts(paths.start_ns, first).places(step, arrival) - 1
     met = arrival == paths.start_ns[begin]  # a rank whose step begins with its arrival leaves no piece before it
     for near in (before, before + 1):
         piece = np.clip(near, begin, until - 1)
@@ -265,17 +265,19 @@ def held_up(
     return [held[i:j] for i, j in pairwise(ends)]
 
 
-def _places(values: Times, first: Times, last: Times, wanted: Times, side: Literal["left", "right"] = "left") -> Times:
-    """``searchsorted`` of each wanted value in its own part of ``values``, ``first`` to ``last``; from its begin."""
-    low, high = np.zeros_like(first), last - first
-    for _ in range(int(high.max(initial=0)).bit_length()):
-        middle = low + (high - low) // 2
-        open_ = low < high
-        value = values[np.where(open_, first + middle, 0)]
-        below = open_ & (value < wanted if side == "left" else value <= wanted)
-        low = np.where(below, middle + 1, low)
-        high = np.where(open_ & ~below, middle, high)
-    return low
+class _Parts:
+    """Sorted values of several parts, one part after the other: those of part i are ``edges[i]`` to ``edges[i + 1]``.
+    Each part is placed after the previous one on one sorted line, so that one search answers all queries."""
+
+    def __init__(self, values: Times, edges: Times) -> None:
+        self._zero = int(values.min(initial=_EVER)) if len(values) else 0
+        self._span = (int(values.max()) - self._zero if len(values) else 0) + 2
+        self._line = values - self._zero + owners(edges) * self._span
+
+    def places(self, part: Times, wanted: Times, side: Literal["left", "right"] = "left") -> Times:
+        """``searchsorted`` of each wanted value in its own part; places among the values of all."""
+        on_line = part * self._span + np.clip(wanted - self._zero, -1, self._span - 1)
+        return np.searchsorted(self._line, on_line, side)
 
 
 class _Lines:
@@ -288,12 +290,13 @@ class _Lines:
         self.start_ns, self.end_ns, self.label = (
             np.concatenate([getattr(line, name) for line in every]) for name in ("start_ns", "end_ns", "label")
         )
-        self.edges = np.cumsum([0, *(len(line.start_ns) for line in every)])
+        self.edges = edges_of([len(line.start_ns) for line in every])
+        self._starts, self._ends = (_Parts(times, self.edges) for times in (self.start_ns, self.end_ns))
         comm = np.concatenate([line.communicating for line in every])
         row = np.repeat(np.arange(len(every)), np.diff(self.edges))
         last = np.maximum.accumulate(np.where(comm, np.arange(len(comm)), -1))
         self.last_comm = np.where(last >= self.edges[row], last, -1)
-        self.call_edges = np.cumsum([0, *(len(line.calls) for line in every)])
+        self.call_edges = edges_of([len(line.calls) for line in every])
         self.place, self.call_start_ns, self.call_end_ns, self.number = (
             np.concatenate(columns)
             for columns in zip(
@@ -304,33 +307,31 @@ class _Lines:
                 strict=True,
             )
         )
+        self._call_ends = _Parts(self.call_end_ns, self.call_edges)
 
     def before(self, row: Times, time_ns: Times) -> Times:
         """The segment that holds the moment just before each time; -1 between or before the steps."""
-        first = self.edges[row]
-        index = first + _places(self.start_ns, first, self.edges[row + 1], time_ns) - 1
-        inside = (index >= first) & (self.end_ns[index] >= time_ns)
+        index = self._starts.places(row, time_ns) - 1
+        inside = (index >= self.edges[row]) & (self.end_ns[index] >= time_ns)
         return np.where(inside, index, -1)
 
     def after(self, row: Times, time_ns: Times) -> Times:
         """The segment that holds the moment just after each time, else the next one."""
-        first = self.edges[row]
-        return first + _places(self.end_ns, first, self.edges[row + 1], time_ns, "right")
+        return self._ends.places(row, time_ns, "right")
 
     def releasing(self, row: Times, start_ns: Times, end_ns: Times) -> Times:
         """The call whose end released each rank at ``end_ns``, among those open in the window: the one that ended
         nearest to it; -1 if there is none."""
         if not len(self.place):
             return np.full(len(row), -1)
-        begin, until = self.call_edges[row], self.call_edges[row + 1]
-        first = begin + _places(self.call_end_ns, begin, until, start_ns, "right")
-        later = begin + _places(self.call_end_ns, begin, until, end_ns, "right")
+        until = self.call_edges[row + 1]
+        first, later = (self._call_ends.places(row, edge_ns, "right") for edge_ns in (start_ns, end_ns))
         best = later - 1
         while (skip := (best >= first) & (self.call_start_ns[best] >= end_ns)).any():
             best = best - skip
         ended = best >= first
         # Of several that ended at once, the first to begin.
-        best = np.where(ended, begin + _places(self.call_end_ns, begin, until, self.call_end_ns[best]), -1)
+        best = np.where(ended, self._call_ends.places(row, self.call_end_ns[best]), -1)
         # One that ends later is taken only if it is the next one to end, or if none has ended.
         found, last = later, len(self.place) - 1
         opened = self._opened[np.minimum(later, last)] < end_ns
