@@ -95,6 +95,10 @@ def _in_detail(counted: Sequence[Sequence[int]], most: int) -> frozenset[int]:
     return frozenset(chain.from_iterable(block[-length:] for block in (*spread, counted[-1])))
 
 
+def _joined(places: Sequence[_Place]) -> _Place:
+    return _Place(places[0].first, [step for place in places for step in place.numbers])
+
+
 class _Run(NamedTuple):
     """``numbers``: all of its steps; ``left_out``: those that do not count, each with the reason; ``detailed``: those
     that are kept in detail."""
@@ -106,17 +110,24 @@ class _Run(NamedTuple):
     detailed: Collection[int]
 
     def several(self, places: Sequence[_Place]) -> tuple[list[Block], list[Gap]]:
-        """The accounts of these blocks, as they were kept together, else of each; and gaps in their records."""
-        part = None
-        if len(places) == BLOCKS.kept_together and self.tables.store is not None:
-            part = self._part(_Place(places[0].first, [step for place in places for step in place.numbers]))
-            if (kept := part.load("blocks")) is not None:
-                return [kept], []
-        made = [self.block(place) for place in places]
-        blocks, gaps = [block for block, _ in made], [gap for _, of_block in made for gap in of_block]
-        if part is not None and part.key is not None and not gaps and (as_one := together(blocks)) is not None:
-            part.save("blocks", as_one)
+        """The accounts of these blocks: of the first ones as they were kept together, then of each; and gaps in their
+        records."""
+        kept, count = self._together(places)
+        made = [self.block(place) for place in places[count:]]
+        blocks, gaps = [*kept, *(block for block, _ in made)], [gap for _, of_block in made for gap in of_block]
+        worth = self.tables.store is not None and len(made) >= BLOCKS.new_together
+        if worth and not gaps and (as_one := together(blocks)) is not None:
+            self._part(_joined(places)).save("blocks", as_one, len(places))
         return blocks, gaps
+
+    def _together(self, places: Sequence[_Place]) -> tuple[list[Block], int]:
+        """What was kept together of these blocks, and of how many of them it is."""
+        data = self.tables.store.load(f"blocks-{places[0].first}") if self.tables.store is not None else None
+        if not data or not data[0]:
+            return [], 0
+        part = self._part(_joined(places[: data[0]]))
+        block = unpacked(part.key, data[1:], part.detailed) if part.key is not None else None
+        return ([block], data[0]) if block is not None else ([], 0)
 
     def block(self, place: _Place) -> tuple[Block, list[Gap]]:
         """The account of a block, as it was kept or made now, and gaps in its records."""
@@ -170,11 +181,12 @@ class _Part(NamedTuple):
             return None
         return unpacked(self.key, self.tables.store.load(f"{name}-{self.first}"), self.detailed)
 
-    def save(self, name: str, block: Block) -> None:
+    def save(self, name: str, block: Block, together: int = 0) -> None:
+        """``together``: of how many blocks it is the account, which comes first in what is kept."""
         if self.tables.store is None or self.key is None:
             return
         if (data := packed(self.key, block)) is not None:
-            self.tables.store.save(f"{name}-{self.first}", data)
+            self.tables.store.save(f"{name}-{self.first}", bytes([together] if together else []) + data)
 
 
 def _not_in(known: Mapping[str, list[int]], groups: Mapping[str, list[int]]) -> dict[str, list[int]]:

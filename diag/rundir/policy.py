@@ -184,10 +184,11 @@ class Blocks(Topic, name="blocks", fixed=True):
         1 << 28, "bytes", "chosen", "at most, of what is kept of a block, which takes a few megabytes"
     )
     kept_together = threshold(
-        4,
+        16,
         "blocks",
         "chosen: what was accounted of them is also kept as one. A run that has grown costs time by what it loads",
     )
+    new_together = threshold(4, "blocks", "chosen", "that are new, from which on what is kept as one is written anew")
     new_share_of_steps = threshold(
         0.125, "fraction", "chosen", "of a rank's recorded steps, from which on what was read of them is kept anew"
     )

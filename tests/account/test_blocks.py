@@ -192,7 +192,10 @@ def test_what_was_accounted_is_kept(in_blocks: None, accounted: list[list[int]],
     assert {**first, **of_now} == {**second, **of_now}
 
 
-def test_a_run_that_grew_costs_what_is_new(in_blocks: None, accounted: list[list[int]], tmp_path: Path) -> None:
+def test_a_run_that_grew_costs_what_is_new(
+    in_blocks: None, accounted: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIAG_CACHE", str(tmp_path / "cache"))
     layout = write_run(simulate(_plan()), tmp_path / "run")
     later = {}
     for files in layout.ranks().values():
@@ -200,6 +203,8 @@ def test_a_run_that_grew_costs_what_is_new(in_blocks: None, accounted: list[list
             later[path] = path.read_bytes()
             path.write_bytes(b"".join(later[path].splitlines(keepends=True)[:48]))
     open_run(layout.root)
+    for of_one in (tmp_path / "cache").glob("*/*/block-*.bin"):
+        of_one.unlink()  # those before the last are also kept as one
     for path, content in later.items():
         path.write_bytes(content)
     accounted.clear()
@@ -217,13 +222,13 @@ def test_what_is_damaged_or_changed_is_accounted_again(
     root = write_run(simulate(_plan()), tmp_path / "run").root
     before = to_dict(open_run(root))
     kept = sorted((tmp_path / "cache").glob("*/*/block-*.bin"))
-    (of_four,) = (tmp_path / "cache").glob("*/*/blocks-*.bin")
+    (of_seven,) = (tmp_path / "cache").glob("*/*/blocks-*.bin")
     assert len(kept) == 8
     accounted.clear()
-    _damage(of_four, 0.5)
+    _damage(of_seven, 0.5)
     assert to_dict(open_run(root))["steps"] == before["steps"]
-    assert not accounted  # each of the four is kept as well
-    for at, file in enumerate((of_four, *kept[:4])):
+    assert not accounted  # each of the seven is kept as well
+    for at, file in enumerate((of_seven, *kept[:4])):
         _damage(file, at / 5)
     kept[4].write_bytes(kept[5].read_bytes())
     assert to_dict(open_run(root))["steps"] == before["steps"]
@@ -262,6 +267,7 @@ def test_blocks_that_are_kept_together_give_what_each_of_them_gives(
     monkeypatch.setenv("DIAG_CACHE", "off")
     expected = open_run(root)
     monkeypatch.setenv("DIAG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(vars(BLOCKS), "kept_together", 4)
     open_run(root)
     for of_one in (tmp_path / "cache").glob("*/*/block-*.bin"):
         of_one.unlink()
