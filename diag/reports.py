@@ -25,7 +25,7 @@ from diag.ended.model import culprit_words
 from diag.hang.api import triage as _triage
 from diag.hang.model import Triage
 from diag.linting.lint import lint as _lint
-from diag.linting.model import Linted, Severity
+from diag.linting.model import Linted, NoticeSeverity
 from diag.planning.plan import Plan, plan_for
 from diag.show.opened import open_run
 from diag.words.formatting import NBSP, counted, duration, size, visible
@@ -149,7 +149,7 @@ class LintReport(tuple[Linted, ...]):
 
     def __repr__(self) -> str:
         notices = [notice for linted in self for notice in linted.notices]
-        counts = [f"{sum(n.severity is severity for n in notices)} {severity.value}" for severity in Severity]
+        counts = [f"{sum(n.severity is severity for n in notices)} {severity.value}" for severity in NoticeSeverity]
         first = notices[0] if notices else None
         return _lines(
             f"Lint: {counted(len(self), 'file')}: {', '.join(linted.path for linted in self)}",

@@ -72,7 +72,7 @@ class Hang:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Figures:
     """None and () where the run has nothing of it."""
 
     timeline: Lanes | None = None
@@ -87,13 +87,13 @@ class Evidence:
         return tuple({colour.variable: colour for colour in every}.values())
 
 
-def evidence_of(view: RunView) -> Evidence:
+def figures_of(view: RunView) -> Figures:
     """Reads the logs of a run that failed."""
     result = view.result
     if result.from_summaries or not result.attribution.steps:
-        return Evidence(hang=_hang(result))
+        return Figures(hang=_hang(result))
     collectives = collective_table(result.breakdowns.collectives, PAGE.most_text_rows)
-    return Evidence(
+    return Figures(
         timeline=_worst_step(view),
         collectives=collectives if collectives.rows else None,
         memory=_memory(view),
@@ -101,7 +101,7 @@ def evidence_of(view: RunView) -> Evidence:
     )
 
 
-def without_logs(evidence: Evidence) -> Evidence:
+def without_logs(evidence: Figures) -> Figures:
     """Without lines of logs, which may name anything."""
     return (
         evidence if evidence.hang is None else replace(evidence, hang=replace(evidence.hang, headline="", evidence=()))

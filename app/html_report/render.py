@@ -20,7 +20,7 @@ from plotly.offline import get_plotlyjs
 from diag.api import Result
 from diag.app import drawings
 from diag.app.drawings import Drawing
-from diag.app.html_report.evidence import evidence_of, without_logs
+from diag.app.html_report.evidence import figures_of, without_logs
 from diag.app.run_view import RunView, view_of
 from diag.app.theme import DARK, LIGHT, Theme, favicon
 from diag.show import page as words
@@ -43,7 +43,7 @@ def render(result: Result, command: str, version: str, names: Pseudonyms | None 
     view, typed = view_of(result), Command(masked(command))
     page, advised = view.page, advice_of(result)
     sections = sections_of(view if names is None else _redacted_view(view, names))
-    found = evidence_of(view)
+    found = figures_of(view)
     if names is not None:
         page, advised = page_without_names(page, names), redacted(advised, names)
         sections, typed = redacted(sections, names), redacted(typed, names)

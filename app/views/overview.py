@@ -40,12 +40,11 @@ from diag.app.views.common import (
 )
 from diag.diagnoses.compare import reasons_against
 from diag.model import Gap
-from diag.model.steps import Bottleneck, Finding, Outcome, Risk, Severity
-from diag.model.steps import Verdict as Answer
+from diag.model.steps import Bottleneck, Finding, Outcome, Risk, Severity, Verdict
 from diag.show import page as words
 from diag.show.brief import as_issue, as_message
 from diag.show.memory import MEMORY_FINDINGS, Failure
-from diag.show.page import Advised, Card, Change, Page, Place, Verdict, advice_of, metrics_of, verdict_of
+from diag.show.page import Advised, Card, Change, Page, Place, VerdictShown, advice_of, metrics_of, verdict_of
 from diag.show.ranks import IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
 from diag.version import version
 from diag.words.formatting import counted, share
@@ -173,7 +172,7 @@ def _steps(view: RunView, theme: Theme) -> None:
     _memory(view, rank, theme)
 
 
-def show_last_answer(state: RunState, answer: Answer) -> None:
+def show_last_answer(state: RunState, answer: Verdict) -> None:
     """Draws the verdict of the last analysis, until there is more to show."""
     st.title(plain(state.path.resolve().name))
     st.caption("Verdict of the last analysis; the figures follow.")
@@ -247,12 +246,12 @@ def _outcome(outcome: Outcome, first: bool) -> None:
         st.caption(f"{words.UNTIL_THEN}:")
 
 
-def _followed(verdict: Verdict, run: Path, since: str) -> None:
+def _followed(verdict: VerdictShown, run: Path, since: str) -> None:
     """Draws the verdict with the state that the run has now."""
     _verdict(verdict, state_of(run), since)
 
 
-def _verdict(verdict: Verdict, state: RunState, since: str = "", key: str = "verdict") -> None:
+def _verdict(verdict: VerdictShown, state: RunState, since: str = "", key: str = "verdict") -> None:
     """``key``: that of the last analysis has another, because one run of the page draws both. Of a run that is stuck or
     failed the verdict is not the answer: it says what the steps before that were like."""
     first = not live.comes_first(state)

@@ -51,7 +51,7 @@ def lint_command(paths: Sequence[Path], gpus: int | None, per_host: int, as_json
     """Prints the linter's report; GATE_EXCEEDED where there are errors."""
 
     from diag.linting.lint import lint
-    from diag.linting.model import Severity
+    from diag.linting.model import NoticeSeverity
     from diag.show.plan import lint_to_json, print_lint
 
     files = lint(paths, gpus, per_host)
@@ -59,7 +59,7 @@ def lint_command(paths: Sequence[Path], gpus: int | None, per_host: int, as_json
         put(lint_to_json(files) + "\n")
     else:
         print_lint(files, gpus=gpus, per_host=per_host)
-    errors = any(notice.severity is Severity.ERROR for linted in files for notice in linted.notices)
+    errors = any(notice.severity is NoticeSeverity.ERROR for linted in files for notice in linted.notices)
     return ExitCode.GATE_EXCEEDED if errors else ExitCode.OK
 
 

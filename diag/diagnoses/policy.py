@@ -424,7 +424,7 @@ class Machines(Topic, name="machines"):
 MACHINES = Machines()
 
 
-class Verdict(Topic, name="verdict"):
+class VerdictThresholds(Topic, name="verdict"):
     """Which class the verdict has, and when it is left open."""
 
     tie_share = threshold(
@@ -451,7 +451,7 @@ class Verdict(Topic, name="verdict"):
     )
 
 
-VERDICT = Verdict()
+VERDICT = VerdictThresholds()
 
 
 class Confidence(Topic, name="confidence"):

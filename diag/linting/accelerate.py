@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .document import Document
 from .fsdp import Fsdp
-from .model import ERROR, WARNING, Devices, Notice, Row, Section, Severity, keys_of, rule
+from .model import ERROR, WARNING, Devices, Notice, NoticeSeverity, Row, Section, keys_of, rule
 
 _CONFIG = "accelerate/commands/config/config_args.py"
 _LAUNCH = "accelerate/commands/launch.py: _validate_launch_command"
@@ -80,7 +80,7 @@ def unknown_keys(top: Accelerate) -> Iterator[Notice]:
     for key, near in top.unknown(KNOWN):
         inner = next((table for table, names in _INNER.items() if key.startswith(names)), None)
         yield top.say(
-            key, Severity.ERROR, "Accelerate refuses a file with a key that it does not know.",
+            key, NoticeSeverity.ERROR, "Accelerate refuses a file with a key that it does not know.",
             f"{key} within {inner}" if inner else near or "remove it", f"{_CONFIG}: from_yaml_file",
         )  # fmt: skip
 
@@ -91,7 +91,7 @@ def idle_tables(top: Accelerate) -> Iterator[Notice]:
     for kind, key in tables.items():
         if top.kind != kind and top.within(key).values:
             yield top.say(
-                key, Severity.ERROR, f"Ignored: distributed_type is {top.shown('distributed_type')}, not {kind}.",
+                key, NoticeSeverity.ERROR, f"Ignored: distributed_type is {top.shown('distributed_type')}, not {kind}.",
                 f"distributed_type: {kind}, or remove it", _LAUNCH,
             )  # fmt: skip
     table = tables.get(top.kind)
@@ -99,7 +99,7 @@ def idle_tables(top: Accelerate) -> Iterator[Notice]:
         defaults = "FSDP1 over the whole model as one unit" if table == "fsdp_config" else "ZeRO-2 without overlap"
         yield top.say(
             table,
-            Severity.WARNING,
+            NoticeSeverity.WARNING,
             f"Missing or empty, so the defaults apply: {defaults}.",
             f"{table}: {{...}}",
             _LAUNCH,
@@ -114,18 +114,18 @@ def processes(top: Accelerate) -> Iterator[Notice]:
         return
     if gpus is not None and number != gpus:
         yield top.say(
-            "num_processes", Severity.ERROR, f"It starts {number} processes, one per GPU, and --gpus is {gpus}.",
+            "num_processes", NoticeSeverity.ERROR, f"It starts {number} processes, one per GPU, and --gpus is {gpus}.",
             f"num_processes: {gpus}", "accelerate launch: one process a GPU",
         )  # fmt: skip
     if top.kind.startswith("MULTI_") and number < 2:
         yield top.say(
-            "num_processes", Severity.ERROR, f"{top.kind} needs at least 2 processes: the launch is refused.",
+            "num_processes", NoticeSeverity.ERROR, f"{top.kind} needs at least 2 processes: the launch is refused.",
             "distributed_type: 'NO'", _LAUNCH,
         )  # fmt: skip
     elif machines > 1 and number % machines:
         each = number // machines
         yield top.say(
-            "num_processes", Severity.ERROR,
+            "num_processes", NoticeSeverity.ERROR,
             f"It counts the processes of all machines: {number} over {machines} starts {each} on each, "
             f"{each * machines} in all.",
             f"num_processes: {each * machines}", "accelerate/utils/launch.py: nproc_per_node",
@@ -143,7 +143,7 @@ def parallelism(top: Accelerate) -> Iterator[Notice]:
     source = "accelerate/parallelism_config.py"
     if top.kind != "FSDP" or version != 2:
         yield top.say(
-            "parallelism_config", Severity.ERROR, "`accelerate launch` refuses it without FSDP2.",
+            "parallelism_config", NoticeSeverity.ERROR, "`accelerate launch` refuses it without FSDP2.",
             "distributed_type: FSDP and fsdp_version: 2", _LAUNCH,
         )  # fmt: skip
     product = 1
@@ -153,12 +153,12 @@ def parallelism(top: Accelerate) -> Iterator[Notice]:
     if gpus is not None and product != gpus and (sizes["sp"] or 1) == 1:
         terms = " x ".join(f"{name} {size}" for name, size in sizes.items() if size)
         yield top.say(
-            "parallelism_config", Severity.ERROR, f"{terms or 'nothing'} is {product}, not {gpus} processes.",
+            "parallelism_config", NoticeSeverity.ERROR, f"{terms or 'nothing'} is {product}, not {gpus} processes.",
             f"parallelism_config_dp_shard_size: {_rest(gpus, product, sizes['dp_shard'])}", source,
         )  # fmt: skip
     if (sizes["cp"] or 1) > 1 and (sizes["sp"] or 1) > 1:
         yield section.say(
-            "parallelism_config_sp_size", Severity.ERROR, "cp and sp exclude each other.",
+            "parallelism_config_sp_size", NoticeSeverity.ERROR, "cp and sp exclude each other.",
             "parallelism_config_sp_size: 1", source,
         )  # fmt: skip
 
@@ -197,10 +197,10 @@ def conflicts_with_file(top: Accelerate) -> Iterator[Notice]:
     source = f"{_PLUGIN}._deepspeed_config_checks"
     for key in _SET_BY_FILE:
         if key in section.values:
-            yield section.say(key, Severity.ERROR, "Not allowed with deepspeed_config_file: set it in that file.",
+            yield section.say(key, NoticeSeverity.ERROR, "Not allowed with deepspeed_config_file: set it in that file.",
                               "remove it", source)  # fmt: skip
     if top.values.get("mixed_precision") is not None:
-        yield top.say("mixed_precision", Severity.ERROR,
+        yield top.say("mixed_precision", NoticeSeverity.ERROR,
                       "Not allowed with deepspeed_config_file: set bf16 or fp16 in that file.",
                       "remove it", source)  # fmt: skip
 
@@ -210,7 +210,7 @@ def unknown_deepspeed_keys(top: Accelerate) -> Iterator[Notice]:
     if top.kind == "DEEPSPEED":
         section = top.within("deepspeed_config")
         for key, near in section.unknown(DEEPSPEED_KEYS):
-            yield section.say(key, Severity.ERROR, "Accelerate does not know this key: it is silently ignored.",
+            yield section.say(key, NoticeSeverity.ERROR, "Accelerate does not know this key: it is silently ignored.",
                               near or "a DeepSpeed file: deepspeed_config_file: ds.json",
                               "accelerate/utils/launch.py")  # fmt: skip
 
@@ -222,25 +222,27 @@ def stage_of_zero(top: Accelerate) -> Iterator[Notice]:
     if top.kind != "DEEPSPEED" or "deepspeed_config_file" in section:
         return
     if stage is None or stage not in (0, 1, 2, 3):
-        yield section.say("zero_stage", Severity.ERROR, "ZeRO's stages are 0 to 3.", "zero_stage: 3", _PLUGIN)
+        yield section.say("zero_stage", NoticeSeverity.ERROR, "ZeRO's stages are 0 to 3.", "zero_stage: 3", _PLUGIN)
         return
     if stage < 3:
         if section.word("offload_param_device") in ("cpu", "nvme"):
-            yield section.say("offload_param_device", Severity.ERROR,
+            yield section.say("offload_param_device", NoticeSeverity.ERROR,
                               f"Parameters are offloaded at stage 3 only: at stage {stage} they stay on the GPU.",
                               "offload_param_device: none", _PLUGIN)  # fmt: skip
         for key in ("zero3_init_flag", "zero3_save_16bit_model"):
             if section.flag(key):
-                yield section.say(key, Severity.NOTE, f"Without effect at stage {stage}.", f"{key}: false", _PLUGIN)
+                yield section.say(
+                    key, NoticeSeverity.NOTE, f"Without effect at stage {stage}.", f"{key}: false", _PLUGIN
+                )
     for part in ("optimizer", "param"):
         path = section.word(f"offload_{part}_nvme_path")
         if section.word(f"offload_{part}_device") == "nvme" and path in (None, "none", "None"):
-            yield section.say(f"offload_{part}_nvme_path", Severity.ERROR,
+            yield section.say(f"offload_{part}_nvme_path", NoticeSeverity.ERROR,
                               "Offload to NVMe without a path fails at the start.",
                               f"offload_{part}_nvme_path: /local_nvme", _PLUGIN)  # fmt: skip
     offloaded = section.word("offload_optimizer_device")
     if offloaded in ("cpu", "nvme") and stage > 0:
-        yield section.say("offload_optimizer_device", Severity.WARNING,
+        yield section.say("offload_optimizer_device", NoticeSeverity.WARNING,
                           "Every step copies gradients to the CPU, updates there, and copies parameters back.",
                           "offload_optimizer_device: none, if the states fit: diag plan MODEL --gpus N",
                           "deepspeed/runtime/zero/offload_config.py")  # fmt: skip

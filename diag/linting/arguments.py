@@ -9,7 +9,7 @@ from diag.linting.policy import LINTING
 from .deepspeed import DeepSpeed
 from .document import Document
 from .fsdp import FSDP1_ONLY, STRATEGIES, Fsdp
-from .model import ERROR, WARNING, Devices, Notice, Row, Section, Severity, keys_of, nearest, rule
+from .model import ERROR, WARNING, Devices, Notice, NoticeSeverity, Row, Section, keys_of, nearest, rule
 
 KNOWN = keys_of("arguments")  # of versions 4 and 5
 
@@ -87,15 +87,17 @@ def fsdp_words(top: Arguments) -> Iterator[Notice]:
     for word in words:
         if word not in _OPTIONS:
             near = nearest(word, _OPTIONS)
-            yield top.say("fsdp", Severity.ERROR, f"There is no option {word!r}.", near or " ".join(_OPTIONS), source)
+            yield top.say(
+                "fsdp", NoticeSeverity.ERROR, f"There is no option {word!r}.", near or " ".join(_OPTIONS), source
+            )
     if words == ("offload",):
-        yield top.say("fsdp", Severity.ERROR, "offload needs a sharding strategy as well.",
+        yield top.say("fsdp", NoticeSeverity.ERROR, "offload needs a sharding strategy as well.",
                       '"fsdp": "full_shard offload auto_wrap"', source)  # fmt: skip
     if "full_shard" in words and "shard_grad_op" in words:
-        yield top.say("fsdp", Severity.ERROR, "full_shard and shard_grad_op exclude each other.",
+        yield top.say("fsdp", NoticeSeverity.ERROR, "full_shard and shard_grad_op exclude each other.",
                       '"fsdp": "full_shard auto_wrap"', source)  # fmt: skip
     if words:
-        yield top.say("fsdp", Severity.NOTE,
+        yield top.say("fsdp", NoticeSeverity.NOTE,
                       "These options are deprecated and removed in Transformers v5.20; fsdp_config covers them all.",
                       '"fsdp": true', source)  # fmt: skip
 
@@ -139,7 +141,7 @@ def misspelled(top: Arguments) -> Iterator[Notice]:
     for key in top.values:
         near = nearest(key, KNOWN, LINTING.misspelled_ratio) if key not in KNOWN else None
         if near and near not in top.values:
-            yield top.say(key, Severity.ERROR, "TrainingArguments has no such field.", f'"{near}"', _ARGUMENTS)
+            yield top.say(key, NoticeSeverity.ERROR, "TrainingArguments has no such field.", f'"{near}"', _ARGUMENTS)
 
 
 RULES = (
@@ -176,7 +178,7 @@ def mismatches(top: Arguments, inner: DeepSpeed) -> Iterator[Notice]:
             continue
         shown = top.shown(field) if field in top else f"its default, {default:g}"
         yield table.say(
-            last, Severity.ERROR,
+            last, NoticeSeverity.ERROR,
             f"{table.shown(last)} here, while {field} is {shown}: the Trainer refuses to start.", f'"{last}": "auto"',
             _MATCH,
         )  # fmt: skip
@@ -188,7 +190,7 @@ def precision_mismatch(top: Arguments, inner: DeepSpeed) -> Iterator[Notice]:
         theirs, mine = inner.top.within(kind).flag("enabled"), top.flag(kind) is True
         if theirs is not None and theirs != mine and not top.flag(f"{kind}_full_eval"):
             yield inner.top.say(
-                f"{kind}.enabled", Severity.ERROR,
+                f"{kind}.enabled", NoticeSeverity.ERROR,
                 f"{'On' if theirs else 'Off'} here and {'on' if mine else 'off'} in TrainingArguments: the Trainer "
                 "refuses to start.", f'"{kind}": {{"enabled": "auto"}}', _MATCH,
             )  # fmt: skip

@@ -11,7 +11,7 @@ from diag.linting.policy import LINTING
 from diag.words.formatting import size, spaced
 
 from .document import Document, Place
-from .model import ERROR, NOTE, WARNING, Devices, Notice, Row, Section, Severity, keys_of, rule
+from .model import ERROR, NOTE, WARNING, Devices, Notice, NoticeSeverity, Row, Section, keys_of, rule
 
 STAGES = (0, 1, 2, 3)
 
@@ -40,7 +40,7 @@ class DeepSpeed(Struct, frozen=True):
         gpus = self.devices.gpus
         return gpus // shared if gpus is not None and shared > 0 and gpus % shared == 0 else None
 
-    def say(self, key: str, severity: Severity, text: str, instead: str, source: str) -> Notice:
+    def say(self, key: str, severity: NoticeSeverity, text: str, instead: str, source: str) -> Notice:
         return self.top.say(key, severity, text, instead, source)
 
     def enabled(self, key: str) -> bool:
@@ -101,7 +101,7 @@ def batch_sizes(seen: DeepSpeed) -> Iterator[Notice]:
     for key, number in (("train_batch_size", whole), ("train_micro_batch_size_per_gpu", micro),
                         ("gradient_accumulation_steps", steps)):  # fmt: skip
         if number is not None and number < 1:
-            yield top.say(key, Severity.ERROR, f"{number} is not a valid size: DeepSpeed requires more than 0.",
+            yield top.say(key, NoticeSeverity.ERROR, f"{number} is not a valid size: DeepSpeed requires more than 0.",
                           f'"{key}": 1', source)  # fmt: skip
             return
     if whole is None:
@@ -116,12 +116,12 @@ def batch_sizes(seen: DeepSpeed) -> Iterator[Notice]:
         product = f" = {each * ranks}" if micro or steps else ""
         must = "is not" if micro and steps else "is not a multiple of"
         yield top.say(
-            "train_batch_size", Severity.ERROR, f"{whole} {must} {parts}{product}: DeepSpeed refuses to start.",
+            "train_batch_size", NoticeSeverity.ERROR, f"{whole} {must} {parts}{product}: DeepSpeed refuses to start.",
             f'"train_batch_size": {each * ranks}, or leave it out', source,
         )  # fmt: skip
     elif ranks is None and whole % each:
         yield top.say(
-            "train_batch_size", Severity.ERROR,
+            "train_batch_size", NoticeSeverity.ERROR,
             f"{whole} is not a multiple of {each} (a GPU's share of a step), so no number of GPUs fits.",
             f'"train_batch_size": {each} x GPUs, or leave it out', source,
         )  # fmt: skip
@@ -238,7 +238,7 @@ def unknown_keys(seen: DeepSpeed) -> Iterator[Notice]:
             table = table.within(part)
         for key, near in table.unknown(known):
             yield table.say(
-                key, Severity.ERROR, "DeepSpeed does not know this key here and refuses to start.",
+                key, NoticeSeverity.ERROR, "DeepSpeed does not know this key here and refuses to start.",
                 f'"{near}"' if near else "remove it", _FORBIDDEN,
             )  # fmt: skip
     for key, near in seen.top.unknown(TOP):
@@ -252,7 +252,7 @@ def unknown_keys(seen: DeepSpeed) -> Iterator[Notice]:
             instead = f'"{near}"' if near else "remove it"
         sure = key in ZERO or near is not None
         yield seen.top.say(
-            key, Severity.ERROR if sure else Severity.WARNING, text, instead,
+            key, NoticeSeverity.ERROR if sure else NoticeSeverity.WARNING, text, instead,
             "deepspeed/runtime/config.py, constants.py",
         )  # fmt: skip
 
@@ -261,14 +261,14 @@ def deprecated_keys(seen: DeepSpeed) -> Iterator[Notice]:
     """Keys that DeepSpeed still takes, with a warning."""
     for key, instead in DEPRECATED.items():
         if key in seen.zero:
-            yield seen.zero.say(key, Severity.NOTE, "Deprecated.", instead, "deepspeed/runtime/zero/config.py")
+            yield seen.zero.say(key, NoticeSeverity.NOTE, "Deprecated.", instead, "deepspeed/runtime/zero/config.py")
     if isinstance(seen.top.values.get("zero_optimization"), bool):
         yield seen.top.say(
-            "zero_optimization", Severity.NOTE, "A bare true or false is the deprecated form: true is stage 1.",
+            "zero_optimization", NoticeSeverity.NOTE, "A bare true or false is the deprecated form: true is stage 1.",
             '"zero_optimization": {"stage": 1}', "deepspeed/runtime/zero/config.py: read_zero_config_deprecated",
         )  # fmt: skip
     if "bfloat16" in seen.top:
-        yield seen.top.say("bfloat16", Severity.NOTE, "The old name of bf16.", '"bf16"',
+        yield seen.top.say("bfloat16", NoticeSeverity.NOTE, "The old name of bf16.", '"bf16"',
                            "deepspeed/runtime/precision_config.py")  # fmt: skip
 
 
@@ -277,7 +277,7 @@ def repeated_keys(seen: DeepSpeed) -> Iterator[Notice]:
     for place, _ in seen.top.document.lines.repeated:
         if not seen.top.place or place[: len(seen.top.place)] == seen.top.place:
             yield seen.top.say(
-                ".".join(place[len(seen.top.place) :]), Severity.ERROR,
+                ".".join(place[len(seen.top.place) :]), NoticeSeverity.ERROR,
                 "Duplicate key: DeepSpeed refuses the file, while Accelerate and Transformers use the last one.",
                 "keep one of the two", "deepspeed/runtime/config_utils.py: dict_raise_error_on_duplicate_keys",
             )  # fmt: skip
@@ -308,7 +308,7 @@ def auto_values(seen: DeepSpeed) -> Iterator[Notice]:
         names = ", ".join(sorted(".".join(place) for place in seen.autos)[:4])
         more = f" and {len(seen.autos) - 4} more" if len(seen.autos) > 4 else ""
         yield seen.top.say(
-            ".".join(seen.autos[0]), Severity.NOTE,
+            ".".join(seen.autos[0]), NoticeSeverity.NOTE,
             f'"auto" ({names}{more}) is filled in by Accelerate and Transformers only. DeepSpeed by itself takes its '
             "own default for it within zero_optimization, fp16 and bf16, and fails on it in batch sizes.",
             "a number, unless one of the two reads this file",
@@ -351,7 +351,7 @@ def bucket_memory(seen: DeepSpeed) -> Iterator[Notice]:
     if count < 2 * _DEFAULT_BUCKET:
         return
     yield seen.zero.say(
-        "reduce_bucket_size", Severity.NOTE if count == 2 * _DEFAULT_BUCKET else Severity.WARNING,
+        "reduce_bucket_size", NoticeSeverity.NOTE if count == 2 * _DEFAULT_BUCKET else NoticeSeverity.WARNING,
         f"Overlapped, these two buckets take about {spaced(size(4.5 * 2 * count))} of each GPU: 4.5 times their "
         "elements, at 2 bytes.", '"reduce_bucket_size": 2e8, "allgather_bucket_size": 2e8',
         "Transformers documentation, DeepSpeed: overlap_comm uses 4.5x the bucket sizes",
@@ -374,7 +374,7 @@ def small_buckets(seen: DeepSpeed) -> Iterator[Notice]:
             and not (seen.stage == 3 and key == "allgather_bucket_size")
         ):
             yield seen.zero.say(
-                key, Severity.WARNING,
+                key, NoticeSeverity.WARNING,
                 f"{seen.zero.shown(key)} elements a collective are less than 2 MB in 16 bits: many small collectives, "
                 "each at the cost of its latency.", f'"{key}": 5e8', f"{_DEEPSPEED_SPEED_CONFIG}: default 5e8",
             )  # fmt: skip
@@ -455,7 +455,7 @@ def keys_of_stage_3(seen: DeepSpeed) -> Iterator[Notice]:
     for key in seen.zero.values:
         if key in STAGE_3_ONLY and seen.zero.shown(key) not in ("false", "auto", _DEFAULTS.get(key)):
             yield seen.zero.say(
-                key, Severity.ERROR,
+                key, NoticeSeverity.ERROR,
                 f"Ignored: stage {seen.stage} does not shard parameters, and this key only applies to sharded ones.",
                 'remove it, or "stage": 3', _DEEPSPEED_ZERO_CONFIG,
             )  # fmt: skip
@@ -490,18 +490,18 @@ def nvme(seen: DeepSpeed) -> Iterator[Notice]:
     for key in used:
         if "nvme_path" not in seen.zero.within(key):
             yield seen.zero.say(
-                f"{key}.nvme_path", Severity.ERROR, "Offload to NVMe without a path fails at the start.",
+                f"{key}.nvme_path", NoticeSeverity.ERROR, "Offload to NVMe without a path fails at the start.",
                 '"nvme_path": "/local_nvme"', "deepspeed/runtime/zero/partition_parameters.py, stage3.py",
             )  # fmt: skip
     if used and "aio" not in seen.top:
         yield seen.top.say(
-            "aio", Severity.WARNING,
+            "aio", NoticeSeverity.WARNING,
             "Without this section NVMe is read with one thread, 1 MiB blocks and a queue of 8; ds_nvme_tune measures "
             "what the drive sustains.", '"aio": {what ds_nvme_tune prints}',
             "deepspeed/runtime/swap_tensor/constants.py",
         )  # fmt: skip
     if not used and "aio" in seen.top:
-        yield seen.top.say("aio", Severity.NOTE, "Not used: nothing is offloaded to NVMe.", "remove it", _OFFLOAD)
+        yield seen.top.say("aio", NoticeSeverity.NOTE, "Not used: nothing is offloaded to NVMe.", "remove it", _OFFLOAD)
 
 
 # fmt: off
@@ -523,7 +523,7 @@ def pageable_offload(seen: DeepSpeed) -> Iterator[Notice]:
         section = seen.zero.within(key)
         if seen.offload(key) and section.flag("pin_memory") is False:
             yield section.say(
-                "pin_memory", Severity.WARNING,
+                "pin_memory", NoticeSeverity.WARNING,
                 "Copies from and to pageable memory run at a lower bandwidth and do not overlap with compute.",
                 '"pin_memory": true', _OFFLOAD,
             )  # fmt: skip
@@ -544,7 +544,7 @@ def hpz_partition(seen: DeepSpeed) -> Iterator[Notice]:
     else:
         return
     yield seen.zero.say(
-        "zero_hpz_partition_size", Severity.WARNING, text, f'"zero_hpz_partition_size": {instead}',
+        "zero_hpz_partition_size", NoticeSeverity.WARNING, text, f'"zero_hpz_partition_size": {instead}',
         "DeepSpeed tutorials: zeropp, mixed_precision_zeropp",
     )  # fmt: skip
 

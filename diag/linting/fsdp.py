@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from .model import ERROR, NOTE, WARNING, Devices, Notice, Row, Section, Severity, Translation, nearest, rule
+from .model import ERROR, NOTE, WARNING, Devices, Notice, NoticeSeverity, Row, Section, Translation, nearest, rule
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 STRATEGY, TOP = "the strategy", "top:"  # of `Fsdp.say`
@@ -63,7 +63,7 @@ class Fsdp(Struct, frozen=True):
         value = self.section.values.get(self.key(name))
         return value.strip().upper() if isinstance(value, str) else None
 
-    def say(self, name: str, severity: Severity, text: str, instead: str, source: str) -> Notice:
+    def say(self, name: str, severity: NoticeSeverity, text: str, instead: str, source: str) -> Notice:
         """A notice about a key of the fsdp_config, about ``STRATEGY``, or about a key of the table around it, with the
         prefix ``TOP``."""
         if name == STRATEGY or name.startswith(TOP):
@@ -381,7 +381,7 @@ def keys_without_use_in_fsdp2(seen: Fsdp) -> Iterator[Notice]:
             "use_orig_params": flag is True, "sync_module_states": flag is True, "limit_all_gathers": True,
         }[name]  # fmt: skip
         yield seen.say(
-            name, Severity.NOTE if same else Severity.ERROR,
+            name, NoticeSeverity.NOTE if same else NoticeSeverity.ERROR,
             _AS_ALWAYS[name] if same else f"Ignored with FSDP2. {_AS_ALWAYS[name]}", "remove it", _API,
         )  # fmt: skip
 
@@ -408,7 +408,7 @@ def unknown_keys(seen: Fsdp) -> Iterator[Notice]:
         else:
             text = f"{seen.tool} does not know this key: it is silently ignored."
         yield seen.section.say(
-            key, Severity.ERROR, text, key.replace(name, near) if near else "remove it",
+            key, NoticeSeverity.ERROR, text, key.replace(name, near) if near else "remove it",
             "accelerate/utils/launch.py" if seen.tool == "Accelerate" else _ARGUMENTS,
         )  # fmt: skip
 

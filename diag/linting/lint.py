@@ -15,7 +15,7 @@ from .arguments import TELLING
 from .deepspeed import DeepSpeed, deepspeed_of
 from .document import Document, read
 from .fsdp import KNOWN, Fsdp, equivalents
-from .model import Devices, Format, Linted, Notice, Severity, Translation, Unchecked
+from .model import Devices, Format, Linted, Notice, NoticeSeverity, Translation, Unchecked
 from .torchtitan import MOVED, TABLES, Titan, torchtitan_of
 
 # -- recognise ---------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def _linted(document: Document, devices: Devices) -> Linted:
     recognised = recognise(document)
     program = programs.trained(document, devices)
     notices, rows, unchecked = _OF_FORMAT[recognised](document, devices)
-    order = list(Severity)
+    order = list(NoticeSeverity)
     ordered = sorted(
         notices, key=lambda notice: (order.index(notice.severity), notice.path != document.path, notice.line or 0)
     )
@@ -237,7 +237,7 @@ def _repeated(view: accelerate.Accelerate | arguments.Arguments) -> list[Notice]
     return [
         view.say(
             ".".join(place),
-            Severity.ERROR,
+            NoticeSeverity.ERROR,
             "Duplicate key: the last one is used.",
             "keep one of the two",
             "YAML and JSON",

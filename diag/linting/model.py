@@ -33,7 +33,7 @@ class Format(StrEnum):
     VERL = "verl"
 
 
-class Severity(StrEnum):
+class NoticeSeverity(StrEnum):
     """In the order in which they are shown."""
 
     ERROR = "error"  # does not work, is ignored, or contradicts another key
@@ -48,7 +48,7 @@ class Notice(Struct, frozen=True):
     path: str
     line: int | None
     key: str
-    severity: Severity
+    severity: NoticeSeverity
     text: str
     instead: str
     source: str
@@ -145,7 +145,7 @@ class Section(Struct, frozen=True):
     def shown(self, key: str) -> str:
         return shown(self.values.get(key))
 
-    def say(self, key: str, severity: Severity, text: str, instead: str, source: str) -> Notice:
+    def say(self, key: str, severity: NoticeSeverity, text: str, instead: str, source: str) -> Notice:
         """A notice about the key, which need not be there: its line is then that of the nearest table around it."""
         place = (*self.place, *key.split(".")) if key else self.place
         lines = self.document.lines
@@ -166,7 +166,7 @@ class Section(Struct, frozen=True):
 #
 # Rules as tables: a row for each notice.
 
-ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+ERROR, WARNING, NOTE = NoticeSeverity.ERROR, NoticeSeverity.WARNING, NoticeSeverity.NOTE
 Words = str | Callable[[Any], str]  # or made from the configuration
 
 
@@ -175,7 +175,7 @@ class Row(Struct, frozen=True):
     and where that can be checked."""
 
     key: Words
-    severity: Severity
+    severity: NoticeSeverity
     when: Callable[[Any], object]
     text: Words
     instead: Words

@@ -13,7 +13,7 @@ from diag.model.axes import bubble
 from diag.model.programs import Concept, Program, Scalar, Settings, flat, settings_of, written
 
 from .document import Document
-from .model import ERROR, NOTE, WARNING, Devices, Notice, Section, Severity
+from .model import ERROR, NOTE, WARNING, Devices, Notice, NoticeSeverity, Section
 
 _ARGUMENTS = "megatron/training/arguments.py: validate_args"
 _STATE = "megatron/core/parallel_state.py: initialize_model_parallel"
@@ -30,7 +30,9 @@ class Trained(Struct, frozen=True):
     devices: Devices
     options: dict[str, Any]
 
-    def say(self, concept: Concept, severity: Severity, text: str, instead: str, source: str = _ARGUMENTS) -> Notice:
+    def say(
+        self, concept: Concept, severity: NoticeSeverity, text: str, instead: str, source: str = _ARGUMENTS
+    ) -> Notice:
         return Section(self.document, (), {}).say(self.settings.key(concept), severity, text, instead, source)
 
     def written(self, concept: Concept, value: Scalar = True) -> str:

@@ -11,7 +11,7 @@ from diag.linting.policy import LINTING
 from diag.model.axes import bubble
 
 from .document import Document
-from .model import ERROR, NOTE, WARNING, Devices, Notice, Row, Section, Severity, nearest, rule, tables_of
+from .model import ERROR, NOTE, WARNING, Devices, Notice, NoticeSeverity, Row, Section, nearest, rule, tables_of
 
 # -- torchtitan keys ---------------------------------------------------------------------------------------------------
 #
@@ -93,7 +93,7 @@ class Titan(Struct, frozen=True):
     def table(self, name: str) -> Section:
         return self.top.within(name)
 
-    def say(self, key: str, severity: Severity, text: str, instead: str, source: str) -> Notice:
+    def say(self, key: str, severity: NoticeSeverity, text: str, instead: str, source: str) -> Notice:
         return self.top.say(key, severity, text, instead, source)
 
     @property
@@ -161,7 +161,7 @@ def degrees(seen: Titan) -> Iterator[Notice]:
     for name, degree in seen.degrees.items():
         if degree < 1 and not (name == "dp_shard" and degree == -1):
             yield seen.say(
-                seen.keys[name], Severity.ERROR,
+                seen.keys[name], NoticeSeverity.ERROR,
                 f"{degree} is not a valid degree: 1 disables an axis, and only data_parallel_shard_degree may be -1 "
                 "(the remaining GPUs).", "1", f"{_DIMS}: _validate",
             )  # fmt: skip
@@ -172,13 +172,13 @@ def degrees(seen: Titan) -> Iterator[Notice]:
     axes = " x ".join(f"{name} {seen.degrees[name]}" for name in ("dp_replicate", "cp", "tp", "pp"))
     if shard == -1 and (gpus % others or gpus < others):
         yield seen.say(
-            seen.keys["dp_shard"], Severity.ERROR,
+            seen.keys["dp_shard"], NoticeSeverity.ERROR,
             f"{axes} = {others} does not divide {gpus} GPUs: no integer sharding degree is left.",
             f"degrees whose product divides {gpus}", f"{_DIMS}: _validate",
         )  # fmt: skip
     elif shard != -1 and shard * others != gpus:
         yield seen.say(
-            seen.keys["dp_shard"], Severity.ERROR, f"{axes} x dp_shard {shard} = {shard * others}, not {gpus} GPUs.",
+            seen.keys["dp_shard"], ERROR, f"{axes} x dp_shard {shard} = {shard * others}, not {gpus} GPUs.",
             "data_parallel_shard_degree = -1" if gpus % others == 0 else f"degrees whose product is {gpus}",
             f"{_DIMS}: _validate",
         )  # fmt: skip
@@ -213,7 +213,7 @@ def sequence(seen: Titan) -> Iterator[Notice]:
     divisor = seen.degrees["tp"] * 2 * seen.degrees["cp"]
     if (seen.degrees["tp"] > 1 or seen.degrees["cp"] > 1) and divisor > 0 and length % divisor:
         yield seen.say(
-            "training.seq_len", Severity.ERROR,
+            "training.seq_len", NoticeSeverity.ERROR,
             f"{length} is not a multiple of tp x 2 cp = {divisor}: models refuse it.",
             f"seq_len = {max(1, length // divisor) * divisor}", f"{_DIMS}: seq_len_divisor",
         )  # fmt: skip
@@ -239,7 +239,7 @@ def pipeline(seen: Titan) -> Iterator[Notice]:
         return
     if seen.local_batch % size:
         yield seen.say(
-            "parallelism.pipeline_parallel_microbatch_size", Severity.ERROR,
+            "parallelism.pipeline_parallel_microbatch_size", NoticeSeverity.ERROR,
             f"{size} does not divide the local batch of {seen.local_batch}: refused.",
             "pipeline_parallel_microbatch_size = 1", _PIPELINE,
         )  # fmt: skip
@@ -252,12 +252,12 @@ def pipeline(seen: Titan) -> Iterator[Notice]:
     batches = f"{count} micro-batch{'es' * (count != 1)} for {stages} stages"
     if count < stages and kind.lower() in ("1f1b", "dualpipev"):
         yield seen.say(
-            seen.local_batch_key, Severity.ERROR, f"{batches}: {kind} needs at least as many as stages and is refused.",
+            seen.local_batch_key, ERROR, f"{batches}: {kind} needs at least as many as stages and is refused.",
             f"local_batch_size = {stages * size}, better {enough * size}", "torch/distributed/pipelining/schedules.py",
         )  # fmt: skip
     elif kind.lower() in _ONE_STAGE_A_RANK and idle > LINTING.bubble_share:
         yield seen.say(
-            seen.local_batch_key, Severity.WARNING,
+            seen.local_batch_key, NoticeSeverity.WARNING,
             f"{batches} leave {idle:.0%} of the time idle: (p-1)/(m+p-1).",
             f"local_batch_size = {enough * size} for {LINTING.bubble_share:.0%}, or an interleaved schedule",
             "GPipe (arXiv 1811.06965), Megatron-LM (arXiv 2104.04473) section 2.2",
@@ -272,7 +272,7 @@ def global_batch(seen: Titan) -> Iterator[Notice]:
     each = seen.local_batch * seen.degrees["dp_replicate"] * shard
     if each > 0 and (whole == 0 or whole % each):
         yield seen.say(
-            "training.global_batch_size", Severity.ERROR,
+            "training.global_batch_size", NoticeSeverity.ERROR,
             f"{whole} is not a multiple of {seen.local_batch} a rank x {each // seen.local_batch} data-parallel ranks "
             f"= {each}.", f"global_batch_size = {max(1, whole // each) * each}", "torchtitan/train.py",
         )  # fmt: skip
@@ -304,7 +304,7 @@ def moved_keys(seen: Titan) -> Iterator[Notice]:
         table, _, key = old.partition(".")
         if table in seen.top.values and (not key or key in seen.table(table).values):
             yield seen.say(
-                old, Severity.NOTE, "An older name, which newer versions refuse.", new or "remove it", _CONFIG
+                old, NoticeSeverity.NOTE, "An older name, which newer versions refuse.", new or "remove it", _CONFIG
             )
 
 
@@ -317,7 +317,7 @@ def unknown_keys(seen: Titan) -> Iterator[Notice]:
             continue
         if name not in TABLES:
             near = nearest(name, TABLES)
-            yield seen.say(name, Severity.ERROR, "torchtitan has no such table and refuses the file.",
+            yield seen.say(name, NoticeSeverity.ERROR, "torchtitan has no such table and refuses the file.",
                            f"[{near}]" if near else "remove it", f"{_CONFIG}, manager.py")  # fmt: skip
             continue
         known = TABLES[name]
@@ -325,7 +325,7 @@ def unknown_keys(seen: Titan) -> Iterator[Notice]:
             continue
         for key, near in seen.table(name).unknown(known):
             if f"{name}.{key}" not in MOVED:
-                yield seen.say(f"{name}.{key}", Severity.ERROR, "torchtitan has no such key and refuses the file.",
+                yield seen.say(f"{name}.{key}", ERROR, "torchtitan has no such key and refuses the file.",
                                near or "remove it", f"{_CONFIG}, manager.py")  # fmt: skip
 
 

@@ -384,7 +384,7 @@ def read_exits(layout: RunLayout) -> tuple[dict[int, RankExit], Gap | None]:
 ANALYSIS_VERSION = 2  # the schema of verdict.json and of ``diag analyze --json``
 
 
-class Culprit(msgspec.Struct):
+class JudgedCulprit(msgspec.Struct):
     ranks: tuple[int, ...]
     hosts: tuple[str, ...] = ()
 
@@ -398,7 +398,7 @@ class Judged(msgspec.Struct):
     share: float
     confidence: float
     headline: str = ""
-    culprit: Culprit | None = None
+    culprit: JudgedCulprit | None = None
     doubts: tuple[Doubt, ...] = ()
 
 

@@ -19,7 +19,7 @@ from diag.errors import DiagError
 from diag.model.steps import Bottleneck, Severity, Verdict
 
 from .job_ranks import job_ranks
-from .lines import Culprit, last_steps, read_answer, read_heartbeat, read_manifest
+from .lines import JudgedCulprit, last_steps, read_answer, read_heartbeat, read_manifest
 from .state_words import behind_ranks, headline_of
 from .states import LIVE, Judged, RankState, Standstill, State, judge
 
@@ -201,7 +201,7 @@ def _verdict(file: Path, changed_ns: int) -> Verdict | None:
     answer, _ = read_answer(file) if _changed_ns(file) > changed_ns else (None, None)
     if answer is None:
         return None
-    judged, culprit = answer.verdict, answer.verdict.culprit or Culprit(())
+    judged, culprit = answer.verdict, answer.verdict.culprit or JudgedCulprit(())
     try:
         bottleneck, severity = Bottleneck(judged.bottleneck), Severity(judged.severity)
     except ValueError:  # written by another version

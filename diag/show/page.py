@@ -23,8 +23,7 @@ from diag.model.accounts import Attribution
 from diag.model.evidence import query_of
 from diag.model.history import History
 from diag.model.query import Query
-from diag.model.steps import Advice, Bottleneck, Coverage, Evidence, Finding, Knob, Outcome, Risk, Severity
-from diag.model.steps import Verdict as Answer
+from diag.model.steps import Advice, Bottleneck, Coverage, Evidence, Finding, Knob, Outcome, Risk, Severity, Verdict
 from diag.show.memory import Failure, action_of, failures_of
 from diag.show.policy import PAGE
 from diag.show.ranks import duration_rank_table, idle_table, rank_table, stall_lines, stall_table
@@ -100,7 +99,7 @@ class Metric(Struct, frozen=True):
     more_is: str = "bad"
 
 
-class Verdict(Struct, frozen=True):
+class VerdictShown(Struct, frozen=True):
     """The answer, with what to do about its cause. ``doubt``: what lowers the confidence most, "" if nothing does."""
 
     severity: Severity
@@ -198,7 +197,7 @@ class Page(Struct, frozen=True):
     facts: tuple[str, ...]
     versions: tuple[str, ...]
     incomplete: str
-    verdict: Verdict
+    verdict: VerdictShown
     metrics: tuple[Metric, ...]
     rank: int
     ranks: Table
@@ -303,7 +302,7 @@ def _charged_ns(result: Result) -> Mapping[int, int]:
 # -- verdict and findings ----------------------------------------------------------------------------------------------
 
 
-def verdict_of(verdict: Answer, steps: str = "", why: str = "", action: str = "", bound: str = "") -> Verdict:
+def verdict_of(verdict: Verdict, steps: str = "", why: str = "", action: str = "", bound: str = "") -> VerdictShown:
     """The verdict in words. ``steps``: how many of how many steps count. ``bound``: what holds the step up, if that is
     not the name of the class. Without an answer there is no confidence."""
     facts = []
@@ -314,7 +313,7 @@ def verdict_of(verdict: Answer, steps: str = "", why: str = "", action: str = ""
         facts.append(f"{CONFIDENCE} {share(verdict.confidence)}")
     if steps:
         facts.append(steps if facts else sentence(steps))
-    return Verdict(
+    return VerdictShown(
         verdict.severity,
         bound or class_name(verdict.bottleneck),
         verdict.headline,

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from diag.collectors.layout import SCHEMA_VERSION
-from diag.linting.model import Linted, Notice, Severity, Translation
+from diag.linting.model import Linted, Notice, NoticeSeverity, Translation
 from diag.model.axes import bubble
 from diag.planning.cluster import Topology
 from diag.planning.measured import Compared, Measured
@@ -388,7 +388,7 @@ def _signed(error: float) -> str:
 #
 # What the linter found, as text and as JSON.
 
-_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
+_STYLE = {NoticeSeverity.ERROR: "bold red", NoticeSeverity.WARNING: "bold yellow", NoticeSeverity.NOTE: "bold cyan"}
 _INDENT = 9  # the width of "warning" and two blanks
 
 
@@ -436,8 +436,8 @@ def _print_file(console: Console, linted: Linted, gpus: int | None, per_host: in
 
 
 def _counts(linted: Linted) -> str:
-    counts = [sum(notice.severity is severity for notice in linted.notices) for severity in Severity]
-    texts = [counted(count, severity) for count, severity in zip(counts, Severity, strict=True) if count]
+    counts = [sum(notice.severity is severity for notice in linted.notices) for severity in NoticeSeverity]
+    texts = [counted(count, severity) for count, severity in zip(counts, NoticeSeverity, strict=True) if count]
     return ", ".join(texts) or "no notices"
 
 

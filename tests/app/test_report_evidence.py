@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from diag.api import open_run
-from diag.app.html_report.evidence import evidence_of
+from diag.app.html_report.evidence import figures_of
 from diag.app.html_report.render import render
 from diag.app.run_view import view_of
 from diag.collectors.layout import RunLayout
@@ -24,7 +24,7 @@ HUNG = Path(__file__).parents[1] / "hang" / "captured" / "hang-loader-4-ranks"
 def test_the_worst_step_is_that_in_which_the_finding_costs_most(tmp_path: Path) -> None:
     result = open_run(write_run(tmp_path / "slow", slow_data_ms={1: 40}))
     view = view_of(result)
-    found = evidence_of(view)
+    found = figures_of(view)
     assert found.timeline is not None
     place = view.page.findings[0].place
     assert place is not None
@@ -46,7 +46,7 @@ def test_memory_at_its_peak_is_of_the_snapshot_that_failed(tmp_path: Path) -> No
         if rank:
             allocator.fail(64 * MIB, 10 * MIB, FORWARD)
         allocator.write(layout.rank(rank).memory_snapshot("asked", 3), diag={"rank": rank, "step": 3})
-    memory = evidence_of(view_of(open_run(layout.root))).memory
+    memory = figures_of(view_of(open_run(layout.root))).memory
     assert memory is not None
     assert memory.text.startswith("Rank 1: Peak: 17.8")
     assert memory.drawn.count("<polygon") == len(memory.legend) == 4
@@ -60,7 +60,7 @@ def test_a_hang_shows_where_the_ranks_are_and_names_nobody_if_redacted(tmp_path:
     manifest = json.loads(layout.manifest.read_text())
     layout.manifest.write_text(json.dumps({**manifest, "exit_code": 1}))
     result = open_run(layout.root)
-    hang = evidence_of(view_of(result)).hang
+    hang = figures_of(view_of(result)).hang
     assert hang is not None
     assert hang.headline
     assert hang.matrix is not None

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from diag.api import Result, open_run
-from diag.app.html_report.evidence import evidence_of
+from diag.app.html_report.evidence import figures_of
 from diag.app.html_report.render import render
 from diag.app.run_view import view_of
 from diag.model.steps import Bottleneck
@@ -91,7 +91,7 @@ def test_every_front_end_shows_the_same_numbers(name: str, monkeypatch: pytest.M
         "HTML": _plain(Parsed(re.sub(r"<svg.*?</svg>", "", render(result, "diag report", "1"))).text),
         "overview": _overview(path, monkeypatch),
     }
-    worst = evidence_of(view_of(result)).timeline
+    worst = figures_of(view_of(result)).timeline
     assert worst is not None
     for front_end, text in shown.items():
         more = TIME.findall(_plain(worst.rest)) if front_end == "HTML" else ()  # the length of the step that it draws

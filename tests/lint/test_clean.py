@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.linting.model import Format, Severity
+from diag.linting.model import Format, NoticeSeverity
 from tests.lint.build import linted
 
 ZERO_2 = """{
@@ -233,7 +233,7 @@ def test_nothing_wrong_is_found(tmp_path: Path, name: str, gpus: int | None) -> 
     text, kind = CLEAN[name]
     found = linted(tmp_path / "config", text, gpus)
     assert found.format is kind
-    assert [notice for notice in found.notices if notice.severity is not Severity.NOTE] == []
+    assert [notice for notice in found.notices if notice.severity is not NoticeSeverity.NOTE] == []
 
 
 @pytest.mark.parametrize(
@@ -260,5 +260,5 @@ def test_one_thing_broken(tmp_path: Path, name: str, old: str, new: str, key: st
 def test_errors_come_first(tmp_path: Path) -> None:
     text = ZERO_2.replace('"overlap_comm": true', '"overlap_com": true').replace("2e8", '2e8, "cpu_offload": true', 1)
     order = [notice.severity for notice in linted(tmp_path / "ds.json", text).notices]
-    assert order == sorted(order, key=list(Severity).index)
-    assert set(order) == set(Severity)
+    assert order == sorted(order, key=list(NoticeSeverity).index)
+    assert set(order) == set(NoticeSeverity)

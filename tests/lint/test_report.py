@@ -21,7 +21,7 @@ from diag.linting.arguments import KNOWN as ARGUMENTS
 from diag.linting.document import parse
 from diag.linting.fsdp import KNOWN as FSDP
 from diag.linting.lint import lint
-from diag.linting.model import Linted, Severity
+from diag.linting.model import Linted, NoticeSeverity
 from diag.linting.torchtitan import MOVED, TABLES
 from diag.show.plan import lint_to_json, print_lint
 from tests.examples import examples
@@ -141,7 +141,7 @@ def checked(document: dict[str, Any] | str, gpus: int | None, folder: Path) -> N
         assert notice.source
         assert notice.line is None or notice.line >= 1
     order = [notice.severity for notice in files[0].notices]
-    assert order == sorted(order, key=list(Severity).index)
+    assert order == sorted(order, key=list(NoticeSeverity).index)
     assert text_of(files)
     assert json.loads(lint_to_json(files))
 
