@@ -30,6 +30,7 @@ class Features(Struct, frozen=True, kw_only=True):
     one_or_all: float  # what the other explanation of late ranks, one rank or all, costs over this one, squared
     mixed: float  # 1: two classes cost nearly as much, and the answer names both
     unseen_waits: float  # fraction of ranks not recorded, where the answer is about time in collectives
+    open_waits: float  # 1: and the answer itself cannot tell the waiting for them from the transfer
     phases_mixed: float  # 1: the answer rests on durations of the hosts' phases, and these contain communication
     unseen_pauses: float  # 1: and on these alone, and says that a rank computes longer, as a paused one would seem to
     hosts_next: float  # part of the cost that the hosts' own work would take in its place, squared

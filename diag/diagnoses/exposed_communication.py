@@ -30,7 +30,7 @@ from .comm_cause import (
     worth_asking,
 )
 from .costs import Cost
-from .ids import SLOW_LINK
+from .ids import EXPOSED_COMMUNICATION, SLOW_LINK, WAITING_FOR_MISSING
 from .missing_ranks import missing_ranks
 from .subject import Column, Diagnosis, Subject, in_ms, mean_ns
 
@@ -64,7 +64,7 @@ def _without_calls(subject: Subject) -> Finding:
     cost = subject.each(subject.shares.cost(Cost.COMM))
     return subject.costing(
         Cost.COMM,
-        id="exposed-communication",
+        id=EXPOSED_COMMUNICATION,
         title=sentences.EXPOSED_COMMUNICATION(cost=cost, why="every rank waits at least that long"),
         action="Record a profiler window of a few ranks (`diag trace`) to see which collectives, and why.",
         evidence=subject.per_rank("exposed_comm_ns"),
@@ -84,7 +84,7 @@ def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
         findings.append(
             subject.costing(
                 Cost.COMM,
-                id="waiting-for-missing-ranks",
+                id=WAITING_FOR_MISSING,
                 title=sentences.COLLECTIVES_WAIT(
                     len(missing.ranks), cost=f"{in_ms(waiting * whole)} {subject.per}", ranks=missing.names
                 ),
@@ -164,9 +164,9 @@ DIAGNOSIS = Diagnosis(
         "training's stream (`device_steps.jsonl`)."
     ),
     means={
-        "exposed-communication": "Too little computation overlaps with communication.",
+        EXPOSED_COMMUNICATION: "Too little computation overlaps with communication.",
         "communication-not-overlapped": "No computation overlaps with communication.",
-        "waiting-for-missing-ranks": (
+        WAITING_FOR_MISSING: (
             "Ranks of the job were not recorded, and collectives take longer than the fastest of their size. The rest "
             "is waiting, probably for those ranks."
         ),

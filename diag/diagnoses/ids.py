@@ -15,6 +15,10 @@ STRAGGLER: Final = "straggler"  # the diagnosis, and the finding that rests on d
 COMPUTE_STRAGGLER, COMPUTE_IMBALANCE = "compute-straggler", "compute-imbalance"
 ONE_OR_ALL = frozenset({COMPUTE_STRAGGLER, COMPUTE_IMBALANCE})
 ALLOCATOR_RETRIES, NEAR_OUT_OF_MEMORY = "allocator-retries", "near-out-of-memory"
+EXPOSED_COMMUNICATION: Final = "exposed-communication"
+WAITING_FOR_MISSING: Final = "waiting-for-missing-ranks"
+# Of collectives that some ranks did not record: nothing tells the waiting for these ranks from the transfer.
+OPEN_WAITS = frozenset({EXPOSED_COMMUNICATION, WAITING_FOR_MISSING})
 NOT_FINITE: Final = "not-finite"
 UNHEALTHY_MEMORY: Final = "unhealthy-memory"
 # They cost no time, but may end the run or make it worthless.

@@ -312,13 +312,16 @@ def _features(
 ) -> Features:
     shares = answer.shares
     missing = len(coverage.ranks_missing) / max(1, len(coverage.ranks_used) + len(coverage.ranks_missing))
+    unseen_waits = missing if _waits(answer.bottleneck, answer.cause, shares) else 0.0
+    open_waits = unseen_waits > 0 and answer.cause is not None and answer.cause.id in ids.OPEN_WAITS
     by_phases = answer.phases is not None and not _on_device_clocks(answer.phases, shares)
     return Features(
         noise=_noise(answer) ** 2,
         close_cause=_close_cause(answer, examination) ** 2,
         one_or_all=_one_or_all(answer) ** 2,
         mixed=float(answer.bottleneck == Bottleneck.MIXED),
-        unseen_waits=missing if _waits(answer.bottleneck, answer.cause, shares) else 0.0,
+        unseen_waits=unseen_waits,
+        open_waits=float(open_waits),
         phases_mixed=float(answer.phases is not None and not answer.phases.frontier.communication_known),
         unseen_pauses=float(by_phases and answer.cause is not None and answer.cause.id == ids.COMPUTE_STRAGGLER),
         hosts_next=_hosts_next(answer) ** 2,

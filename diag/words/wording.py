@@ -151,6 +151,7 @@ DOUBTS = {
     "one_or_all": "one late rank and differences between all ranks cost nearly as much",
     "mixed": "two bottlenecks",
     "unseen_waits": "ranks that were not recorded may be late",
+    "open_waits": "how much is waiting for ranks that were not recorded is unknown",
     "phases_mixed": "phases that contain communication",
     "unseen_pauses": "a paused rank would look the same",
     "hosts_next": "with faster devices, the hosts' loading would take nearly as long",
