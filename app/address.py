@@ -314,9 +314,6 @@ def _with_run(choices: Mapping[str, object]) -> dict[str, str]:
     return run_params | {name: str(value) for name, value in choices.items()}
 
 
-# -- choices -----------------------------------------------------------------------------------------------------------
-
-
 def choose(
     label: str,
     options: Sequence[str],

@@ -225,9 +225,6 @@ def of_memory(view: RunView, rank: int) -> tuple[str, tuple[Drawing, ...]]:
     return text, (Drawing("memory-peaks", partial(memory_peaks, view, memory), "Peak memory of each rank"), by_step)
 
 
-# -- ranks -------------------------------------------------------------------------------------------------------------
-
-
 def rank_bars(view: RunView, theme: Theme, step: int | None = None) -> go.Figure:
     """Milliseconds by part for every rank: the mean of the steps that count, or one step (its index)."""
     if len(view.ranks) > DASHBOARD.most_rank_bars:
@@ -289,9 +286,6 @@ def _rank_field(view: RunView, theme: Theme, step: int | None) -> go.Figure:
         xaxis={"title": {"text": "rank"}, "type": "category", "nticks": 20},
         yaxis={"autorange": "reversed", "type": "category", "title": None},
     )
-
-
-# -- steps -------------------------------------------------------------------------------------------------------------
 
 
 _ROOM = 1.1
@@ -489,9 +483,6 @@ def difference_bars(
     )
 
 
-# -- waiting -----------------------------------------------------------------------------------------------------------
-
-
 def waiting_field(view: RunView, theme: Theme) -> go.Figure:
     """Milliseconds that each rank waited for others in each step. Only where ``view.waiting_known``."""
     return field_of(view, Part.WAITING, view.culprits, "waited %{z:,.2f} ms", theme)
@@ -544,9 +535,6 @@ def _field(
         yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32, "showgrid": False},
     )
     return shade_windows(figure, view.windows, blocks, theme)
-
-
-# -- memory ------------------------------------------------------------------------------------------------------------
 
 
 def alike_peaks(memory: Memory) -> str:

@@ -99,9 +99,6 @@ def _file(content: bytes, kind: str, cache_control: str) -> Answer:
 _NO_STREAMLIT = Answer(HTTPStatus.SERVICE_UNAVAILABLE, (("content-length", "0"), *HEADERS), b"")
 
 
-# -- requests ----------------------------------------------------------------------------------------------------------
-
-
 class GuardedApp:
     """The ASGI application that gets every request. It refuses what the guard refuses and serves the page's files.
     Everything else goes to Streamlit, and waits until Streamlit is imported."""
@@ -206,9 +203,6 @@ def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
 
-# -- Streamlit ---------------------------------------------------------------------------------------------------------
-
-
 def routes() -> list[BaseRoute]:
     """The route of the timeline's data, which the canvas requests."""
     from starlette.routing import Route
@@ -300,9 +294,6 @@ def _warm_up(
     finally:
         sys.setswitchinterval(_USUAL_SWITCH_S)
         READY.set()
-
-
-# -- process -----------------------------------------------------------------------------------------------------------
 
 
 def main() -> None:

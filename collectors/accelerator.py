@@ -23,8 +23,6 @@ import torch
 
 from .records import DeviceCall, DeviceStepRecord, PhaseRow
 
-# -- types -------------------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Kind:
@@ -225,8 +223,6 @@ def query_beside_captures(kind: Kind) -> bool:
 
 # NCCL's variable that lets several ranks share a GPU. Without it NCCL refuses them ("Duplicate GPU detected").
 MULTI_RANK_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
-
-# -- devices of this process -------------------------------------------------------------------------------------------
 
 
 def current_device() -> torch.device:

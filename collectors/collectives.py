@@ -395,8 +395,6 @@ class CollectiveTimer:
         self.ddp_buckets: list[RecordedCall] = []  # of a backward that has not ended
         self._in_bucket = False  # DDP's communication hook is being called
 
-    # -- installing ------------------------------------------------------------------------------------------------
-
     def install(self) -> None:
         """Installs all timed functions; those in place already stay."""
         self.install_calls()
@@ -435,8 +433,6 @@ class CollectiveTimer:
         self._patches.undo()
         self._streams = False
         self._complete = False
-
-    # -- recording -------------------------------------------------------------------------------------------------
 
     def _timed(
         self, original: Function, op: str, payload: Function, group_of: Function, received: Function | None = None
@@ -588,8 +584,6 @@ class CollectiveTimer:
     def ranks_of(self, name: str) -> list[int]:
         return self._group_ranks[name]
 
-    # -- DDP -------------------------------------------------------------------------------------------------------
-
     def watch_ddp(self, module: Any, hook: tuple[Any, Function] | None = None) -> None:
         """Makes DDP's reducer call the collective through Python, so that it is timed like the others. ``hook``: a
         communication hook to call, with its state, instead of DDP's default all-reduce."""
@@ -644,8 +638,6 @@ class CollectiveTimer:
             if not call.device and call.wait_start_ns is None:
                 call.wait_start_ns = last_launch
                 call.wait_end_ns = min(max(call.end_ns or end_ns, last_launch), end_ns)
-
-    # -- handing out -----------------------------------------------------------------------------------------------
 
     def take(self, step: int, everything: bool = False) -> list[tuple[int, list[RecordedCall]]]:
         """Removes and returns (step, calls) of the calls that have ended in this step or before it, oldest step first.

@@ -26,9 +26,6 @@ def first_number(environ: Mapping[str, str], names: Iterable[str], otherwise: in
     return next((int(value) for name in names if (value := environ.get(name, "")).isdecimal()), otherwise)
 
 
-# -- jobs --------------------------------------------------------------------------------------------------------------
-
-
 class Job(NamedTuple):
     """A job as its scheduler names it. ``attempt``: how often the scheduler started it again; None where it does not
     count. ``variable``: from which the name comes."""

@@ -36,8 +36,6 @@ from .node_lock import NodeLock
 from .policy import RECORDING
 from .records import MachineRecord
 
-# -- one rank of a node ------------------------------------------------------------------------------------------------
-
 
 def _holds(lock: NodeLock) -> bool:
     try:
@@ -97,9 +95,6 @@ class MachineSampler:
             return MachineRecord(now_ns, dict(values))
         changed = {name: value for name, value in values.items() if before.get(name) != value}
         return MachineRecord(now_ns, changed | dict.fromkeys(before.keys() - values.keys()), whole=False)
-
-
-# -- what is read ------------------------------------------------------------------------------------------------------
 
 
 def readings(root: Path = Path("/"), gpus: Gpus | None = None, exporter: Exporter | None = None) -> dict[str, int]:

@@ -23,8 +23,6 @@ from .policy import RECORDED_FILES
 
 MASK = "<masked>"
 
-# -- names -------------------------------------------------------------------------------------------------------------
-
 
 class _Holds(Enum):
     """What stands behind a name, and so which values are masked."""
@@ -157,8 +155,6 @@ def _of_words(words: list[str], own: list[str], before: list[str]) -> _Holds:
     named = last in _LAST_ANYTHING or (len(words) == 1 and last in _SERVICES)
     return _Holds.ANYTHING if named or ("token" in words and not of_text) else _Holds.NOTHING
 
-
-# -- values ------------------------------------------------------------------------------------------------------------
 
 _NO_SECRETS = _set("true false yes no on off none null auto default required optional") | {"", MASK}
 _WAYS_TO_LOG_IN = _set(
@@ -496,9 +492,6 @@ def _without_format(text: str) -> str:
     return _without_assigned(_FORMATS.sub(MASK, _PEM.sub(MASK, text)))
 
 
-# -- command lines -----------------------------------------------------------------------------------------------------
-
-
 def masked_arguments(arguments: Iterable[str]) -> list[str]:
     """A command line with its secrets masked; the names stay."""
     words = list(arguments)
@@ -581,9 +574,6 @@ def option_of_mask(arguments: Iterable[str]) -> str:
             return before if argument == MASK and before else argument.partition(MASK)[0].rstrip("=: \"'") or argument
         before = argument
     return ""
-
-
-# -- fields ------------------------------------------------------------------------------------------------------------
 
 
 def without_secrets(value: Any, name: str = "", kept: frozenset[str] = frozenset(), _depth: int = 0) -> Any:

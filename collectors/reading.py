@@ -207,9 +207,6 @@ def _is_below(real_path: str, folder: Path | str) -> bool:
     return real_path.startswith(root if root.endswith("/") else root + "/")
 
 
-# -- folders -----------------------------------------------------------------------------------------------------------
-
-
 def natural(name: str) -> list[tuple[int, str]]:
     """A sort key for names in natural order: rank10 comes after rank9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", name) if part]

@@ -260,8 +260,6 @@ class Collector(AbstractContextManager["Collector"]):
         """Of the exception that ends the process."""
         return self._layout.error
 
-    # -- life ------------------------------------------------------------------------------------------------------
-
     def __enter__(self) -> Self:
         self._fence.call(self._open)
         return self
@@ -362,8 +360,6 @@ class Collector(AbstractContextManager["Collector"]):
             self._timer.watch_ddp(module, hook)
         except Exception as error:  # a module that has a hook already, or anything else that DDP refuses
             self._complaints.add("DDP's gradient buckets are not timed", error)
-
-    # -- a step ----------------------------------------------------------------------------------------------------
 
     def step(self, step: int, passed: Callable[[], Moment | None] = lambda: None) -> _StepContext:
         """One whole optimizer step. The caller fills in tokens, loss and micro_batches of its record. ``passed`` is
@@ -509,8 +505,6 @@ class Collector(AbstractContextManager["Collector"]):
         opened: AbstractContextManager[Any] = torch.profiler.record_function(name)
         opened.__enter__()
         return opened
-
-    # -- writing ---------------------------------------------------------------------------------------------------
 
     def _write_the_rest(self) -> None:
         """Writes the steps before a failure of the recording."""

@@ -383,9 +383,6 @@ def packed(columns: Iterable[array[int]]) -> str:
     return b64encode(values.tobytes()).decode("ascii")
 
 
-# -- lines -------------------------------------------------------------------------------------------------------------
-
-
 class TimerRecords(NamedTuple):
     """The timer's records when a step is over; see ``CollectiveTimer``."""
 

@@ -623,9 +623,6 @@ def open_inspector(root: Path | str, files: Sequence[Path]) -> DurationResult:
     return DurationResult(tables, attribution, examination, coverage, verdict, durations=account)
 
 
-# -- memory snapshots alone --------------------------------------------------------------------------------------------
-
-
 def open_memory_snapshots(*paths: Path | str) -> Any:
     """The snapshots of PyTorch's caching allocator (``torch.cuda.memory._dump_snapshot``) at or below the paths, with
     their ranks compared. DiagError if none can be read."""

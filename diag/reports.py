@@ -52,9 +52,6 @@ def _lines(*lines: str) -> str:
     return "\n".join(visible(line.replace(NBSP, " ")) for line in lines)
 
 
-# -- triage ------------------------------------------------------------------------------------------------------------
-
-
 class TriageReport(Triage):
     """Why a job hung or failed, and which rank is at fault."""
 
@@ -78,9 +75,6 @@ def triage(*paths: Path | str) -> TriageReport:
     ``paths``. DiagError if there is nothing to read."""
     result = _triage([str(path) for path in paths])
     return TriageReport(**{field.name: getattr(result, field.name) for field in dataclasses.fields(result)})
-
-
-# -- compare -----------------------------------------------------------------------------------------------------------
 
 
 class ComparedRuns(Comparison, frozen=True, kw_only=True):
@@ -112,9 +106,6 @@ def compare(before: Result | Path | str, after: Result | Path | str) -> Compared
     return ComparedRuns(**asdict(compare_runs(first, second)), before=first, after=second)
 
 
-# -- plan --------------------------------------------------------------------------------------------------------------
-
-
 class PlanReport(Plan, frozen=True):
     """Which sharding strategies fit, how much they communicate, and which one to use."""
 
@@ -137,9 +128,6 @@ def plan(model: str, gpus: int = 8, gpu: str | None = None, **options: Any) -> P
     """Estimates memory, communication and step time of a training for every sharding strategy, and chooses one.
     ``options``: those of ``diag.planning.plan.plan_for``, which documents them."""
     return PlanReport(**asdict(plan_for(model, gpus, gpu, **options)))
-
-
-# -- lint --------------------------------------------------------------------------------------------------------------
 
 
 class LintReport(tuple[Linted, ...]):

@@ -117,8 +117,6 @@ def with_name(data: bytes | str, length: int) -> bytes:
 
 EMPTY_MEMBER = gzip.compress(b"", mtime=0)
 
-# -- traces ------------------------------------------------------------------------------------------------------------
-
 
 def trace(events: Iterable[dict[str, Any]], rank: int = 0, ranks: int = 1, groups: Sequence[Any] = ()) -> bytes:
     about = {"backend": "nccl", "rank": rank, "world_size": ranks, "pg_config": list(groups)}
@@ -312,8 +310,6 @@ table("other tools", lambda made: made, ANALYZE,
     ("lines of TORCH_TRACE", 5_000, lambda n: {"a.log": 'V1121 22:44:58.452000 24602 torch/_logging/structured.py:22] {"str": ["a", 1]}\n' * n}),
 )
 # fmt: on
-
-# -- archives ----------------------------------------------------------------------------------------------------------
 
 Member = tuple[tarfile.TarInfo, bytes]
 
@@ -608,8 +604,6 @@ table("log", lambda made: {"a.log": log(made)}, TRIAGE,
 )
 # fmt: on
 
-# -- RAS ---------------------------------------------------------------------------------------------------------------
-
 
 def ras(ranks: int, counts: dict[int, dict[str, int]]) -> reports.Job:
     return reports.job(reports.Comm(list(range(ranks)), counts=counts), world=ranks)
@@ -861,8 +855,6 @@ table("TOML", lambda text: {"c.toml": text}, PLAN,
     ("length of a text", 100_000, lambda n: '[training]\na = """' + '\\"\n' * n + '"""\n'),
 )
 # fmt: on
-
-# -- other commands, and the dashboard ---------------------------------------------------------------------------------
 
 TRACES = (
     "trace: CPU operators",

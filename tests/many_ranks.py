@@ -125,9 +125,6 @@ def _write(layout: RunLayout, job: Job, rank: int, columns: Mapping[str, Times])
             )
 
 
-# -- beside the summaries ----------------------------------------------------------------------------------------------
-
-
 def write_beside(layout: RunLayout, job: Job) -> None:
     """What the ranks and hosts of a job with these summaries recorded besides: half an hour of what a host with eight
     GPUs and eight ports counts, and the records of the steps, the same ones for all ranks."""

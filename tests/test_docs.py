@@ -170,9 +170,6 @@ def test_the_readme_links_only_to_files_of_the_repository() -> None:
             and not (ROOT / link).is_file()] == []  # fmt: skip
 
 
-# -- commands ----------------------------------------------------------------------------------------------------------
-
-
 def _shell_lines(text: str) -> Iterator[str]:
     """Lines of the code blocks that a shell takes."""
     for block in blocks(text):
@@ -276,9 +273,6 @@ def test_blocks_of_code_are_what_they_say() -> None:
     assert len(seen) >= 6
 
 
-# -- the tables of a run -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "table", [Steps, Rows, Segments, Calls, Readiness, MatchedCollective, CriticalPath, Blame, Label, CostRow, Shares]
 )
@@ -291,9 +285,6 @@ def test_the_page_of_tables_names_every_column(table: type) -> None:
     # Lists that columns of codes refer to, and what is no column.
     others = {"names", "groups", "matched", "ranks", "keys", "changes", "on_device", "noise"}
     assert {column for column in columns if f"`{column}`" not in described[1]} <= others
-
-
-# -- reference ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_reference_has_everything() -> None:

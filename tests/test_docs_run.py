@@ -346,9 +346,6 @@ def test_a_difference_is_seen() -> None:
     assert differs_from_sentences("Goodput and so on.") != ""
 
 
-# -- Python ------------------------------------------------------------------------------------------------------------
-
-
 def of_python(page: Path) -> list[Block]:
     return [block for block in of_page(page) if block.language == "python" and not block.not_run]
 

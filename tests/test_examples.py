@@ -54,8 +54,6 @@ def test_an_example_trains_and_is_analysed(name: str, tmp_path: Path, monkeypatc
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]  # it leaves nothing of its own
 
 
-# -- the workflow ------------------------------------------------------------------------------------------------------
-
 WORKFLOW = EXAMPLES / "diag-check.yml"
 
 

@@ -108,9 +108,6 @@ def without_logs(evidence: Figures) -> Figures:
     )
 
 
-# -- the worst step ----------------------------------------------------------------------------------------------------
-
-
 def _worst_step(view: RunView) -> Lanes:
     """Every rank, by cause, in the counted step in which the verdict's finding costs most, else in the longest one."""
     result = view.result
@@ -154,9 +151,6 @@ def _variable(kind: Part | Use) -> str:
     return f"--{'part' if isinstance(kind, Part) else 'use'}-{kind.name.lower()}"
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------
-
-
 def _memory(view: RunView) -> Peak | None:
     """Of the snapshot with a failed allocation, else with the highest peak; else of the fullest window of a trace."""
     snapshots = view.result.memory_snapshots.accounts if view.result.tables.snapshots else ()
@@ -181,9 +175,6 @@ def _peak(history: History | None, peak: int, text: str, live: Table) -> Peak:
         at, series, peak, [(at[history.peak], f"peak {size(peak)}")], "Memory over time by category", 960
     )
     return Peak(text, Markup(drawn), legend, live)
-
-
-# -- hang --------------------------------------------------------------------------------------------------------------
 
 
 def _hang(result: Result) -> Hang | None:

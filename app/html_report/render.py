@@ -219,9 +219,6 @@ def _look(theme: Theme) -> go.layout.Template:
     )
 
 
-# -- redaction ---------------------------------------------------------------------------------------------------------
-
-
 def _redacted_view(view: RunView, names: Pseudonyms) -> RunView:
     """The view with its notes on steps redacted. Figures show no other names."""
     return replace(view, notes=tuple(names.text(note) for note in view.notes))

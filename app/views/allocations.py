@@ -43,8 +43,6 @@ from diag.tables.snapshots import OutOfMemory, SnapshotAccount, SnapshotTable
 from diag.tables.would_fit import lower_peaks, would_fit
 from diag.words.formatting import share, size
 
-# -- traces ------------------------------------------------------------------------------------------------------------
-
 
 @st.fragment
 def show_curves(view: RunView, theme: Theme) -> None:
@@ -113,9 +111,6 @@ def _show_live(curve: MemoryCurve) -> None:
             "No module is named in the trace: record it with_stack=True, or put record_function around modules."
         )
     st.caption(plain(" ".join(notes)))
-
-
-# -- snapshots ---------------------------------------------------------------------------------------------------------
 
 
 @st.fragment
@@ -207,9 +202,6 @@ def _show_room(account: SnapshotAccount, failure: OutOfMemory, manifest: Manifes
     return True
 
 
-# -- snapshots alone ---------------------------------------------------------------------------------------------------
-
-
 def show_alone(root: Path, changed_ns: int) -> None:
     """The page of a path that holds memory snapshots and nothing to analyse."""
     st.title("Memory")
@@ -244,9 +236,6 @@ def show_left(run: Path, changed_ns: int) -> bool:
 def _opened(path: str, changed_ns: int) -> SnapshotTable:  # noqa: ARG001  (read again when a file has changed)
     table: SnapshotTable = open_memory_snapshots(path)
     return table
-
-
-# -- tables ------------------------------------------------------------------------------------------------------------
 
 
 def _show_tables(tables: Mapping[str, Sequence[Share]], before: int | None, peak: int) -> None:

@@ -210,9 +210,6 @@ def _name(row: CollectiveStat, groups: int, several: bool) -> str:
     return ", ".join(fact for fact in facts if fact)
 
 
-# -- figures -----------------------------------------------------------------------------------------------------------
-
-
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "hexagon")
 _BAND = 0.16  # opacity of a curve's interval
 _LATE = "transfer, after the first rank has its result"

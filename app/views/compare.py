@@ -205,9 +205,6 @@ def _signed(ns: int) -> str:
     return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{duration(abs(ns))}"
 
 
-# -- figures -----------------------------------------------------------------------------------------------------------
-
-
 def flow(comparison: Comparison, before: str, after: str, theme: Theme) -> go.Figure:
     """A waterfall in milliseconds per step, from top to bottom: the first run's bar, a floating bar per kind of time
     that begins where the one before it ends, and the second run's bar. Lines are the intervals of the differences.

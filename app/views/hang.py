@@ -188,9 +188,6 @@ def show_answer(path: Path) -> bool:
     return triage.triage.fault_class != "undetermined"
 
 
-# -- where the logs are ------------------------------------------------------------------------------------------------
-
-
 def _chosen(source: str, root: Path, run: Path) -> Callable[[], Investigation] | None:
     """A function that reads the chosen logs; None until some are chosen."""
     if source == _UPLOAD:
@@ -239,9 +236,6 @@ def _of_contents(digest: str, _contents: tuple[tuple[str, bytes], ...]) -> Inves
             place.mkdir()
             (place / (Path(name).name or "log")).write_bytes(data)
         return investigate([folder])
-
-
-# -- the answer --------------------------------------------------------------------------------------------------------
 
 
 def _answer(investigation: Investigation, state: RunState | None = None) -> None:
@@ -394,9 +388,6 @@ def _reasons(investigation: Investigation) -> None:
 def _gap(paths: Sequence[str], reason: str) -> str:
     more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
     return f"{_short(paths[0])}{more}: {reason}" if paths[0] else reason
-
-
-# -- NCCL RAS ----------------------------------------------------------------------------------------------------------
 
 
 def _ras(run: Path) -> None:

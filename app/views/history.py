@@ -95,9 +95,6 @@ def _folders(life: Life) -> set[str]:
     return {attempt.path for attempt in life.attempts if not RunLayout(Path(attempt.path)).is_restart}
 
 
-# -- figures -----------------------------------------------------------------------------------------------------------
-
-
 def goodput_figure(goodput: Goodput, theme: Theme) -> go.Figure:
     """One bar: the wall time by what it went into."""
     figure = go.Figure()

@@ -180,9 +180,6 @@ def _path(table: PathTable, theme: Theme) -> None:
     )
 
 
-# -- figures -----------------------------------------------------------------------------------------------------------
-
-
 _PART_OF = {
     Kind.COMPUTE: Part.COMPUTE,
     Kind.COMM: Part.TRANSFER,

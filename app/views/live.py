@@ -52,9 +52,6 @@ _STEADY = """<style>
 </style>"""
 
 
-# -- waiting -----------------------------------------------------------------------------------------------------------
-
-
 def wait_for(path: Path) -> None:
     """The page of a run that does not exist yet; it shows the run as soon as that exists."""
     st.title(plain(f"Waiting for {path.name}"))

@@ -145,9 +145,6 @@ def _rows(view: RunView, table: LoadingTable) -> None:
     st.caption(plain(f"Means of {counted(len(table.steps), 'counted step')}."))
 
 
-# -- figures -----------------------------------------------------------------------------------------------------------
-
-
 def ranks(table: LoadingTable, culprits: Collection[int], step_ns: float, theme: Theme) -> go.Figure:
     """Milliseconds per step that each rank waits for its loader, and that the other ranks wait because of it. The axis
     covers at least a tenth of the step."""

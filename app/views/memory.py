@@ -261,9 +261,6 @@ def _rows(table: MemoryTable) -> None:
     show_rows(memory_rows(table), key="memory-table", alt="Memory of each rank")
 
 
-# -- figures -----------------------------------------------------------------------------------------------------------
-
-
 _DASHES = ("solid", "dot", "dash", "longdash", "dashdot", "longdashdot")
 
 

@@ -277,9 +277,6 @@ def _verdict(verdict: VerdictShown, state: RunState, since: str = "", key: str =
             st.markdown(plain(verdict.why), help=words.CRITICAL_PATH)
 
 
-# -- what to do --------------------------------------------------------------------------------------------------------
-
-
 def _to_do(view: RunView, advised: Advised, theme: Theme) -> None:
     """Draws the action for the cause, then changes with a predicted gain; for a healthy run, the margin left."""
     answer, action = view.result.verdict, view.page.verdict.action
@@ -399,9 +396,6 @@ def _coverage(page: Page, gaps: Sequence[Gap]) -> None:
         st.markdown(f"**{words.NOT_LOOKED}**")
         st.markdown(bullets(page.not_looked) or words.EVERYTHING_LOOKED_FOR)
     show_gaps(gaps)
-
-
-# -- figures -----------------------------------------------------------------------------------------------------------
 
 
 def _differences(view: RunView, theme: Theme) -> None:

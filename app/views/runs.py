@@ -181,9 +181,6 @@ def _left_out(reasons: Sequence[str]) -> None:
         st.markdown("Not analysed for this list:\n" + bullets((*reasons[: DASHBOARD.most_reasons], *more)))
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------
-
-
 def _ticked() -> list[str]:
     """The names of the ticked runs, as they are shown."""
     return list((st.session_state.get(_COCKPIT) or {}).get("ticked") or ())
@@ -312,9 +309,6 @@ def _several(chosen: Sequence[RunState], rows: Mapping[Path, RunRow], baseline: 
     if len(chosen) > len(runs):
         st.caption(f"The first {len(runs)} of {len(chosen)} ticked runs.")
     show_by_name(list(views.values()), list(views))
-
-
-# -- curves ------------------------------------------------------------------------------------------------------------
 
 
 def _curves(states: Sequence[tuple[str, RunState]], places: Mapping[str, int], listed: int, ticked: bool) -> None:

@@ -200,9 +200,6 @@ def _ceil(ns: int) -> float:
     return -(-ns // 1000) / 1000
 
 
-# -- the page ----------------------------------------------------------------------------------------------------------
-
-
 def show(view: RunView) -> None:
     if without_steps("Timeline", view) or beyond_summaries("Timeline", view):
         return
@@ -310,9 +307,6 @@ def _table_of_names(lanes: Sequence[Lane], window: Window) -> None:
     )
 
 
-# -- Perfetto ----------------------------------------------------------------------------------------------------------
-
-
 def _perfetto(view: RunView, look: Look) -> None:
     """Draws the command to use where the canvas's button does not help: from another machine, or for a file."""
     chosen = _to_open(view, look)
@@ -372,9 +366,6 @@ def open_command(path: Path, step: int, rank: int | None = None) -> str:
     """The command that opens a step in Perfetto, of one rank or of all."""
     whose = ["--ranks", "all"] if rank is None else ["--rank", str(rank)]
     return shlex.join(["diag", "open", str(path), *whose, "--step", str(step)])
-
-
-# -- canvas ------------------------------------------------------------------------------------------------------------
 
 
 def _canvas(view: RunView, look: Look) -> None:

@@ -99,9 +99,6 @@ def _memory(delta: int) -> str:
     return f"{size(abs(delta))} {'more' if delta >= 0 else 'less'} device memory"
 
 
-# -- figures -----------------------------------------------------------------------------------------------------------
-
-
 def gains(history: History, theme: Theme) -> go.Figure:
     """Two points per round in milliseconds per step: the predicted gain, and the gain measured with and without the
     change."""

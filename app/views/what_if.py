@@ -120,9 +120,6 @@ def _tried(root: Path) -> tuple[Round, ...]:
     return ()
 
 
-# -- suppositions ------------------------------------------------------------------------------------------------------
-
-
 @st.fragment
 def _supposed(view: RunView, baseline: RunView | None) -> None:
     """Draws the sliders, and the step as it would be; a slider draws only this part of the page again."""
@@ -255,9 +252,6 @@ def _groups(view: RunView, at_fault: tuple[int, ...]) -> dict[str, str]:
     return {",".join(map(str, ranks)): name for ranks, name in groups.items()}
 
 
-# -- settings ----------------------------------------------------------------------------------------------------------
-
-
 def _choose(view: RunView, changes: tuple[KnobChange, ...]) -> list[KnobChange]:
     """Draws one list per knob, with the best advice preselected; returns the chosen changes."""
     advised = {advice.id for advice in view.result.advice[:1]}
@@ -363,9 +357,6 @@ def _how(prospect: Prospect) -> None:
             for api, text in code.by_api.items():
                 st.caption(api)
                 show_code(text, "python")
-
-
-# -- figures -----------------------------------------------------------------------------------------------------------
 
 
 MEASURED = "as measured"

@@ -274,8 +274,6 @@ class Events:
         if self._base is None:  # without meaning once an optimizer is known
             self._tell("gradients_cleared")
 
-    # -- passing on ------------------------------------------------------------------------------------------------
-
     def hear(self, name: str, values: tuple[Any, ...]) -> Any:
         """Calls the timeline's method of this name and returns its result; None for an event that is queued. For the
         training's thread."""

@@ -153,8 +153,6 @@ class Attachment:
         self._own_profiler = False  # the training runs its own profiler
         self._leaving = Leaving(self.fence, self._close, self._progress)
 
-    # -- beginning -------------------------------------------------------------------------------------------------
-
     def install(self, imports: AfterImport) -> None:
         """Hooks everything that ``import torch`` brought, and the rest when the training imports it."""
         self._imports = imports
@@ -300,8 +298,6 @@ class Attachment:
             "inferred": _INFERRED,
         }
 
-    # -- events ----------------------------------------------------------------------------------------------------
-
     def tell(self, event: str, *values: Any) -> Any:
         """Passes an event of the training's thread to the timeline. Called within the fence."""
         if self._unrecorded and event == "optimizer_ends":
@@ -369,8 +365,6 @@ class Attachment:
         self._optimizer = self._engine = None
         loader = self.fetches.settings(trained_with)
         self._collector.describe(strategy=strategy, mesh=mesh, loader=loader, collector={"attached": self._about()})
-
-    # -- ending ----------------------------------------------------------------------------------------------------
 
     def leaves(self, error: BaseException | None) -> None:
         """The process group is about to be destroyed, as most trainings do before they end. All records are written; a

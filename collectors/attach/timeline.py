@@ -312,8 +312,6 @@ class Timeline:
         """Whether the end of a step is inferred from optimizers, not marked by the training."""
         return not self._marked
 
-    # -- the loader ------------------------------------------------------------------------------------------------
-
     def fetch_begins(self, loader: int, gradients: bool, made: int = 0) -> None:
         """``gradients``: whether autograd is enabled. ``made``: how many nodes autograd has made until now."""
         self._begin_step()
@@ -410,8 +408,6 @@ class Timeline:
         """A fetch, a backward or a save has raised: heartbeats keep reporting its phase."""
         self._in_backward = False
 
-    # -- the optimizer ---------------------------------------------------------------------------------------------
-
     def optimizer_begins(self, optimizer: int) -> None:
         """Of nested optimizers only the outermost counts."""
         if self.optimizing in (None, optimizer):
@@ -457,8 +453,6 @@ class Timeline:
             self.fresh = False
             self._optimized_until(now)
 
-    # -- saving ----------------------------------------------------------------------------------------------------
-
     def checkpoint_begins(self) -> Moment | None:
         """The begin; None before the first step, as the checkpoint is not part of one."""
         return self._recorder.moment(ahead=CHECKPOINT) if self._open is not None else None
@@ -468,8 +462,6 @@ class Timeline:
         self._recorder.passed(CHECKPOINT, start, now)
         if self._edge_kind is not _Edge.BACKWARD:
             self._reach(_Edge.OTHER, now)
-
-    # -- steps -----------------------------------------------------------------------------------------------------
 
     def told_steps(self, loader: int | None = None) -> None:
         """From here on the training marks the ends of its steps. ``loader``: the source of its batches, if given."""

@@ -316,8 +316,6 @@ def _half(value: Any) -> Any:
     return value.flatten()[: max(1, value.numel() // 2)].clone(memory_format=torch.contiguous_format)
 
 
-# -- faults ------------------------------------------------------------------------------------------------------------
-
 _DEVICE = "device"  # the place where a straggler's time is spent
 _USUAL_CLOCK_KHZ = 1_500_000  # clock of a GPU, if torch does not report it
 _IN_A_CALL = frozenset({"skip-collective", "mismatched-shape"})

@@ -200,9 +200,6 @@ def reset_parameters(model: Decoder, seed: int, shard: int = 0) -> None:
         local.normal_(0.0, residual_std if residual else INIT_STD, generator=generator)
 
 
-# -- learning rate -----------------------------------------------------------------------------------------------------
-
-
 class Schedule:
     """Linear warm-up: step ``n``, counted from 0, has ``(n + 1) / steps`` of the rate, and from ``steps`` on all of
     it."""

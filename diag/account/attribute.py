@@ -189,9 +189,6 @@ def _comparable(members: Mapping[int, RankStep], tied: frozenset[int]) -> dict[i
     return common or {slowest: members[slowest]}
 
 
-# -- one rank ----------------------------------------------------------------------------------------------------------
-
-
 def _rank_steps(ranks: Mapping[int, RankTables], clocked: Mapping[int, DeviceClocked]) -> dict[int, Sequence[RankStep]]:
     """Every step of each rank on its own clock."""
     recorded = [_of_device(clocked[rank]) if rank in clocked else _recorded(t) for rank, t in ranks.items()]
@@ -326,9 +323,6 @@ def _waited(pieces: Pieces, ranks: iv.Times, waits: Mapping[int, iv.Intervals]) 
     waited_ns = np.zeros(len(ranks), dtype=np.int64)
     np.add.at(waited_ns, of_step, covered)
     return waited_ns
-
-
-# -- across ranks ------------------------------------------------------------------------------------------------------
 
 
 def _calls(ranks: Mapping[int, Sequence[RankStep]]) -> dict[int, Calls]:

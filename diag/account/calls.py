@@ -230,9 +230,6 @@ def calls_in(steps: Sequence[Sequence[CollectiveCall]]) -> tuple[Calls, list[Int
     return Calls.of(once), [np.array([place[call.key] for call in step], dtype=np.int64) for step in steps]
 
 
-# -- matched -----------------------------------------------------------------------------------------------------------
-
-
 class Matched(Mapping[Key, Mapping[int, CollectiveCall]]):
     """The collectives in which at least two ranks took part, numbered in the order of their first calls. Columns: the
     members of each collective one after the other, in the order of the ranks in ``calls``; those of collective ``c``

@@ -168,9 +168,6 @@ class Activities:
         return done
 
 
-# -- critical path -----------------------------------------------------------------------------------------------------
-
-
 class Readiness(Struct, frozen=True):
     """When the ranks arrived at their collectives: columns over the members of all of them, as in ``matched`` (see
     ``Arrivals``). ``ranks``: all ranks with a timeline; ``row``: the place of each member's rank among these.

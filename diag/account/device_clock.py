@@ -239,9 +239,6 @@ def _row(row: CollectiveRow, begin: int, call: DeviceCall, free_ns: int) -> Coll
     return row._replace(start_ns=start, end_ns=end, wait_start_ns=waited[0], wait_end_ns=waited[1], whole=whole)
 
 
-# -- idle --------------------------------------------------------------------------------------------------------------
-
-
 def _idle(clocked: RankTables, not_launched: iv.Intervals) -> tuple[dict[Detail, iv.Intervals], bool]:
     """By cause; and whether idle time was measured."""
     busy = _utilization(clocked)

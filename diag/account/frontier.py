@@ -516,9 +516,6 @@ def _parts(summaries: Summaries, rank: int) -> list[Parts]:
     ]
 
 
-# -- of a long run -----------------------------------------------------------------------------------------------------
-
-
 class BlockAccount(Struct, frozen=True):
     """``tables``: the run, with the rows of the steps that are kept in detail. ``frontier`` and ``scheduling``: of the
     counted steps."""

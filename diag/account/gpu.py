@@ -241,9 +241,6 @@ def short_name(name: str) -> str:
     return f"{called.group(1).rsplit('/', 1)[-1]}.{called.group(2)}"
 
 
-# -- partition ---------------------------------------------------------------------------------------------------------
-
-
 # -- trace offload -----------------------------------------------------------------------------------------------------
 #
 # Parameters, gradients and optimizer states that a GPU rank keeps on its host: the copies, and waiting for them.

@@ -181,9 +181,6 @@ class CoveredOfMany:
         return np.where(none, 0, covered_ns)
 
 
-# -- layers ------------------------------------------------------------------------------------------------------------
-
-
 Window = tuple[int, int, int]  # step, begin_ns, end_ns
 _BEFORE = -(1 << 62)  # before any moment of any trace
 

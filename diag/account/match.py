@@ -115,9 +115,6 @@ def measure(matched: Matched) -> MatchedCollectives:
     return replace(found, complete=np.array(whole, dtype=np.bool_)[of_pair])
 
 
-# -- clocks ------------------------------------------------------------------------------------------------------------
-
-
 # -- bounds ------------------------------------------------------------------------------------------------------------
 #
 # How far apart two clocks can be: bounds from the collectives of their ranks (docs/concepts/clocks.md).

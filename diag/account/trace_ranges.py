@@ -391,9 +391,6 @@ def _without_stub(trace: Trace, ranges: pl.DataFrame) -> pl.DataFrame:
     return ranges
 
 
-# -- ranges ------------------------------------------------------------------------------------------------------------
-
-
 Thread = int  # an index into Trace.threads
 
 

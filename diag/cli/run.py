@@ -143,8 +143,6 @@ def _print_message(text: str) -> None:
     say(f"diag: {text}", err=True)
 
 
-# -- options -----------------------------------------------------------------------------------------------------------
-
 _HANG_S = 300.0  # without progress, before a training of the user's is reported as hung
 
 
@@ -230,9 +228,6 @@ class RunOptions(RecordingOptions, TrainerOptions):
 # Options that describe the bundled training, and those of torchrun: a command of the user's starts its own ranks.
 _OF_TRAINER = frozenset(field.name for field in fields(TrainerOptions))
 _OF_TORCHRUN = frozenset(key.name for key, about in options_of(RunOptions) if about.panel == LAUNCH) - {"hang_timeout"}
-
-
-# -- the command -------------------------------------------------------------------------------------------------------
 
 
 @with_options(RunOptions)

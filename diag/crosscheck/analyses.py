@@ -108,8 +108,6 @@ def _death(process: subprocess.CompletedProcess[str]) -> str:
     return f"HTA's process ended with exit code {process.returncode}: {last}"
 
 
-# -- comparison --------------------------------------------------------------------------------------------------------
-
 _NS_PER_US = 1000
 
 

@@ -105,9 +105,6 @@ def _piece(counted: StepAccounts, part: StepPart, mean_ns: float) -> str:
     return sentences.PART_OF_PATH_ON_ONE_RANK(**told, share=f"{share:.0%}", rank=most)
 
 
-# -- two runs ----------------------------------------------------------------------------------------------------------
-
-
 Series = npt.NDArray[np.float64]
 
 # Fields of the manifest's model: where they differ, a step is not the same work.

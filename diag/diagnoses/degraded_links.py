@@ -90,9 +90,6 @@ def _words(signs: Sequence[Sign]) -> str:
     return ", ".join(dict.fromkeys(sign.words for sign in signs))
 
 
-# -- PCIe --------------------------------------------------------------------------------------------------------------
-
-
 def _pcie(subject: Subject) -> list[Finding]:
     slower, findings = _slower(subject), []
     if _all_alike(subject, slower):
@@ -194,9 +191,6 @@ def _replays(subject: Subject) -> Iterator[Sign]:
         growth = growth_of((record, health.pcie_replays) for record, health in samples)
         if growth.rises >= DEVICE_HEALTH.rises and growth.by > DEVICE_HEALTH.replays_a_second * growth.seconds:
             yield Sign(rank, "growing replays", (("PCIe replays in this run", growth.by, "replays"),))
-
-
-# -- NVLink, XGMI ------------------------------------------------------------------------------------------------------
 
 
 def _gpu_links(subject: Subject) -> list[Finding]:

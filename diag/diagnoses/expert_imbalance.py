@@ -275,9 +275,6 @@ def _compared(
     return replace(answer, reason=Reason.LOAD, balanced_ns=table.gain_ns(min(needed, 1.0)))
 
 
-# -- numbers -----------------------------------------------------------------------------------------------------------
-
-
 def _table(group_exchanges: Sequence[Exchange]) -> _Table | None:
     known = [(exchange, exchange.own_ns) for exchange in group_exchanges if exchange.own_ns is not None]
     if not known:
@@ -364,9 +361,6 @@ def _computed_ns(subject: Subject, ranks: tuple[int, ...]) -> float:
     of_ranks = [(parts.compute_ns + parts.idle_ns)[parts.rank == rank] for rank in ranks]
     means = [np.mean(spent_ns) for spent_ns in of_ranks if len(spent_ns)]
     return float(np.median(means)) if means else 0.0
-
-
-# -- words -------------------------------------------------------------------------------------------------------------
 
 
 def finding(subject: Subject, load: ExpertLoad, evidence: Sequence[Evidence] = ()) -> Finding:

@@ -140,9 +140,6 @@ def _grown(
     return [*shown, *(_evidence(host, machine, name, most, (words, found.when)) for _, name, most, words in grown)]
 
 
-# -- GPUs --------------------------------------------------------------------------------------------------------------
-
-
 def is_of_gpu(name: str) -> bool:
     return name.startswith(("gpu.", "dcgm."))
 
@@ -200,9 +197,6 @@ def _activity(host: str, machine: Machine, name: str, usual: float) -> Evidence:
 def _last(host: str, machine: Machine, name: str, what: str) -> Evidence:
     query = Query("samples", {"rank": sorted(machine.ranks), "source": "machine", "field": name})
     return Evidence(f"host {host}, {name}: {what}", float(machine.last.get(name, 0)), "", query)
-
-
-# -- all others --------------------------------------------------------------------------------------------------------
 
 
 def _matters(name: str, rate: float) -> bool:

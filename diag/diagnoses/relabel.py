@@ -57,9 +57,6 @@ def relabelled(
     return replace(shares, rows=tuple(table.rows()), noise=noise)
 
 
-# -- CPU scheduling ----------------------------------------------------------------------------------------------------
-
-
 def _late_for_scheduling(table: CostTable, known: Known) -> None:
     """Late ranks that were queued for a core or blocked, and loaders that were."""
     scheduling = known.scheduling
@@ -173,9 +170,6 @@ def _noise(shares: Shares, scheduling: Scheduling) -> Noise:
     return replace(shares.noise, late_ns=max(quiet_ns, int(common.mean())), quiet_ns=quiet_ns)
 
 
-# -- shared GPUs -------------------------------------------------------------------------------------------------------
-
-
 def _taking_turns(table: CostTable, known: Known) -> None:
     """On a shared GPU a rank also waits for its turn: in its collectives, which last until all ranks had theirs, and
     between its kernels. How long is not recorded. Waiting for a rank that has its GPU for itself stays."""
@@ -191,9 +185,6 @@ def _taking_turns(table: CostTable, known: Known) -> None:
         table.relabel(Side.PATH, cost, Cost.SHARING, part * paid)
     for cost in (Cost.COMM, Cost.QUEUED):
         table.relabel(Side.PATH, cost, Cost.SHARING, table.total(Side.PATH, cost))
-
-
-# -- parallelism -------------------------------------------------------------------------------------------------------
 
 
 def _without_others(table: CostTable, known: Known) -> None:

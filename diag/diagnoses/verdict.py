@@ -304,9 +304,6 @@ def _unless_by_chance(
     )
 
 
-# -- confidence --------------------------------------------------------------------------------------------------------
-
-
 def _features(
     answer: _Answer, attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables
 ) -> Features:
@@ -493,9 +490,6 @@ def _waits(bottleneck: Bottleneck, cause: Finding | None, shares: Shares) -> boo
 
 def _waits_known(attribution: Attribution) -> bool:
     return all(step.waits_known for step in attribution.rank_steps)
-
-
-# -- words -------------------------------------------------------------------------------------------------------------
 
 
 def _low_use(findings: Sequence[Finding]) -> Finding | None:

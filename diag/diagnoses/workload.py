@@ -127,9 +127,6 @@ def less_memory(facts: Workload) -> str:
     return "smaller batches" if facts.training is False else "activation checkpointing"
 
 
-# -- the facts ---------------------------------------------------------------------------------------------------------
-
-
 def _any(traces: Iterable[Trace], pattern: str) -> bool:
     """Whether any name in the traces matches; costs one match per distinct name."""
     return any(bool(trace.stored.matching(pattern).any()) for trace in traces)

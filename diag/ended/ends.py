@@ -190,9 +190,6 @@ def _still(run: Rundir) -> bool:
     return bool(beats) and all((beat.sent_ns - beat.phase_since_ns) / 1e9 > ENDED.still_s for beat in beats)
 
 
-# -- Processes that are gone without an end ----------------------------------------------------------------------------
-
-
 def _gone(run: Rundir) -> list[Clue]:
     """A clue for ranks whose processes are gone without an exit code or an end of the training."""
     gone = [rank for rank, record in sorted(run.ranks.items()) if end_of(run, record) is End.GONE]

@@ -91,9 +91,6 @@ def short_host(name: str) -> str:
     return name if _ADDRESS.fullmatch(name) else name.partition(".")[0]
 
 
-# -- Words -------------------------------------------------------------------------------------------------------------
-
-
 class Titled(Protocol):
     """A fault as a headline needs it."""
 

@@ -94,9 +94,6 @@ def pending_calls(
     return calls
 
 
-# -- Where the chains end ----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Waits(Generic[M, O]):
     """``absent``: members that others wait for and that wait for nothing. ``stopped``: members with calls that they

@@ -268,9 +268,6 @@ def _of_memory(labels: Mapping[str, str], memory: MemoryRecord) -> Iterator[Samp
             yield Sample(metric, labels, value)
 
 
-# -- curves by step, over the ranks ------------------------------------------------------------------------------------
-
-
 class StepCurves(Struct, frozen=True):
     """One step. ``values`` by name of the curve, such as `diag_step_duration_seconds/max`."""
 

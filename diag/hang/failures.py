@@ -541,8 +541,6 @@ def _groups_of_ranks(job: JobLogs) -> dict[int, set[tuple[int, ...]]]:
     return grouped((rank, members) for members in everyone for rank in members)
 
 
-# -- The store: who sets the ids of communicators ----------------------------------------------------------------------
-
 _UNPRINTED = -1  # a number in a group that a line does not print
 
 

@@ -101,9 +101,6 @@ def goodput_of(series: Series, of: Spent, begin_ns: int, end_ns: int, stuck: boo
     return Goodput(wall_ns, **made)
 
 
-# -- incidents ---------------------------------------------------------------------------------------------------------
-
-
 class Job(Struct, frozen=True):
     """What incidents need to know of the run."""
 

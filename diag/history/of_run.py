@@ -159,9 +159,6 @@ def _of_account(attribution: Attribution) -> Series:
     return Series(numbers, numbers, ones, ends - dur_ns.astype(np.int64), ends, dur_ns, dur_ns, {}, none, none)
 
 
-# -- changes -----------------------------------------------------------------------------------------------------------
-
-
 def _changes_in(
     series: Series, size: int, until: int | None, tables: Tables, shares: Shares, to_unix_ns: int | None
 ) -> Iterator[Change]:
@@ -205,9 +202,6 @@ def _with_ends(changes: Sequence[Change], last: int) -> tuple[Change, ...]:
     """Each with the last step before the next one."""
     ends = [change.step - 1 for change in changes[1:]] + [last]
     return tuple(replace(change, last=end) for change, end in zip(changes, ends, strict=False))
-
-
-# -- stretches ---------------------------------------------------------------------------------------------------------
 
 
 def _stretches(series: Series, on_device: bool, to_unix_ns: int | None) -> tuple[Stretch, ...]:

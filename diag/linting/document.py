@@ -170,8 +170,6 @@ def _filled(text: str, variables: dict[str, str]) -> str:
     return filled if len(filled) <= LINTING.most_expanded else text
 
 
-# -- documents ---------------------------------------------------------------------------------------------------------
-
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _EXPECTED = (
     "give a DeepSpeed JSON, an Accelerate YAML, TrainingArguments or its fsdp_config, a torchtitan TOML, or a "

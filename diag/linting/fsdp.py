@@ -101,8 +101,6 @@ def written(section: Section, key: str, value: str) -> str:
     return f"{key}: {value}"
 
 
-# -- rules -------------------------------------------------------------------------------------------------------------
-
 _STRATEGY = "torch.distributed.fsdp.ShardingStrategy"
 _PREFETCH = "torch.distributed.fsdp.BackwardPrefetch"
 _PLUGIN = "accelerate/utils/dataclasses.py: FullyShardedDataParallelPlugin"

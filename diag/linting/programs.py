@@ -56,9 +56,6 @@ def trained(document: Document, devices: Devices) -> Trained | None:
     return Trained(document, settings, Devices(*settings.gpus(devices.gpus, devices.per_host)), options)
 
 
-# -- rules -------------------------------------------------------------------------------------------------------------
-
-
 def world(seen: Trained) -> Iterator[Notice]:
     """Axes that do not divide the GPUs, or span more than a host."""
     parts, tensor = seen.settings.model_parallel, seen.settings.size("tp")

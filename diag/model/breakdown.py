@@ -294,9 +294,6 @@ class Breakdowns(Struct, frozen=True):
     traced_steps: tuple[int, ...] = ()
 
 
-# -- prospects ---------------------------------------------------------------------------------------------------------
-
-
 class KnobChange(Struct, frozen=True):
     """A setting of one knob. ``memory_delta_bytes``: additional device memory when it is the only change; None if
     unknown. ``finding``: the id of the finding that it answers."""

@@ -169,8 +169,6 @@ class Sharded(Gathering):
     def _parameters(self, unit: int) -> int:
         return self._sizes[unit] * self._recipe.computed
 
-    # -- forward ---------------------------------------------------------------------------------------------------
-
     def begin_forward(self) -> None:
         self.enter(0)
 
@@ -200,8 +198,6 @@ class Sharded(Gathering):
     def end_forward(self) -> None:
         self._account.give(MemoryUse.BUFFERS, self._copied)
         self._copied = 0
-
-    # -- backward --------------------------------------------------------------------------------------------------
 
     def begin_backward(self) -> None:
         self._prefetch(len(self._order))
@@ -235,8 +231,6 @@ class Sharded(Gathering):
     def clear(self) -> None:
         self._account.give(MemoryUse.GRADIENTS, self._gradients)
         self._gradients = 0
-
-    # -- common parts ----------------------------------------------------------------------------------------------
 
     def _prefetch(self, index: int) -> None:
         """Gathers the next units of backward, those before this one in forward; by default PyTorch prefetches one. The
@@ -319,8 +313,6 @@ class Flat(Gathering):
         self._gradients: dict[int, int] = {}  # bytes of reduced gradients
         self._late = 0  # the unit whose gradients exist and are not joined yet
 
-    # -- forward ---------------------------------------------------------------------------------------------------
-
     def begin_forward(self) -> None:
         self._enter(0)
 
@@ -336,8 +328,6 @@ class Flat(Gathering):
     def leave(self, unit: int, /) -> None:
         if unit and not self._how.keeps:
             self._free(unit)
-
-    # -- backward --------------------------------------------------------------------------------------------------
 
     def begin_backward(self) -> None:
         if self._how.backward_prefetch == "pre" and self._order:
@@ -375,8 +365,6 @@ class Flat(Gathering):
     def clear(self) -> None:
         self._account.give(MemoryUse.GRADIENTS, sum(self._gradients.values()))
         self._gradients.clear()
-
-    # -- common parts ----------------------------------------------------------------------------------------------
 
     def _ahead(self, unit: int, way: int) -> None:
         """Gathers the neighbouring unit in order of forward, if there is one below the root."""

@@ -365,9 +365,6 @@ def _estimate(size: Size, recipe: Recipe, cluster: Cluster, wrap: str, outside: 
     return gpus
 
 
-# -- from options ------------------------------------------------------------------------------------------------------
-
-
 def plan_for(
     model: str,
     gpus: int = 8,

@@ -291,8 +291,6 @@ def parameters_of(text: str) -> int | None:
     return round(float(match[1]) * _SUFFIX.get(match[2], 1)) or None if match else None
 
 
-# -- Hugging Face ------------------------------------------------------------------------------------------------------
-
 _GATED = {
     "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma", "smollm3", "phi3", "deepseek_v3",
     "llama4_text",

@@ -275,8 +275,6 @@ class _Line:
             )
         yield STEP_END
 
-    # -- passes ----------------------------------------------------------------------------------------------------
-
     def _forward(self, turn: Turn) -> Iterator[Row]:
         yield from self._receive(turn)
         units, root = self._of_chunk(turn.chunk)
@@ -367,8 +365,6 @@ class _Line:
             self._pending.append(call)
             yield issue(call)
 
-    # -- between stages --------------------------------------------------------------------------------------------
-
     def _receive(self, turn: Turn) -> Iterator[Row]:
         position = self._place(turn)
         before = position - 1 if turn.forward else position + 1
@@ -401,8 +397,6 @@ class _Line:
     def _place(self, turn: Turn) -> int:
         """The position of the turn's chunk in the whole model."""
         return turn.chunk * len(self._plan.stages) + self._number
-
-    # -- parts -----------------------------------------------------------------------------------------------------
 
     def _of_chunk(self, chunk: int) -> tuple[Sequence[ShardingUnit], ShardingUnit | None]:
         """The units of a chunk, and the root's unit if this chunk has it: the first chunk of the first stage has the

@@ -183,9 +183,6 @@ def _deeper_prefetch(case: Case, finding: str, depth: int, asynchronous: bool) -
     )
 
 
-# -- reshard after forward (rule 5) ------------------------------------------------------------------------------------
-
-
 def reshard_after_forward(case: Case) -> Sequence[Candidate]:
     finding = case.communication
     if finding is None or not case.sizes.regathered:
@@ -213,9 +210,6 @@ def reshard_after_forward(case: Case) -> Sequence[Candidate]:
             settings={"reshard_after_forward": "no"} if case.bundled else {},
         )
     ]
-
-
-# -- sharding group: parameters sharded within a host, gradients all-reduced between hosts (rule 6) --------------------
 
 
 _STATE_BYTES = 4  # sharded bytes for each byte of fp32 parameters: themselves, gradients, two moments of Adam
@@ -252,9 +246,6 @@ def sharding_group(case: Case) -> Sequence[Candidate]:
     ]
 
 
-# -- gradient synchronisation: once a step, not in every micro-batch (rule 10) -----------------------------------------
-
-
 def gradient_sync(case: Case) -> Sequence[Candidate]:
     finding = case.communication
     if finding is None:
@@ -285,9 +276,6 @@ def gradient_sync(case: Case) -> Sequence[Candidate]:
             settings={"grad_sync": "last"} if case.bundled else {},
         )
     ]
-
-
-# -- type of the gradients (rule 9) ------------------------------------------------------------------------------------
 
 
 def gradient_dtype(case: Case) -> Sequence[Candidate]:
@@ -357,9 +345,6 @@ def _more_workers(case: Case, finding: str, now: int, then: int) -> Candidate:
         settings={"num_workers": then} if case.bundled else {},
         also=("each process holds the dataset's state and its batches in host memory, and needs a core of its own",),
     )
-
-
-# -- straggler: no setting, but its gain is worth knowing (rule 25) ----------------------------------------------------
 
 
 def straggler(case: Case) -> Sequence[Candidate]:

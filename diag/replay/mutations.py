@@ -60,9 +60,6 @@ def in_turn(*mutations: Mutation) -> Mutation:
     return mutate
 
 
-# -- work of the ranks -------------------------------------------------------------------------------------------------
-
-
 _RANK_WORK = frozenset({Kind.COMPUTE, Kind.IDLE})
 
 
@@ -257,9 +254,6 @@ def _always(waits: list[int], durations: list[int], window: int) -> bool:
     windows = range(max(1, len(waits) - window + 1))
     waited = [sum(waits[i : i + window]) >= REPLAY.waiting_step_share * sum(durations[i : i + window]) for i in windows]
     return fmean(waited) >= REPLAY.mostly_share
-
-
-# -- network -----------------------------------------------------------------------------------------------------------
 
 
 def more_bandwidth(factor: float) -> Mutation:

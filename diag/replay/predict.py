@@ -329,9 +329,6 @@ def _free(register: _Register, meetings: Meetings, group: Times, groups: int) ->
     return free
 
 
-# -- program -----------------------------------------------------------------------------------------------------------
-
-
 _PHASES = (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER)
 
 
@@ -515,9 +512,6 @@ def _alone(collectives: Sequence[Collective], runs: Sequence[_Run]) -> float:
         return 0.0
     size_of = {group.name: group.size for run in runs for part in run.values() for group in part.calls.groups}
     return sum(c.transfer_ns for c in single if size_of.get(c.group, 1) > 1) / total
-
-
-# -- prediction --------------------------------------------------------------------------------------------------------
 
 
 class Prediction(Struct, frozen=True):

@@ -288,8 +288,6 @@ def _elements(collective: Collective) -> int:
     return collective.bytes // (dtype_bytes(collective.dtype) or 1)
 
 
-# -- replay ------------------------------------------------------------------------------------------------------------
-
 _LONG_AGO = -(1 << 62)
 
 

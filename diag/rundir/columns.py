@@ -316,9 +316,6 @@ class Steps(Columns[StepRecord]):
         return starmap(StepRecord, zip(*columns, strict=True))
 
 
-# -- building ----------------------------------------------------------------------------------------------------------
-
-
 class _Builder:
     """Columns from records that come in parts, so that only the records of one part are in memory. Nothing of a part
     with a number that does not fit is taken: HugeError."""

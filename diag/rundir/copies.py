@@ -180,9 +180,6 @@ def _fetch(store: Store, name: str, version: Version, path: Path, grown: bool) -
     return content is not None
 
 
-# -- segments ----------------------------------------------------------------------------------------------------------
-
-
 class _File(msgspec.Struct, array_like=True):
     generation: int
     size: int  # -1: removed
@@ -286,9 +283,6 @@ def _apply_entry(entry: Entry, path: Path, known: dict[str, _File]) -> str:
     os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
     known[entry.name] = _File(entry.generation, entry.offset + len(entry.data))
     return ""
-
-
-# -- copies ------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -105,9 +105,6 @@ def progress_of(curves: Curves, planned: int | None) -> Progress:
     )
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
 def curves_of(run: Path) -> Curves | None:
     """Curves of the first rank of a run directory, as far as it has written; None without any step. Only data written
     since the last call is read."""

@@ -90,9 +90,6 @@ def _numbers(sizes: Iterable[int]) -> str:
     return number_ranges(sorted(sizes))
 
 
-# -- time --------------------------------------------------------------------------------------------------------------
-
-
 class Life(Struct, frozen=True):
     """When a rank recorded, on its monotonic clock. ``clock``: processes with equal names share one. ``to_unix_ns``:
     what to add for the wall clock of its host."""

@@ -211,9 +211,6 @@ def _useful(lines: Iterator[bytes], reading: DurationColumns) -> Iterator[bytes]
             yield line
 
 
-# -- JSON --------------------------------------------------------------------------------------------------------------
-
-
 def _read_json(path: Path, lines: Iterator[bytes], reading: DurationColumns) -> None:
     decode = msgspec.json.Decoder(_Record).decode
     context: tuple[_Header, _Metadata] | None = None
@@ -432,9 +429,6 @@ def ranks_of(read: DurationRecords) -> tuple[dict[int, int], bool]:
 
 def _order(process: Process) -> tuple[str, int, str, int]:
     return process.host, len(process.gpu), process.gpu, process.pid
-
-
-# -- files alone: processes are ranks ----------------------------------------------------------------------------------
 
 
 def tables_of(root: Path, read: DurationRecords, ranks: Mapping[int, int]) -> Tables:

@@ -97,9 +97,6 @@ def sort_traces(traces: Sequence[Trace]) -> Sorted:
     return Sorted(groups, gaps)
 
 
-# -- processes ---------------------------------------------------------------------------------------------------------
-
-
 def _processes(traces: Sequence[Trace], gaps: list[Gap]) -> list[Process]:
     processes: list[Process] = []
     originals, open_ended = _Originals(), _Continued()
@@ -287,9 +284,6 @@ def _alike(left: Process, right: Process) -> bool:
     """Whether the same program runs in both."""
     common = len(left.names & right.names)
     return common >= JOBS.common_names_share * (len(left.names) + len(right.names) - common)
-
-
-# -- jobs --------------------------------------------------------------------------------------------------------------
 
 
 def folder_of(path: str) -> str:

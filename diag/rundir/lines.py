@@ -328,9 +328,6 @@ def read_record(
     return record, None
 
 
-# -- the files of a run ------------------------------------------------------------------------------------------------
-
-
 def read_manifest(layout: RunLayout) -> tuple[Manifest | None, Gap | None]:
     """Its secrets masked: an older version may have written what this one does not. DiagError for a schema that only
     newer versions know: then any file of the run may mean something else."""

@@ -101,9 +101,6 @@ def _calls_of(tables: RankTables) -> Calls:
     return dict(zip(keys, values, strict=True))
 
 
-# -- files of one folder -----------------------------------------------------------------------------------------------
-
-
 def _of_its_process(tables: RankTables, layout: RunLayout) -> tuple[RankTables, list[Gap]]:
     """The records of a folder that its process wrote, and gaps for those of others: an earlier attempt that used the
     same folder, or files that were copied into it."""

@@ -147,9 +147,6 @@ def grouped(folders: Sequence[str]) -> Grouped:
     return Grouped(sorted(in_order, key=lambda names: place[names[0]]), of_job)
 
 
-# -- joining -----------------------------------------------------------------------------------------------------------
-
-
 def join(folders: Sequence[str], target: Path, gaps: Sequence[Gap] = ()) -> None:
     """Makes ``target`` the run directory of these pieces, or brings it up to date. Every attempt is joined: the
     training after a restart is in a folder of its own. ``gaps``: what of the pieces is known to be lost. OSError where

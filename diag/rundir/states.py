@@ -262,9 +262,6 @@ def judge(
     return Judged(State.UNKNOWN if unclear else State.UNCLOSED, as_of_ns, was.state, was.standstill, was.ranks)
 
 
-# -- What is read ------------------------------------------------------------------------------------------------------
-
-
 def _read(ranks: Mapping[int, RankLayout], now_ns: int | None) -> dict[int, _Rank]:
     """The ages of all heartbeats, and the heartbeats of the first ranks and of those that are late. ``now_ns`` None:
     ages at the last of the heartbeats, by their own clocks; then all are read."""

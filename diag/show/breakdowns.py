@@ -64,8 +64,6 @@ OUTSIDE_MODULES = "outside any module"
 _CLASSES = {KernelKind.COMMUNICATION: "comm."}
 _BOUND_FROM = {"shapes": "measured", "class": "inferred"}  # from recorded shapes, or from the class of kernel
 
-# -- collectives -------------------------------------------------------------------------------------------------------
-
 _OPERATION = Column("op", TEXT, label="operation", weight=0)
 _GROUP = Column("group", TEXT, "Process group, or the axis of the device mesh along which it lies.", weight=7)
 _RANKS = Column("group_size", COUNT, "Ranks in the group.", label="ranks", weight=4)
@@ -198,8 +196,6 @@ def longest_calls(calls: Sequence[ExposedCall]) -> Table:
         },
     )
 
-
-# -- kernels -----------------------------------------------------------------------------------------------------------
 
 _KERNEL = Column("name", TEXT, label="kernel", long=True, weight=0)
 _OPERATOR = Column("operator", TEXT, "Operator that launched most of its time.", long=True, weight=6)
@@ -377,9 +373,6 @@ def _measure(measure: Measure) -> str:
 def utilisation(value: float) -> str:
     """``41.2%``, or ``0.34%`` of less than 1%."""
     return share(value, digits=1 if value >= 0.01 else 2)
-
-
-# -- critical path by rank, category and module ------------------------------------------------------------------------
 
 
 def path_table(table: PathTable, per: str, most: int | None = None) -> Table:

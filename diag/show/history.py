@@ -162,9 +162,6 @@ def _sums(history: History, first: int, last: int) -> str:
     return f"sums over {max(inside, default=0):,}"
 
 
-# -- several runs ------------------------------------------------------------------------------------------------------
-
-
 def print_histories(several: Sequence[tuple[str, Life | DiagError]], console: Console | None = None) -> None:
     """Prints the life of each run in a few lines, and the hosts that were at fault in several of them."""
     console = console or report_console()
@@ -201,9 +198,6 @@ def several_to_json(several: Sequence[tuple[str, Life | DiagError]]) -> str:
         "hosts": [to_builtins(host) for host in faulty_hosts(lives)],
     }
     return json.dumps(content, indent=1)
-
-
-# -- JSON --------------------------------------------------------------------------------------------------------------
 
 
 def to_json(life: Life) -> str:

@@ -299,9 +299,6 @@ def _charged_ns(result: Result) -> Mapping[int, int]:
     return result.cause.charged_ns if result.cause is not None and result.verdict.culprit_ranks else {}
 
 
-# -- verdict and findings ----------------------------------------------------------------------------------------------
-
-
 def verdict_of(verdict: Verdict, steps: str = "", why: str = "", action: str = "", bound: str = "") -> VerdictShown:
     """The verdict in words. ``steps``: how many of how many steps count. ``bound``: what holds the step up, if that is
     not the name of the class. Without an answer there is no confidence."""
@@ -380,8 +377,6 @@ def _evidence(evidence: tuple[Evidence, ...], cost_ns: float = 0) -> Table:
     )
 
 
-# -- advice ------------------------------------------------------------------------------------------------------------
-
 RISK = {
     Risk.SAFE: "safe",
     Risk.MEMORY: "takes memory",
@@ -459,9 +454,6 @@ def _against(advice: Advice, finding: Finding | None) -> str:
     return sentences.MORE_THAN_THE_FINDING(cost=duration(cost), why=every if of_rank else sentences.OTHER_COSTS_FALL())
 
 
-# -- coverage ----------------------------------------------------------------------------------------------------------
-
-
 def _basis(coverage: Coverage) -> str:
     """The ranks that the answer rests on, and how well their clocks agree."""
     total = len(coverage.ranks_used) + len(coverage.ranks_missing)
@@ -484,9 +476,6 @@ def _not_looked(coverage: Coverage) -> tuple[str, ...]:
     for item in coverage.not_looked:
         by_reason.setdefault(item.reason, []).append(item.question)
     return tuple(f"{', '.join(questions)}: {reason}" for reason, questions in by_reason.items())
-
-
-# -- metrics -----------------------------------------------------------------------------------------------------------
 
 
 class _Number(Struct, frozen=True):

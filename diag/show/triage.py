@@ -224,9 +224,6 @@ def _last_of(path: str) -> str:
     return f"…/{rest}" if slash else f"…{path[1 - most :]}"
 
 
-# -- stacks ------------------------------------------------------------------------------------------------------------
-
-
 def _print_stacks(console: Console, triage: Triage, *, whole: bool, tree: bool) -> None:
     """``whole``: all calls of a stack, with their paths; else the innermost ones."""
     merged = triage.merged_stacks

@@ -98,8 +98,6 @@ class Node:
         self.fetch_requests()
         self.merge()
 
-    # -- segments --------------------------------------------------------------------------------------------------
-
     def pack(self, last: bool = False) -> int:
         """Stores what is new; returns the number of segments. ``last``: also a line that has no end yet. DiagError
         where the store does not take them; nothing is lost, and the next call begins there."""
@@ -194,8 +192,6 @@ class Node:
     def _keep_state(self) -> None:
         replace_file(self._state_file, msgspec.msgpack.encode(self._state), private=True)
 
-    # -- merging ---------------------------------------------------------------------------------------------------
-
     def merge(self) -> bool:
         """Merges the newest segments of one level if there are enough; returns whether it did. So their number grows
         with the logarithm of the time. DiagError where the store does not answer."""
@@ -238,8 +234,6 @@ class Node:
         self._store.remove(self._state.unused)
         self._state.unused = []
         self._keep_state()
-
-    # -- requests --------------------------------------------------------------------------------------------------
 
     def fetch_requests(self) -> None:
         """Hands what is asked of the ranks to them, once, and takes back what is no longer asked. DiagError where the

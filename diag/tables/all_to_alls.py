@@ -183,9 +183,6 @@ def by_group(all_to_alls: Iterable[Exchange]) -> list[tuple[tuple[str, tuple[int
     return sorted(groups.items(), key=lambda item: item[0])
 
 
-# -- table -------------------------------------------------------------------------------------------------------------
-
-
 def all_to_all_table(attribution: Attribution, steps: frozenset[int]) -> tuple[AllToAllStat, ...]:
     """A row for each rank and group, in the order of groups; ranks that receive most come first."""
     groups = by_group(exchanges(attribution, steps))

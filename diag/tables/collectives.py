@@ -365,9 +365,6 @@ def _alike(values: Ints) -> list[Ints]:
     return [runs[at] for at in np.argsort(first).tolist()]
 
 
-# -- numbers -----------------------------------------------------------------------------------------------------------
-
-
 def _transfers(met: _Met, uncertainty_ns: int) -> Ints:
     """The places of the collectives with a transfer that the clocks can resolve. All or none: none if the clocks are
     off by more than a quarter of the mean transfer."""

@@ -21,8 +21,6 @@ from diag.rundir.tables import Tables
 from diag.tables.frames import COLUMNS, frame, frame_of, names_of
 from diag.tables.passes import phased_calls
 
-# -- queries -----------------------------------------------------------------------------------------------------------
-
 
 def rows(query: Query, whole: pl.DataFrame) -> pl.DataFrame:
     """The rows of its frame that a query names."""
@@ -48,9 +46,6 @@ def number(query: Query, whole: pl.DataFrame) -> float | None:
     if query.of:
         return float(value or 0) / float(chosen[query.of].sum() or 1)
     return float(value or 0) / (whole.select(query.per).n_unique() if query.per else 1)
-
-
-# -- frames ------------------------------------------------------------------------------------------------------------
 
 
 def path(attribution: Attribution) -> pl.DataFrame:

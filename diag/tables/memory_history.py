@@ -167,9 +167,6 @@ class Lists(Struct):
         return Allocations(begin, end, size, origin, tuple(known), events)
 
 
-# -- snapshots ---------------------------------------------------------------------------------------------------------
-
-
 def of_snapshot(device: DeviceSnapshot, stacks: Sequence[Stack], freed: int) -> Allocations:
     """``freed``: the action at which memory counts as no longer allocated."""
     columns = device.events.select("action", "addr", "size", "stack")

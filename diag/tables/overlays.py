@@ -32,8 +32,6 @@ from .zoom import DETAILS, MAIN_THREAD, AllRanks, Category, RankLanes, clocked_t
 
 Ranks = npt.NDArray[np.int64]
 
-# -- the critical path -------------------------------------------------------------------------------------------------
-
 
 class PathLine(NamedTuple):
     """The critical paths of all steps: stretches of time on one rank each, by start."""
@@ -83,9 +81,6 @@ def _joined(line: PathLine, slack_ns: int) -> PathLine:
     return PathLine(line.rank[first], line.start_ns[first], np.maximum.reduceat(line.end_ns, first))
 
 
-# -- launches ----------------------------------------------------------------------------------------------------------
-
-
 class Launches(NamedTuple):
     """From calls of the host to the work that they launched on a device, by the begin of the work. ``work_row`` and
     ``call_row`` are places among the rows of the rank."""
@@ -133,8 +128,6 @@ def _rows_at(rows: Sequence[Row], places: Iterable[int], starts: Times) -> Ranks
             found[(found < 0) & (begins[near] == starts)] = at
     return found
 
-
-# -- counters ----------------------------------------------------------------------------------------------------------
 
 BYTES, MHZ, WATT, CELSIUS, PERCENT, BATCHES, RATE, YES = (
     "bytes", "MHz", "W", "°C", "%", "batches", "bytes/s", "",

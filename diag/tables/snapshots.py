@@ -367,9 +367,6 @@ def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
     return total
 
 
-# -- compared ----------------------------------------------------------------------------------------------------------
-
-
 def _compared(accounts: Sequence[SnapshotAccount]) -> Comparison | None:
     """Compares ranks if there are two, else files, else the devices of one file, each by its highest peak."""
     if len({account.rank for account in accounts if account.rank is not None}) > 1:

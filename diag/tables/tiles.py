@@ -56,9 +56,6 @@ def edges_of(level: int, tile: int) -> Times:
     return edges
 
 
-# -- rows --------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class Row:
     """The events of a lane at one nesting depth, which never overlap. ``place``: their indices in the lane;
@@ -197,9 +194,6 @@ def heading_of(row: Row) -> str:
     return "account" if row.title in (STEPS, RECORDED) else "trace"
 
 
-# -- tiles -------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class Cells:
     """``shares``: by the code of the work, the part of each cell in units of 1/FULL, rounded up so that short events
@@ -244,9 +238,6 @@ def _quantised(covered: Covered, edges: Times) -> Shares:
     busy = np.diff(covered.until(edges))
     shares: Shares = np.ceil(busy * (FULL / width)).astype(np.uint8)
     return shares
-
-
-# -- search ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

@@ -489,9 +489,6 @@ def _part(title: str, category: Category, events: pl.DataFrame, work: Works) -> 
     return _Part(title, category, ranges.spans(events), name, work)
 
 
-# -- totals by name ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class NameTotal:
     """Events of one name in a window. ``total_ns``: their total time in it, including events nested in others of the

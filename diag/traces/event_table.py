@@ -19,9 +19,6 @@ from .kineto_json import NO_ARGS, Args, KinetoEvent
 from .kineto_names import FAR_NS, whole
 from .trace import ARGS_ROW, ARGUMENTS, COUNTERS, ROW, STORED, Events, Process
 
-# -- event table -------------------------------------------------------------------------------------------------------
-
-
 K = TypeVar("K", str, tuple[str, str])
 
 OTHER_NAMES = "(other names)"

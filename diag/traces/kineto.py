@@ -222,9 +222,6 @@ def _by_pid(contents: Contents, categories: Collection[str], name: str | None = 
     return rows.select(pids.gather(rows["thread"]).alias("pid"), "correlation", "ts_ns")
 
 
-# -- a rank's part -----------------------------------------------------------------------------------------------------
-
-
 def _part(contents: Contents, rank: int | None, pids: Collection[str], reason: str) -> RankContents:
     """The contents with the events of these processes alone, whose ids are again those from before the merging."""
     chosen = set(pids)

@@ -571,8 +571,6 @@ def is_known(category: str) -> bool:
     return _OURS.match(category) is not None
 
 
-# -- values ------------------------------------------------------------------------------------------------------------
-
 FAR_NS = (1 << 62) - 1  # the year 2116: a later time is damage, and a start plus a duration must fit int64
 
 

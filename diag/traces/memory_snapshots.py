@@ -62,8 +62,6 @@ EVENTS = Schema(
 )  # fmt: skip
 
 
-# -- stacks ------------------------------------------------------------------------------------------------------------
-
 NO_STACK = "no stack recorded"
 FORWARD, BACKWARD, OPTIMIZER, OTHER = "forward", "backward", "optimizer", "other"
 _TORCH = re.compile(r"(?:site|dist)-packages/(?:torch|triton|functorch)/|/torch/csrc/")
@@ -179,9 +177,6 @@ class _Use:
         if self.sets_up:
             return Category.PARAMETERS
         return Category.ACTIVATIONS if phase == FORWARD else Category.OTHER
-
-
-# -- snapshots ---------------------------------------------------------------------------------------------------------
 
 
 class DeviceSnapshot(Struct, frozen=True, eq=False):

@@ -181,9 +181,6 @@ class _Inflated(Unpacked):
             raise damaged(self._name, str(error)) from error
 
 
-# -- sources -----------------------------------------------------------------------------------------------------------
-
-
 TRACE_ENDINGS = (".json", ".json.gz")
 ARCHIVE_ENDINGS = (".tar", ".tar.gz", ".tgz")
 _PACKED_TRACE = re.compile(r"\.json\.(?:zst|zstd|xz|bz2|lz4|br|zip|7z)$", re.I)

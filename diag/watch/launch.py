@@ -249,9 +249,6 @@ def log_tail(layout: RunLayout, rank: int, lines: int = 15) -> list[str]:
     return tail.decode(errors="replace").splitlines()[-lines:]
 
 
-# -- watching ----------------------------------------------------------------------------------------------------------
-
-
 class Watch:
     """A context around a training, under any launcher: looks for hangs and requests profiler windows while it runs.
     ``workers``: the training's processes on this node. Set ``ended_well`` if the training succeeded."""
@@ -380,9 +377,6 @@ def _ended(code: int) -> tuple[int, str]:
     return code, f"exit code {code}" if code else ""
 
 
-# -- exits of torchrun's workers ---------------------------------------------------------------------------------------
-
-
 @contextmanager
 def before_others_end(hook: Callable[[], None]) -> Iterator[list[int]]:
     """Calls ``hook`` when some workers have failed and others live, before torchrun ends those. Yields a list that then
@@ -433,9 +427,6 @@ def write_exits(layout: RunLayout, exits: Sequence[RankExit]) -> None:
     by_rank = read_exits(layout)[0] | {rank_exit.rank: rank_exit for rank_exit in exits}
     with suppress(OSError):
         replace_file(layout.exits, encode([asdict(rank_exit) for rank_exit in by_rank.values()]))
-
-
-# -- launching ---------------------------------------------------------------------------------------------------------
 
 
 def bundled(layout: RunLayout, launch: Launch, settings: CollectorSettings, options: TrainerOptions) -> Outcome:

@@ -48,8 +48,6 @@ class OneOrMany(NamedTuple):
         return (self.one if ranks == 1 else self.many)(**fields)
 
 
-# -- the headline of a verdict -----------------------------------------------------------------------------------------
-
 HEALTHY = Sentence("Healthy: compute-bound, {step}; nothing removable costs more than {most} of it.")
 IN_DANGER = Sentence("{finding}. The speed is {verdict}")
 NOTHING_STANDS_OUT = Sentence("No phase and no rank stands out, {step}.")
@@ -66,8 +64,6 @@ NO_OPERATOR_RUNS = Sentence("No operator runs for {share} of the time: that is P
 BY_PHASES_ALONE = Sentence(
     "This is based on the durations of the phases alone: no collectives connect the ranks' timelines."
 )
-
-# -- the life of a run -------------------------------------------------------------------------------------------------
 
 SLOWER_SINCE = Sentence("{since}{moment}: {by} slower, {after} instead of {before} a step{why}.")
 FASTER_SINCE = Sentence("{since}{moment}: {by} faster, {after} instead of {before} a step{why}.")
@@ -89,8 +85,6 @@ HOST_AT_FAULT = Sentence("{host} was at fault in {runs} ({names}): {hours} in in
 REPEATED = Sentence("{steps} trained again, {time}")
 REPEATED_NOTHING = Sentence("no step trained again")
 
-# -- two accounts of a run ---------------------------------------------------------------------------------------------
-
 FOLLOWED = Sentence(
     "rank {rank} is late, {reason}: {before} a step by {fine}, {known} by {coarse}, which explain it; the answer "
     "follows {coarse}"
@@ -100,20 +94,14 @@ ONE_ACCOUNT_ALONE = Sentence("only {account} show a {bottleneck} bottleneck")
 THE_OTHER_DOES_NOT = Sentence("{fine} show a {bottleneck} bottleneck, {coarse} do not")
 ACCOUNTS_NAME_OTHERS = Sentence("{fine} point to {its}, {coarse} to {other}")
 
-# -- who waits ---------------------------------------------------------------------------------------------------------
-
 EVERY_OTHER_RANK_WAITS = Sentence(", and every other rank waits for {them}")
 OTHER_RANKS_WAIT = Sentence(", and {count} other ranks wait for {them}")
 ONE_OTHER_RANK_WAITS = Sentence(", and 1 other rank waits for {them}")
-
-# -- the critical path -------------------------------------------------------------------------------------------------
 
 PATH_OF_STEPS = Sentence("The critical path of a step is, on average, {parts}.")
 PATH_OF_WINDOW = Sentence("The critical path of the window is {parts}.")
 PART_OF_PATH = Sentence("{ms} ms of {part}")
 PART_OF_PATH_ON_ONE_RANK = Sentence("{ms} ms of {part} ({share} of it on rank {rank})")
-
-# -- advice ------------------------------------------------------------------------------------------------------------
 
 GAINS_ARE_PREDICTED = Sentence("Gains are predicted by replaying the recorded steps with the change.")
 GAINS_ARE_PREDICTED_WITHIN = Sentence(
@@ -151,8 +139,6 @@ MORE_MEMORY = Sentence("{size} more memory for parameters and gradients")
 WITH_OPTIONS = Sentence("{action} Bundled trainer: {options}.")
 LESS_MEMORY = Sentence("{size} less memory for parameters and gradients")
 
-# -- what an answer rests on -------------------------------------------------------------------------------------------
-
 RANKS_USED = Sentence("{used} of {ranks}.")
 LOWER_CONFIDENCE = Sentence("The confidence is lower because of: {reasons}.")
 RANKS_OF_ONE_CLOCK = Sentence("{used} of {ranks}, one clock.")
@@ -161,8 +147,6 @@ RANKS_ALIGNED = Sentence("{used} of {ranks}, clocks aligned to ± {uncertainty}.
 RANKS_ALIGNED_AFTER_DRIFT = Sentence(
     "{used} of {ranks}, clocks aligned to ± {uncertainty} after a drift of {drift} ppm between them was removed."
 )
-
-# -- two runs ----------------------------------------------------------------------------------------------------------
 
 SAME_STEP_TIME = Sentence(
     "No significant difference in step time: {before} before, {after} after, {likely} ({low} to {high})."
@@ -176,8 +160,6 @@ HOW_RUNS_COMPARE = Sentence(
     "Critical paths of {steps} counted steps. The 95% intervals come from the steps of both runs; two runs of one "
     "configuration differ by more than that: repeat a run to confirm a small difference."
 )
-
-# -- findings about CPU cores and blocked threads ----------------------------------------------------------------------
 
 RANKS_WAIT_FOR_A_CORE = OneOrMany(
     Sentence("{ranks} waits for a CPU core: {cost}{others_wait}"),
@@ -203,8 +185,6 @@ OTHERS_WAITED_AND_ALL_ALIKE = Sentence("others waited {waits}; all ranks alike l
 NEARLY_ALL_IN_ONE_STEP = Sentence(", nearly all of it in step {step}")
 NEARLY_ALL_IN_FEW_STEPS = Sentence(", nearly all of it in {count} steps from {first} to {last}")
 OTHERS_WAITED_AT_ONCE = Sentence("others waited {waits}, partly at the same time")
-
-# -- findings about late ranks and loaders -----------------------------------------------------------------------------
 
 EXPOSED_COMMUNICATION = Sentence("Exposed communication takes {cost}: {why}")
 OTHER_EXPOSED_COMMUNICATION = Sentence("Other exposed communication takes {cost}: {why}")
@@ -305,8 +285,6 @@ SIZES_DIFFER = OneOrMany(
 )
 OF_THE_GROUP = Sentence(" of the {group}")
 
-# -- what stands behind an answer --------------------------------------------------------------------------------------
-
 CAUSES_RULED_OUT = Sentence("{causes} ruled out.")
 CAUSES_RULED_OUT_OR_UNSEEN = Sentence("{causes} ruled out, {unseen} not looked for: {why}.")
 AND_MORE_REASONS = Sentence("{reason}, and {more}")
@@ -315,8 +293,6 @@ MORE_IN_SHORT = Sentence("More: -v. In the browser: {dashboard}")
 AND_MORE_FINDINGS = Sentence("and {more}: --evidence")
 MORE_BEHIND_THE_TRIAGE = Sentence("All lines, stacks and what was ruled out: {command}")
 MORE_BEHIND_THE_PLAN = Sentence("More: {options}, or -v for all.")
-
-# -- findings about devices --------------------------------------------------------------------------------------------
 
 IDLE_BY_LAUNCHES = Sentence(
     "The device is idle for {cost} because the host launches kernels more slowly than the device runs them"

@@ -37,9 +37,6 @@ def param(build: KinetoBuilder, begin: int, end: int, op: str, elems: int, **mor
     return build.op("record_param_comms", begin, end, **nccl_args(op, elems), **more)
 
 
-# -- copies ------------------------------------------------------------------------------------------------------------
-
-
 def test_copies_by_which_nccl_gathers_are_one_collective(tmp_path: Path) -> None:
     build = step_build(1000).range("FSDP::all_gather (blocks.0)", 10, 90)
     build.op("fsdp::all_gather_copy_in", 15, 25).copy(100, 120, "DtoD", launch=20)  # into its own buffer: compute
@@ -169,9 +166,6 @@ def test_sends_and_receives_in_one_kernel(tmp_path: Path) -> None:
 def test_an_all_to_all_is_no_pipeline_transfer(tmp_path: Path) -> None:
     step = one(step_build(100).range("nccl:all_to_all", 0, 20).kernel(30, 60, SEND_RECV, launch=10), tmp_path)
     assert (p2p(step), [call.op for call in step.collectives]) == ((0, 30), ["all_to_all"])
-
-
-# -- graphs ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", ["cudaGraphLaunch", "hipGraphLaunch"])

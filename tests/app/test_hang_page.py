@@ -259,8 +259,6 @@ def test_a_log_that_is_a_link_out_of_the_run_is_not_shown(tmp_path: Path, monkey
     assert "a link that leads out of the run directory" in said
 
 
-# -- NCCL RAS ----------------------------------------------------------------------------------------------------------
-
 STUCK = job(Comm(list(range(8)), counts={7: {"AllReduce": 60}}))
 
 

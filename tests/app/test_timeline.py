@@ -89,9 +89,6 @@ def result(traces: Path) -> Result:
     return open_run(traces)
 
 
-# -- the page ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("step", ["all", str(STEPS[1])])
 def test_the_page_holds_the_analysed_numbers(
     traces: Path, result: Result, step: str, monkeypatch: pytest.MonkeyPatch

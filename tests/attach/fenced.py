@@ -184,8 +184,6 @@ SCENARIOS: dict[str, Callable[[Path], None]] = {
     "left": left,
 }
 
-# -- the recorder ------------------------------------------------------------------------------------------------------
-
 
 def load() -> list[ModuleType]:
     """All modules that run in a training, under the name that they have there."""
@@ -246,9 +244,6 @@ def broken(code: CodeType, path: str, error: str) -> CodeType:
         for inner in code.co_consts
     ]
     return code.replace(co_consts=tuple(consts))
-
-
-# -- one training ------------------------------------------------------------------------------------------------------
 
 
 class Run:

@@ -204,9 +204,6 @@ def test_what_another_command_recorded_is_left_alone(tmp_path: Path) -> None:
     assert place(run, 1) == "restart-1"
 
 
-# -- what is evaluated -------------------------------------------------------------------------------------------------
-
-
 def evaluated(text: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """The text in a script that stops at the first error, and after it a training that ends with 7."""
     environment = {"PATH": os.environ["PATH"], **variables}

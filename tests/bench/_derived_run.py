@@ -132,9 +132,6 @@ class Derived:
         return max(end - self.begin_ns, self.stream.passes(end) - self.stream.passes(self.begin_ns))
 
 
-# -- deriving ----------------------------------------------------------------------------------------------------------
-
-
 def derive(trace: Trace, numbers: Sequence[int]) -> Derived:
     """``numbers``: the steps that count, one after the other."""
     if not ranges.marks_steps(trace) and not len(ranges.optimizer(trace)):

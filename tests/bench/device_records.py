@@ -78,9 +78,6 @@ def write(reference: Result, folder: Path) -> None:
     derived_run.write(derived, reference.tables.world_size, folder)
 
 
-# -- comparing ---------------------------------------------------------------------------------------------------------
-
-
 def compare(reference: Result, found: Result, expect: Json | None) -> Json:
     """Of both: class, severity, cause, confidence, culprits and shares; and how the second answer is judged."""
     wrong = _against_truth(found, expect) if expect is not None else _against(reference, found)
@@ -129,9 +126,6 @@ def _against(reference: Result, found: Result) -> list[str]:
     if set(found.verdict.culprit_ranks) - set(reference.verdict.culprit_ranks):
         wrong.append(f"ranks {list(found.verdict.culprit_ranks)}, not {list(reference.verdict.culprit_ranks)}")
     return wrong
-
-
-# -- report ------------------------------------------------------------------------------------------------------------
 
 
 def _cells(row: Json) -> list[str]:

@@ -64,9 +64,6 @@ def beat(files: RankLayout, step: int) -> None:
     replace_file(files.heartbeat, encode(Heartbeat(0, 10**9 * step, step, "forward", steps=step)))
 
 
-# -- the fleet ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Emulated:
     """A node of the fleet. ``stands_for``: so many that do the same. ``phase_s``: when in its interval it packs."""

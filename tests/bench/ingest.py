@@ -154,9 +154,6 @@ def growth(results: list[tuple[Input, dict[str, Cost]]]) -> dict[str, dict[str, 
     return found
 
 
-# -- options -----------------------------------------------------------------------------------------------------------
-
-
 def options_of() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, nargs="*", default=[1_000_000, 5_000_000])

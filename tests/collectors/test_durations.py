@@ -116,9 +116,6 @@ def polled(tmp_path: Path, ring: Ring) -> Polled:
     return Polled(tmp_path / "durations.jsonl", ring)
 
 
-# -- what is written ---------------------------------------------------------------------------------------------------
-
-
 def test_each_collective_is_written_once(polled: Polled, ring: Ring) -> None:
     for count in (3, 0, 2):
         for _ in range(count):
@@ -218,9 +215,6 @@ def test_many_are_several_lines(polled: Polled, ring: Ring, monkeypatch: pytest.
         ring.ended()
     polled.poll.look()
     assert [len(line.rows) for line in polled.lines()] == [2, 2, 1]
-
-
-# -- the text ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -408,9 +402,6 @@ def test_a_clock_that_was_set_back_does_not_stop_the_reading(tmp_path: Path, rin
     assert polled.numbers() == [1, 2, 3]
 
 
-# -- where -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     before = dict(os.environ)
@@ -491,9 +482,6 @@ def test_all_groups_are_timed_also_those_that_are_made_later(clean: pytest.Monke
     clean.delattr(torch._C._distributed_c10d, "_dump_nccl_trace_json")
     without, why = poll_of(on_gpu, True, file, complaints)
     assert without is not None or "no Flight Recorder of an accelerator" in why
-
-
-# -- in a training -----------------------------------------------------------------------------------------------------
 
 
 def train(

@@ -73,9 +73,6 @@ def enclosed(rows: list[CollectiveRow], events: list[tuple[int, int]]) -> bool:
     return least <= most
 
 
-# -- pipelines ---------------------------------------------------------------------------------------------------------
-
-
 def pipeline(rank: int, folder: Path, schedule: str) -> None:
     from torch.distributed import pipelining
     from torch.distributed.pipelining.schedules import Schedule1F1B, ScheduleGPipe
@@ -184,9 +181,6 @@ def test_every_way_to_send(tmp_path: Path) -> None:
     assert sorted(to_one) == sorted((row.group, row.seq, row.bytes) for step, row in second if step == 0)
     assert [row.op for step, row in second if step == 1] == [], "who sent is not known when it is received"
     assert [row.seq for step, row in first if step == 1] == [3, 4]
-
-
-# -- functional collectives --------------------------------------------------------------------------------------------
 
 
 def tensor_parallel(rank: int, folder: Path) -> None:

@@ -118,9 +118,6 @@ def test_a_throttled_device_of_many_is_why_a_rank_is_late(throttled: bool, tmp_p
         assert 2 <= rows["rank"].n_unique() <= FINDINGS.late_ranks_read
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("retries", "reserved", "cause"), [(3, 50, "allocator-retries"), (0, 79, "near-out-of-memory"), (0, 50, None)]
 )
@@ -148,9 +145,6 @@ def test_memory_of_every_rank_is_known_from_summaries(
         assert [(each.id, each.ranks) for each in found] == ([(cause, (2,))] if cause else [])
     columns = ("rank", "reserved", "capacity", "retries")
     assert short.memory.select(columns).rows() == full.memory.select(columns).rows()
-
-
-# -- losses ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_first_loss_that_is_not_finite_is_found_among_many_ranks(tmp_path: Path) -> None:

@@ -71,9 +71,6 @@ def test_healthy_devices_have_no_finding(base: Result) -> None:
     assert links(base, device(), device()) == []
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("changes", "signs", "level"),
     [
@@ -158,9 +155,6 @@ def test_amd_has_commands_of_its_own(base: Result) -> None:
     assert "dcgmi" not in finding.action
     (finding,) = links(base, device(**amd), device(**amd, active_links=6))
     assert finding.title == "The XGMI links of rank 1 are degraded: 6 of 18 active"
-
-
-# -- PCIe --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -93,9 +93,6 @@ def test_a_step_without_a_record_of_the_device_holds_up_nothing(tmp_path: Path) 
     assert [line["first"] for line in lines] == [0, 3, 6, 9, 12, 15]
 
 
-# -- what is found -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(fault: str) -> None:
     job = with_fault(Devices(48, reads_loss=True), fault, 0.3, Random(fault))
@@ -125,9 +122,6 @@ def test_summaries_say_what_the_events_say(row: str, tmp_path: Path) -> None:
     short, full = open_summaries(tmp_path).verdict, open_run(tmp_path).verdict
     assert (short.bottleneck, short.culprit_ranks) == (full.bottleneck, full.culprit_ranks)
     assert short.share == pytest.approx(full.share, abs=0.06)
-
-
-# -- what is not known -------------------------------------------------------------------------------------------------
 
 
 def test_without_samples_of_the_utilization_a_healthy_device_may_be_idle() -> None:

@@ -27,9 +27,6 @@ def about_stragglers(result: Result) -> Finding:
     return found
 
 
-# -- load or itself ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("ranks", "factor", "fixed_ns"), [(2, 2.5, 0), (4, 1.8, 3 * MS), (8, 3.0, 10 * MS)])
 def test_the_rank_of_the_popular_experts_is_late_by_its_load(
@@ -170,9 +167,6 @@ def test_records_of_older_versions_say_that_the_load_is_not_known(tmp_path: Path
     assert (found.id, found.ranks) == ("compute-straggler", (2,))
     assert "sizes were not recorded" in found.action
     assert result.breakdowns.collectives.all_to_alls == ()
-
-
-# -- table -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_table_of_all_to_alls(tmp_path: Path) -> None:

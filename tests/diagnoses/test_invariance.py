@@ -225,9 +225,6 @@ def diagnosed(plan: Plan, **how: Any) -> Result:
     return result
 
 
-# -- properties --------------------------------------------------------------------------------------------------------
-
-
 def test_what_is_compared_sees_a_planted_fault() -> None:
     """So that the properties below are about something."""
     even = Plan(((50 * MS,) * 3,) * 5, (MS,) * 3, 3 * MS, ("a", "a", "a"))

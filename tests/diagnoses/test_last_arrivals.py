@@ -114,9 +114,6 @@ def test_a_rank_that_shares_its_device_makes_no_other_one_late(tmp_path: Path) -
     assert 1 not in {rank for f in result.examination.findings for rank in f.ranks}
 
 
-# -- ranks that were not recorded --------------------------------------------------------------------------------------
-
-
 def waits(result: Result) -> tuple[str, ...]:
     return tuple(f.id for f in result.examination.findings if f.bottleneck == Bottleneck.COMMUNICATION)
 

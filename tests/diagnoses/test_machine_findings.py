@@ -124,8 +124,6 @@ def test_memory_of_a_gpu_that_two_ranks_share_is_cited() -> None:
     assert cited(found) == [("host host-a, memory in use on its GPUs that PyTorch does not hold", 3.0, "GB")]
 
 
-# -- GPUs --------------------------------------------------------------------------------------------------------------
-
 ONE_HOST = Plan(ranks=3, extra=lambda step, rank: {"forward": 40 * MS} if rank == 1 else {})
 
 

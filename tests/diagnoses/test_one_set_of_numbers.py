@@ -196,9 +196,6 @@ def test_a_gain_that_is_not_the_cost_says_why() -> None:
     assert in_ms(change.gain) == pytest.approx(200, rel=0.05)
 
 
-# -- profiler windows --------------------------------------------------------------------------------------------------
-
-
 def test_steps_in_profiler_windows_count_for_nothing() -> None:
     plan = Plan(steps=24, extra=lambda step, rank: {BACKWARD: 500 * MS} if step in TIMED else {})
     tables = simulate(plan)

@@ -101,9 +101,6 @@ def test_without_steps_of_two_ranks_there_is_no_second_account() -> None:
     assert "Healthy" in alone.verdict.headline
 
 
-# -- two accounts ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "plan",
     [

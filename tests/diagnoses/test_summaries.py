@@ -37,9 +37,6 @@ def phases_of(result: SummaryResult) -> PhaseAccount:
     return result.examination.phases
 
 
-# -- as the records say ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "plan",
     [
@@ -178,9 +175,6 @@ def test_what_a_device_computes_is_not_claimed(tmp_path: Path) -> None:
     assert any("stragglers: the device's work was not recorded" in text for text in map(str, slow.coverage.not_looked))
     loader = open_summaries(write_summaries(Job(64, extra_us={5: {DATA: 80_000}}, device="H200"), tmp_path / "b").root)
     assert (loader.verdict.cause, loader.verdict.culprit_ranks) == ("slow-data-one-rank", (5,))
-
-
-# -- what is missing ---------------------------------------------------------------------------------------------------
 
 
 def test_ranks_that_are_missing_or_behind_are_said_and_left_out(tmp_path: Path) -> None:

@@ -82,9 +82,6 @@ def test_grafana_can_import_it() -> None:
         assert len(set(refs)) == len(refs)
 
 
-# -- Grafana's schema --------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def read_by_grafana() -> Dashboard:
     """The dashboard as the types that Grafana generates from its schema."""

@@ -116,9 +116,6 @@ def test_the_junit_file_is_xml_whatever_a_path_or_a_headline_holds(path: str, he
     assert suites[0].get("name") == kept.replace("\r\n", "\n") or "\r" in path
 
 
-# -- GitHub ------------------------------------------------------------------------------------------------------------
-
-
 def test_annotations_by_what_happened() -> None:
     lines = workflow_commands(GATE)
     assert [line[2 : line.index(" ")] for line in lines] == ["error", "warning", "notice", "error", "notice", "error"]

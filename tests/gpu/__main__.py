@@ -118,9 +118,6 @@ def main() -> int:
         parser.error(error.message)
 
 
-# -- the machine -------------------------------------------------------------------------------------------------------
-
-
 def environment(cpu: bool) -> dict[str, str]:
     hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""} if cpu else {}
     # On a machine without a network, names are looked up in vain, for each process anew; everything here is local.
@@ -201,9 +198,6 @@ def _plugin() -> str:
         *_LIBRARIES,
     ]
     return next((str(path) for one in folders if (path := Path(one, _PLUGIN)).is_file()), "")
-
-
-# -- recording ---------------------------------------------------------------------------------------------------------
 
 
 def record(

@@ -155,9 +155,6 @@ def test_a_verdict_that_is_not_judged_says_why(tmp_path: Path) -> None:
     assert (found.state, found.reason) == (NOT_APPLICABLE, "what it costs is the device's waiting, and there is none")
 
 
-# -- recording ---------------------------------------------------------------------------------------------------------
-
-
 def test_recording_needs_torch_and_nothing_else() -> None:
     code = (
         "import sys\n"
@@ -281,9 +278,6 @@ def test_the_first_error_of_a_rank_is_why_a_run_failed(tmp_path: Path) -> None:
     assert program._last_error(tmp_path, "ChildFailedError: ...") == "RuntimeError: Numpy is not available"
 
 
-# -- what travels ------------------------------------------------------------------------------------------------------
-
-
 def run_of(folder: Path, name: str, **files: bytes) -> None:
     (folder / name).mkdir(parents=True)
     for file, content in files.items():
@@ -317,9 +311,6 @@ def test_a_part_that_was_cut_off_gives_what_it_has(tmp_path: Path, capsys: pytes
     unpacked(tmp_path, tmp_path / "there")
     assert (tmp_path / "there" / "first" / "trace").is_file()
     assert "part-1.tar" in capsys.readouterr().out
-
-
-# -- checks ------------------------------------------------------------------------------------------------------------
 
 
 def checked(folder: Path, *names: str, machine: Machine = TWO, **outcome: Any) -> Checked:
@@ -594,9 +585,6 @@ def test_overhead_is_printed_and_never_fails(tmp_path: Path) -> None:
     assert found.state == PASSED
     ratios = "1.3000 [1.3000, 1.3000]; bare against bare 1.0000 [1.0000, 1.0000]"
     assert found.found == f"{ratios}; 9 turns, 100.0 ms a step on the device's clock"
-
-
-# -- the report --------------------------------------------------------------------------------------------------------
 
 
 def test_the_report_names_everything_that_was_not_done(tmp_path: Path) -> None:

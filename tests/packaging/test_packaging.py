@@ -127,9 +127,6 @@ def test_folders_of_the_user_named_collectors_and_app_do_not_shadow_ours(
     assert Path(printed.strip()) == installed / "diag" / "collectors" / "layout.py"
 
 
-# -- which build it is -------------------------------------------------------------------------------------------------
-
-
 def built_version(tree: Path) -> str:
     run(sys.executable, "setup.py", "-q", "egg_info", cwd=tree)
     return email.message_from_string(next(tree.glob("*.egg-info/PKG-INFO")).read_text())["Version"]
@@ -196,9 +193,6 @@ def test_a_working_tree_does_not_say_which_build_it_is(monkeypatch: pytest.Monke
     ]:
         monkeypatch.setattr(versions, "distribution", lambda _, address=address: Installed(address))
         assert versions.installed_version() == said
-
-
-# -- clean environments ------------------------------------------------------------------------------------------------
 
 
 def needed(wheel: Path, *extras: str) -> set[str]:
@@ -463,9 +457,6 @@ def test_pip_installs_the_wheel_as_the_container_does(built: dict[str, Path], tm
     assert "torch" not in installed
     assert "rank 1 is slow" in made.diag("analyze", made.samples() / "fsdp2-slow-loader-rank1")
     serves(made, "dashboard", "--no-browser")
-
-
-# -- constraints -------------------------------------------------------------------------------------------------------
 
 
 def pins() -> dict[str, str]:

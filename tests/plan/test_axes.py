@@ -192,8 +192,6 @@ def test_axes_that_memory_does_not_need_are_told() -> None:
     assert said not in planned("dp=1,tp=4,cp=2", 8, "gpt2-large", length=65_536).reasons
 
 
-# -- experts -----------------------------------------------------------------------------------------------------------
-
 MIXTRAL = PRESETS["mixtral-8x7b"]
 _OF_EXPERTS = 32 * 8 * 3 * 4096 * 14_336  # layers, experts, matrices
 

@@ -73,9 +73,6 @@ def test_a_single_gpu_sends_nothing() -> None:
         assert wanted.states.total == 1120 * GB
 
 
-# -- units, activations ------------------------------------------------------------------------------------------------
-
-
 def test_units_of_sharding() -> None:
     shape = PRESETS["llama-3-8b"]
     size = Size(shape.name, shape.parameters, shape)

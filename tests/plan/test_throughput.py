@@ -94,9 +94,6 @@ def test_the_replay_finds_the_bubble(schedule: Schedule, stages: int, micro_batc
     assert 1 - work / found == pytest.approx(bubble(stages, micro_batches, chunks))
 
 
-# -- links -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_ring_as_nccl_counts_it() -> None:
     """Base 8.4 us, 3.4 a hop over NVLink, 14 over the network; an all-gather among 16 on two hosts has one of those."""
     speed = Speed(peak=1e15)

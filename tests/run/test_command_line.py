@@ -145,9 +145,6 @@ def test_on_a_terminal_a_page_is_laid_out() -> None:
     assert "# Confidence" not in ended.stdout
 
 
-# -- completion --------------------------------------------------------------------------------------------------------
-
-
 def completed(*words: str) -> set[str]:
     """What bash completes the last word to, through the script that `diag --show-completion` prints."""
     script = """

@@ -142,9 +142,6 @@ def test_how_many_steps_count_in_words(result: Result) -> None:
     assert averaged_over(one_of_two) == "Milliseconds of the counted step"
 
 
-# -- outside of the recorded work --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("on_gpu", [True, False], ids=["GPU", "CPU"])
 def test_time_outside_of_the_recorded_work_is_not_idle(on_gpu: bool, tmp_path: Path) -> None:
     """The profiler ran for two seconds around 60 ms of work; nothing marks a step."""

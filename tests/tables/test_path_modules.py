@@ -256,9 +256,6 @@ def test_ranges_around_a_phase_name_no_module(tmp_path: Path) -> None:
     assert result.breakdowns.path.in_modules_ns == 0
 
 
-# -- a slow module -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("off", [0, 50 * MS], ids=["one clock", "clocks that are off"])
 def test_a_slow_module_of_one_rank(tmp_path: Path, off: int) -> None:
     result = open_run(Job({3: 30 * MS}, off=off).write(tmp_path))
@@ -368,9 +365,6 @@ def test_records_alone_know_the_phase_and_no_module() -> None:
     assert len(table.steps) == len(result.attribution.usable)
     assert (table.rows[0].rank, table.rows[0].category) == (1, "compute/forward")
     assert "recorded steps" in printed(result)
-
-
-# -- text and JSON -----------------------------------------------------------------------------------------------------
 
 
 def test_text_and_json(tmp_path: Path) -> None:

@@ -30,9 +30,6 @@ def placed(pieces: list[bytes]) -> tuple[Text, np.ndarray, np.ndarray]:
     return text, end - np.array([len(piece) for piece in pieces], dtype=np.int64), end
 
 
-# -- fingerprints ------------------------------------------------------------------------------------------------------
-
-
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=30), st.randoms(use_true_random=False))
 def test_equal_texts_have_equal_fingerprints_wherever_they_stand(texts: list[bytes], chance: random.Random) -> None:
@@ -236,9 +233,6 @@ def test_a_line_that_is_no_first_line_is_told() -> None:
     heads = Heads(EventTable())
     assert heads.of(*placed([line(1), b'"cat": "cpu_op", "name": "no thread",', line(2)])) is None
     assert names_of(heads, [2, 1, 3]) == ["op2", "op1", "op3"]
-
-
-# -- chunks ------------------------------------------------------------------------------------------------------------
 
 
 def blocks_of(text: bytes, size: int) -> Iterator[bytes]:

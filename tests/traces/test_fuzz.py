@@ -304,9 +304,6 @@ def test_random_bytes(folder: Path, data: bytes, prefix: bytes) -> None:
     assert check(folder, prefix + data).error
 
 
-# -- the same in every layout ------------------------------------------------------------------------------------------
-
-
 def layouts(document: Document, rng: random.Random) -> dict[str, bytes]:
     """The same events as each writer of this world would print them."""
     rest = {key: value for key, value in document.items() if key != "traceEvents"}

@@ -141,8 +141,6 @@ def test_what_follows_a_gzip_is_not_taken_for_events(tmp_path: Path) -> None:
         assert found.error or found.events == 1
 
 
-# -- numbers -----------------------------------------------------------------------------------------------------------
-
 FAR = 9_000_000_000_000_000  # microseconds: the year 2255
 # What is written: when the event starts (None: nobody can say), how long it lasts.
 NUMBERS: list[tuple[str, int | None, int]] = [
@@ -562,8 +560,6 @@ def test_more_names_than_are_kept(tmp_path: Path) -> None:
     assert found.peak_mb < examples(300, thorough=MEMORY_MB)
 
 
-# -- archives ----------------------------------------------------------------------------------------------------------
-
 GOOD: list[Piece] = [(document(OP, distributedInfo={"rank": 0, "world_size": 1}), 1)]
 ARCHIVES: list[tuple[str, Callable[[], bytes]]] = [
     ("names that climb", lambda: tar_gz((member("../../escaped.json"), GOOD), (member("rank0.json"), GOOD))),
@@ -765,9 +761,6 @@ def test_the_builder_packs_what_it_says() -> None:
     text = serialised({"baseTimeNanoseconds": 5}, built().events, "kineto")
     assert json.loads(text) == json.loads(serialised({"baseTimeNanoseconds": 5}, built().events))
     assert math.isnan(json.loads(serialised({}, [{"ph": "X", "ts": math.nan}], "kineto"))["traceEvents"][0]["ts"])
-
-
-# -- very many ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

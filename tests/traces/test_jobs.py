@@ -73,9 +73,6 @@ def reasons(found: Jobs) -> str:
     return "\n".join(job.reason for job in found.jobs).replace("\u00a0", " ")
 
 
-# -- one job -----------------------------------------------------------------------------------------------------------
-
-
 def test_windows_of_the_processes_of_one_job(tmp_path: Path) -> None:
     for window in range(3):
         for rank in range(2):

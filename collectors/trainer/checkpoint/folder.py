@@ -170,9 +170,6 @@ def draft_of(folder: Path, steps: int, run: str) -> Path:
     return folder / f".{name_of(steps)}.{run}.draft"
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
 def find(path: Path) -> Checkpoint:
     """The checkpoint at this path, or the newest in a folder of checkpoints, in a run directory, or next to ``latest``.
 
@@ -216,9 +213,6 @@ def steps_in(folder: Path) -> list[Path]:
         return []
     # Of two folders of one step, the one being replaced comes second.
     return [path for _, path in sorted(matches, key=lambda item: (-int(item[0][1]), item[1].name))]
-
-
-# -- writing -----------------------------------------------------------------------------------------------------------
 
 
 def rank_file(rank: int) -> str:

@@ -84,9 +84,6 @@ class CheckpointWriter(FileSystemWriter):
         folder.complete(self.draft, [".metadata", *sorted(shards)], self.manifest, self.start_ns, self.keep)
 
 
-# -- saver -------------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class _UnderWay:
     """A checkpoint whose shards are being written."""
@@ -165,8 +162,6 @@ class Saver:
         """Waits for the checkpoint under way."""
         self._settle()
 
-    # -- torch.distributed.checkpoint ------------------------------------------------------------------------------
-
     def _save(self, steps: int, record: CheckpointRecord) -> None:
         contents = self.contents
         state = contents.state()
@@ -208,8 +203,6 @@ class Saver:
         why = first_failure(error) if isinstance(error, CheckpointException) else f"{type(error).__name__}: {error}"
         self._failed(ending.record, ending.writer.manifest.steps, ending.writer.draft, why)
 
-    # -- a format of the strategy's own --------------------------------------------------------------------------------
-
     def _save_by_strategy(self, steps: int, record: CheckpointRecord) -> None:
         contents, draft = self.contents, folder.draft_of(self.root, steps, self.run)
         manifest = contents.manifest(steps, asynchronous=False)
@@ -219,8 +212,6 @@ class Saver:
             self._failed(record, steps, draft, why)
         else:
             self._ended(record, steps)
-
-    # -- the end ---------------------------------------------------------------------------------------------------
 
     def _ended(self, record: CheckpointRecord, steps: int) -> None:
         self._last = folder.name_of(steps)

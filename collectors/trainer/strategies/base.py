@@ -90,8 +90,6 @@ class Axes:
         return (DP_REPLICATE, DP_SHARD) if self.replicas > 1 else (DP,)
 
 
-# -- strategy ----------------------------------------------------------------------------------------------------------
-
 Phase = Callable[[str], AbstractContextManager[None]]
 
 YES_NO = ("no", "yes")
@@ -110,13 +108,9 @@ class Strategy(ABC):
     ``model`` is set by ``build``: the wrapped model; with a pipeline, a list of this rank's stages.
     """
 
-    # -- properties ------------------------------------------------------------------------------------------------
-
     facts: ClassVar[Facts]  # what analyses and the recorder know of it too
     about: ClassVar[str]  # one line for `--set list`
     settings: ClassVar[tuple[Key, ...]] = ()  # the keys of --set
-
-    # -- refused options -------------------------------------------------------------------------------------------
 
     why_not_taken: ClassVar[str] = ""  # the options that ``facts.not_taken`` names
     no_tensor_parallel: ClassVar[str] = ""  # why --tp is refused; "": it is not
@@ -133,8 +127,6 @@ class Strategy(ABC):
     @classmethod  # noqa: B027
     def refuse_backend(cls, options: TrainerOptions, backend: str) -> None:
         """OptionError if the options cannot work with this backend."""
-
-    # -- the model -------------------------------------------------------------------------------------------------
 
     model: nn.Module
 
@@ -173,8 +165,6 @@ class Strategy(ABC):
         names = self.axes.data_axes()
         data = self.mesh[names]
         return (data._flatten(DP) if len(names) > 1 else data).get_group()
-
-    # -- a step ----------------------------------------------------------------------------------------------------
 
     def optimizer(self) -> Optimizer:
         import torch
@@ -228,8 +218,6 @@ class Strategy(ABC):
         import torch.distributed as dist
 
         return dist.get_world_size() // self.axes.stages
-
-    # -- for the manifest ------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:

@@ -195,8 +195,6 @@ class DeepSpeed(Strategy):
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, **dict(self.knobs.values), "config": self.config()}
 
-    # -- checkpoints -----------------------------------------------------------------------------------------------
-
     def save_checkpoint(
         self, draft: Path, of_this_rank: dict[str, Any], manifest: CheckpointManifest, keep: int, group: Any
     ) -> tuple[int, str]:

@@ -17,8 +17,6 @@ from diag.hang.classes.base import (
     of,
 )
 
-# -- Devices: GPUs and InfiniBand adapters that fail, failed CUDA calls, topologies that NCCL cannot use ---------------
-
 _HARDWARE = ("ECC error", "fallen off", "hardware stack error", "NVLink error", "nvlink error")
 
 # What CUDA's own function says about an error: texts that mean nothing else
@@ -603,8 +601,6 @@ _DEVICES = (
     ),
 )
 
-# -- InfiniBand and RoCE: completions with errors, paths that do not work ----------------------------------------------
-
 _COMPLETION = (
     r"Got completion (?:from peer (?P<peer>[^\s<>]+<\d+>) )?with (?:error (?P<error>{0})\b|"
     r"status=(?:\w+\((?P<named_status>{0})\)|(?P<status>{0})\b))"
@@ -740,8 +736,6 @@ _INFINIBAND = (
         },
     ),
 )
-
-# -- Memory and devices that are not available: shared, GPU, locked and multicast memory, a GPU used twice -------------
 
 _MEMORY = (
     FaultClass(

@@ -6,8 +6,6 @@ from diag.ended.ends import LEFT
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, confirms, harmless, of
 from diag.hang.model import DoneByRecorder, ForStacks, Role, StacksWhileItHangs
 
-# -- Ranks that disagree about a collective ----------------------------------------------------------------------------
-
 _FINGERPRINT = (
     r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}seq>\d+),? ?)?OpType=(?P<{0}op>\w+)"
     r"(?:, TensorShape=\[(?P<{0}shape>[^\]]*)\])?(?:, TensorDtypes=(?P<{0}dtype>[^,)]*))?"
@@ -408,8 +406,6 @@ _CALLS = (
         },
     ),
 )
-
-# -- Hosts that differ: in NCCL's version, in its environment, in its plugins ------------------------------------------
 
 _HOSTS = (
     FaultClass(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from diag.hang.classes.base import SUGGESTS, FaultClass, LogPattern, cascade, confirms, harmless, of
 from diag.hang.model import Role, StacksWhileItHangs, WhileItHangs
 
-# -- Ranks that are late or silent; answers where nothing is wrong or nothing is known ---------------------------------
-
 _LONGER = (
     "Raise the group's timeout for that phase: init_process_group(timeout=timedelta(hours=2)), or "
     "`torch.distributed.distributed_c10d._set_pg_timeout`."
@@ -510,8 +508,6 @@ CLASSES = (
     ),
 )
 WAITED_FOR_OTHERS = ("hccl-timeout", "hccl-no-socket", "npu-timeout")
-
-# -- Never a cause: consequences of a fault, and lines that only look alarming -----------------------------------------
 
 CASCADE = FaultClass(
     id="cascade",

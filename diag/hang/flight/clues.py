@@ -229,9 +229,6 @@ def _why_nothing(board: Board, waits: OpWaits) -> str:
     return "Ranks wait, and the dumps do not show for whom."
 
 
-# -- Stacks of the culprits, and of one rank that waits for them -------------------------------------------------------
-
-
 def stacks_of(board: Board, waits: OpWaits, clues: Iterable[Clue]) -> tuple[Stack, ...]:
     """The stacks of the first clue's culprits at their last call, and of a typical victim where it waits. A dump has no
     stack of the hang itself: after its last call a rank has gone on."""

@@ -77,9 +77,6 @@ class Seen:
 _ASKING = Seen(why="Querying NCCL RAS.")
 
 
-# -- asking ------------------------------------------------------------------------------------------------------------
-
-
 class Watch:
     """Asks NCCL RAS of one run in a thread of its own, so that callers never wait for the network: at most every
     ``every_s`` seconds, and only when ``look`` is called. Any thread may call it."""
@@ -259,9 +256,6 @@ class _Job:
             Process(rank.host, rank.pid, rank.rank, rank.local_rank, rank.device_index) for rank in self.ranks
         )
         return Logs((), processes, (), self.world, (), ())
-
-
-# -- kept reports ------------------------------------------------------------------------------------------------------
 
 
 def recorded_ns(run: Path) -> int:

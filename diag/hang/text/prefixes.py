@@ -62,8 +62,6 @@ def at_ns(year: int, month: int, day: int, hour: int, minute: int, second: int, 
     return seconds * 1_000_000_000 + int(part[:9].ljust(9, "0") or 0)
 
 
-# -- prefixes ----------------------------------------------------------------------------------------------------------
-
 _HOST = r"[^\s:'`\"()=,/\[\]{}|]{1,255}+"  # NCCL itself writes - for / and %
 _CODE = r"(?:(?P<file>[\w./+-]+):(?P<line>\d+)(?: \(\w{1,80}\))? )?"
 # A back-tick before it: the log was pasted as code of Markdown.

@@ -33,8 +33,6 @@ from diag.hang.text.prefixes import plain, read_text
 from diag.packed import DEFLATE_ERROR, GZIP, ZSTD
 from diag.rundir.job_ranks import of_its_job
 
-# -- Gaps: what could not be read or joined ----------------------------------------------------------------------------
-
 
 class Gaps:
     """What could not be read or joined: each reason once per path, with a count."""

@@ -45,9 +45,6 @@ class UnfetchedError(Exception):
     """A repository, or a file of it, is not in the mirror."""
 
 
-# -- the files of a case -----------------------------------------------------------------------------------------------
-
-
 def _blob(mirror: Path, repo: str, sha: str) -> bytes:
     folder = mirror / repo.replace("/", "+") / "repo"
     if not folder.exists():

@@ -116,8 +116,6 @@ class Rank:
         """About so long: no kernel takes exactly as long twice. Draws once whatever it is asked for."""
         return round(ns * self.pace * (1 + self.jitter * (2 * self.random.random() - 1)))
 
-    # -- host ----------------------------------------------------------------------------------------------------------
-
     def work(self, name: str, ns: int, cat: str = "cpu_op") -> None:
         """The host is busy."""
         begin = self.now
