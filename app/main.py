@@ -23,6 +23,7 @@ from diag.app.theme import favicon
 from diag.app.views import live, overview
 from diag.app.views.common import component, show_error
 from diag.errors import DiagError
+from diag.words.places import shown
 
 # The first screen of a laptop holds the answer: Streamlit's own margins take a quarter of it.
 _COMPACT = """<style>
@@ -190,7 +191,7 @@ def _chosen_run(root: Path, runs: list[Path]) -> Path:
     by_name = {name_of(root, run): run for run in runs}
     with st.sidebar:
         name = choose("Run", list(by_name), param=RUN, default=next(iter(by_name)))
-        st.caption(plain(f"{len(runs)} runs in {root}"))
+        st.caption(plain(f"{len(runs)} runs in {shown(str(root))}"))
     return by_name[name]
 
 

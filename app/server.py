@@ -35,6 +35,7 @@ from diag.app.one_page import keep_to_one_page
 from diag.app.policy import DASHBOARD
 from diag.app.ready import READY, WANTED
 from diag.serve.guard import HEADERS, Answer, Guard, Request, with_headers
+from diag.words.places import show_as
 
 if TYPE_CHECKING:
     from starlette import requests
@@ -310,6 +311,8 @@ def main() -> None:
     files = Files(Path(spec.submodule_search_locations[0]) / "static")
     del sys.argv[0]  # so that it is the argv of Streamlit's script
     script, root = map(Path, sys.argv)
+    if handed["name"] != str(root):  # a local copy of what has this name
+        show_as({root: handed["name"]})
     gc.set_threshold(_OBJECTS_UNTIL_GC)
     READY.clear()
     failed: list[BaseException] = []

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from diag import processes
 from diag.errors import DiagError, require, require_listable
+from diag.words.places import shown
 from diag.words.terminal import say
 
 from . import guard
@@ -89,7 +90,8 @@ def serve_dashboard(
     path = _existing(path)
     address, port = _free_port(host, port)
     guarded = guard.listening(host, address, allowed_hosts, guard.new_token() if token else None, browser=True)
-    handed = json.dumps({"guard": asdict(guarded), "options": _options(host, address, port)})
+    name = shown(str(path))  # of what a local copy was made of
+    handed = json.dumps({"guard": asdict(guarded), "options": _options(host, address, port), "name": name})
     with ended_by_signals():
         server = processes.start(_command(path), _environment(), stdin=subprocess.PIPE, stdout=_STDERR)
         try:
@@ -97,7 +99,7 @@ def serve_dashboard(
             _wait_until_ready(server, address, port, guarded)
             _say_who_can_read(address, guarded)
             opened = guard.url(_LOCAL.get(address, host), port, token=guarded.token)
-            say(f"Dashboard of {path}: {opened} (Ctrl-C ends it)")
+            say(f"Dashboard of {name}: {opened} (Ctrl-C ends it)")
             if address in _LOCAL:
                 elsewhere = guard.url(socket.gethostname(), port, token=guarded.token)
                 say(f"From another machine: {elsewhere}")

@@ -369,6 +369,7 @@ def test_another_streamlit_is_refused(missing: str) -> None:
     handed = {
         "guard": asdict(listening("127.0.0.1", "127.0.0.1", [], "secret", browser=True)),
         "options": {"server.address": "127.0.0.1", "server.port": 0},
+        "name": "a run",
     }
     command = [sys.executable, "-c", code, "script", "run"]
     ended = subprocess.run(
