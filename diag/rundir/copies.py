@@ -215,6 +215,8 @@ def _unpack(
                     state.read[name] = version
                 else:
                     whole = False
+                for part in _parts_of(name, files, root) if name in state.gaps else ():
+                    whole &= _apply(store, root, part, folder / "nodes" / node, state)
     finally:
         current = {name for segments in packed.values() for _, _, name in segments}
         state.read = {name: version for name, version in state.read.items() if name in current}
@@ -238,6 +240,14 @@ def _unpack(
         join([*(jobs[0] if jobs else []), *without], run, gaps)
     show_as({run: masked(at.rstrip("/"))})
     return whole
+
+
+def _parts_of(name: str, files: Mapping[str, Version], root: str) -> list[str]:
+    """The segments that a merged one stands for, which are there until it is written to its end."""
+    node, first, last = numbers_of(name) or ("", 0, 0)
+    folder = f"{root}{SEGMENTS_FOLDER}/{node}/"
+    others = {other[len(root) :] for other in files if other.startswith(folder)} - {name}
+    return [part for begin, end, part in newest_of(others).get(node, ()) if first <= begin and end <= last]
 
 
 def _apply(store: Store, root: str, name: str, target: Path, state: _Nodes) -> bool:

@@ -186,6 +186,25 @@ def test_segments_that_are_merged_while_they_are_read_lose_nothing(
     assert not open_run(ADDRESS).coverage.incomplete
 
 
+def test_a_merged_segment_that_is_half_written_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(SEGMENTS), "merged_count", 3)
+    run, store = recorded(tmp_path / "run"), Store(ADDRESS)
+    node = Node(run.root, PACKING)
+    for number in range(3):
+        with run.rank(1).log.open("a") as file:
+            file.write(f"line {number}\n")
+        node.pack()
+    before = {name: store.read(name) for name in store.files()}
+    node.merge()
+    ((merged,),) = newest_of(store.files()).values()
+    store.write(merged[2], store.read(merged[2])[:100])
+    for name, data in before.items():  # they are removed after it is written
+        store.write(name, data)
+    result = open_run(ADDRESS)
+    assert RunLayout(local_path(ADDRESS)).rank(1).log.read_bytes() == run.rank(1).log.read_bytes()
+    assert not result.coverage.incomplete
+
+
 @pytest.mark.parametrize("data", [b"", b"x" * 100, b"DIAGSEG1" + b"\0" * 100])
 def test_what_is_no_segment_is_refused(data: bytes) -> None:
     with pytest.raises(DamagedSegmentError):
