@@ -49,7 +49,7 @@ _MPI_SOURCE = (
 CLASSES = (
     FaultClass(
         id="net_no_interface",
-        title="NCCL finds no network interface",
+        title="no network interface that can be used was found",
         priority=2,
         by_line=True,
         next_steps=(
@@ -72,7 +72,7 @@ CLASSES = (
             ),
             "gloo-no-interface": LogPattern(
                 ("nable to find interface for", "nable to find address for"),
-                r"[Uu]nable to find (?:interface|address) for:? \[?(?P<wanted>[^\]\s]+)",
+                r"(?<!rp != nullptr\. )[Uu]nable to find (?:interface|address) for:? \[?(?P<wanted>[^\]\s]+)",
                 "torch 1.x+; gloo/transport/tcp/device.cc",
                 "gloo finds no interface for {wanted}: GLOO_SOCKET_IFNAME or the address of this host's name.",
             ),
@@ -443,6 +443,7 @@ CLASSES = (
                     "Tried to launch distributed communication on port",
                     "[LightGBM] [Fatal] Binding port",
                     "Failed to bind the IP port",
+                    "rp != nullptr",
                 ),
                 r"server socket has failed to (?:bind|listen)(?: on any local network address)?(?:[^\n]*?"
                 r"(?P<address>(?:\[[0-9a-fA-F:.]*\]|(?<![\w.:])[\w.-]{1,255}):\d+)(?= \(errno))?"
@@ -451,12 +452,14 @@ CLASSES = (
                 r"bind failed|no matching local address|while attempting to bind on address \('(?P<at>[^']{1,80})', "
                 r"(?P<bound>\d+)\)|\b[Pp]ort (?P<taken>\d+) is already in use|"
                 r"Tried to launch distributed communication on port `(?P<asked>\d+)`, but another process|"
-                r"Failed to bind the IP port|\[LightGBM\] \[Fatal\] Binding port (?P<of_lightgbm>\d+) failed",
+                r"rp != nullptr\.? Unable to find address for: (?P<name>\S{1,255})|Failed to bind the IP port|"
+                r"\[LightGBM\] \[Fatal\] Binding port (?P<of_lightgbm>\d+) failed",
                 "all; socket.cpp, misc/socket.cc, gloo/transport/tcp/device.cc; asyncio/base_events.py; SGLang, "
                 "srt/utils.py; Accelerate, utils/launch.py; LightGBM, linkers_socket.cpp; CANN's EJ0003",
                 "An address[ {address}][, port {port},][, port {bound},][, port {taken},][, port {asked},][, port "
                 "{of_lightgbm},] could "
-                "not be bound[: {error}][: {reason}].",
+                "not be bound[: {error}][: {reason}][: the name {name} leads to no "
+                "address of this host].",
                 unless=("ras/", "RAS", "trying another", "rying port", "instead"),
             )
         },

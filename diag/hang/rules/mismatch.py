@@ -140,7 +140,7 @@ def _detail(job: JobLogs) -> list[Clue]:
     ranks: dict[int, int | None] = {}
     for hit, printer in zip(hits, printers, strict=True):
         for prefix, rank in (("", "rank"), ("other_", "other_rank")):
-            if rank not in hit.groups:
+            if rank not in hit.groups or (prefix and _is_cut(hit)):
                 continue
             parts = (hit.groups.get(f"{prefix}{name}", "") for name in ("seq", "op", "shape", "dtype"))
             seq, op, shape, dtype = (part.strip() for part in parts)
@@ -150,9 +150,19 @@ def _detail(job: JobLogs) -> list[Clue]:
                 ranks[number] = numbering.likely(number, printer)
     if not hits:
         return []
+    same = [hit for hit in hits if _is_cut(hit) and hit.groups["op"].startswith(hit.groups["other_op"])]
+    if len(prints) < 2 and same and len(same[0].groups["other_op"]) >= _LETTERS_THAT_TELL:
+        group = {name: int(same[0].groups[name]) for name in ("rank", "other_rank")}
+        ranks.setdefault(group["other_rank"], numbering.likely(group["other_rank"], printers[hits.index(same[0])]))
+        note = (
+            f"{begun(_member_words(group['rank'], ranks))} and {_member_words(group['other_rank'], ranks)} both run "
+            f"{same[0].groups['op']}, so its size or type differs; the line is cut before those of the other."
+        )
+        culprits = [member_culprit(job, number, ranks[number]) for number in group.values()]
+        return [clue_of("mismatch_shape", hits, culprits, note, confidence=HANG_EVIDENCE.suggests)]
     if len(prints) < 2:
         known = "".join(
-            f" {begun(_member_words(number, ranks))} runs {op} number {seq}."
+            f" {begun(_member_words(number, ranks))} runs {op}{f' number {seq}' if seq else ''}."
             for number, (seq, op, _, _) in prints.items()
         )
         note = f"torch found that the ranks call different collectives.{known} The line does not show the other side."
@@ -190,6 +200,16 @@ def _detail(job: JobLogs) -> list[Clue]:
         note = f"{one} {singular.format(*first)}, {other} {singular.format(*prints[odd[1]])}."
     culprits = [member_culprit(job, number, ranks[number]) for number in odd]
     return [clue_of(difference.fault_class, hits, culprits, note, confidence=difference.confidence)]
+
+
+# The beginnings of ALLREDUCE, ALLGATHER and REDUCE_SCATTER do not tell them from each other before these.
+_LETTERS_THAT_TELL = 5
+
+
+def _is_cut(hit: Hit) -> bool:
+    """Whether the line ends within the name of the other side's operation."""
+    other = hit.groups.get("other_op")
+    return other is not None and "other_shape" not in hit.groups and hit.line.text.rstrip().endswith(f"OpType={other}")
 
 
 def _member_words(number: int, ranks: Mapping[int, int | None]) -> str:

@@ -125,6 +125,11 @@ _HOST_TASK = re.compile(r"([A-Za-z][\w.-]{0,252}) (\d{1,7}): ")  # mpiexec -l of
 _HOST_COLON = re.compile(r"([A-Za-z0-9][\w.-]{0,252}): ")
 _NUMBERED = re.compile(rb"(?:\x1b\[[\d;]*m)?\[(\d{1,7})\]:? ")
 _IN_FRONT = re.compile(rb"(?:\x1b\[[\d;]*m)?([A-Za-z][\w.-]{0,252}\d[\w.-]{0,200}):(?: |$)")
+# What stern writes, a pod and its container (once with an angle quotation mark between them); torchx: role and replica
+_COLUMNS = re.compile(
+    r"(?:(?P<pod>[a-z][a-z0-9.]{0,100}-[a-z0-9.-]{0,200}) (?:\u203a )?[a-z][a-z0-9-]{0,62}|"
+    r"[A-Za-z][\w.-]{0,80}/\d{1,6})(?: |$)"
+)
 _SURE_HOST = re.compile(
     r"(?:\d{1,3}\.){3}\d{1,3}$|ip-\d+-|(?:[a-z][a-z0-9-]*-)?"
     r"(?:(?:gpu|node|worker|host|master|compute|dgx|hgx|slurm)(?=[A-Za-z.-]*\d)|(?:cn|nid)-?[a-z]?\d|x\d+c\d+s\d+b\d+n\d)[A-Za-z0-9.-]*$"
@@ -200,8 +205,20 @@ def hosts_in_front(head: bytes) -> frozenset[str]:
         return RANKS_IN_FRONT  # a pasted line number is on one line only
     names = Counter(match[1].decode() for line in lines if (match := _IN_FRONT.match(line)))
     if sum(names.values()) < 0.95 * len(lines) or len(lines) < HANG_READING.lines_of_a_name * len(names):
-        return NOBODY
+        return _columns_in_front(lines)
     return frozenset(names)
+
+
+def _columns_in_front(lines: list[bytes]) -> frozenset[str]:
+    """What stern or torchx puts before each line, with the blank after it; NOBODY where the lines begin otherwise."""
+    columns: Counter[str] = Counter()
+    for line in lines:
+        match = _COLUMNS.match(plain(line[:400].decode("utf-8", "replace")))
+        if match is not None and (match["pod"] is None or any(map(str.isdigit, match["pod"]))):
+            columns[f"{match[0].rstrip()} "] += 1
+    if sum(columns.values()) < 0.95 * len(lines) or len(lines) < HANG_READING.lines_of_a_name * len(columns):
+        return NOBODY
+    return frozenset(columns)
 
 
 def plain(text: str) -> str:
@@ -414,6 +431,8 @@ def _word(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) -> in
         parsed.host = parsed.host or _host(host)
     elif match := _KERNEL.match(text):
         parsed.source, parsed.host = "kernel", parsed.host or _host(match[1] or "")
+    elif hosts and (match := _COLUMNS.match(text)) and f"{match[0].rstrip()} " in hosts:
+        parsed.host = parsed.host or _host(match["pod"] or "")
     elif (match := _HOST_TASK.match(text)) and (match[1] in hosts or _SURE_HOST.match(match[1])):
         parsed.host = parsed.host or _host(match[1])
         if not parsed.rank_from:

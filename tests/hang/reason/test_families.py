@@ -72,6 +72,8 @@ NETWORK = (
     ("net_connect_timeout", "RuntimeError: Connection timed out"),
     ("net_connect_timeout", "OSError: Timed out trying to connect to tcp://10.0.0.2:8786 after 30 s"),
     ("net_connect_timeout", "[LightGBM] [Fatal] Connecting to rank 3 failed"),
+    ("net_bind_failed", "RuntimeError: [enforce fail at gloo/x.cc:127] rp != nullptr. Unable to find address for: n1"),
+    ("net_no_interface", "RuntimeError: [enforce fail at x.cc:84] ifa != nullptr. Unable to find address for: eno1"),
     ("net_bind_failed", "[LightGBM] [Fatal] Binding port 12400 failed"),
     ("net_connection_lost", "[LightGBM] [Fatal] Socket recv error, Connection reset by peer (code: 104)"),
     ("net_connection_lost", UCX.format("tcp_ep.c:1200", "DIAG  tcp_ep 0x7f: recv(4) failed: Connection reset by peer")),
@@ -90,7 +92,7 @@ DEVICES = (
     ("cuda_oom", "RuntimeError: FATAL ERROR :: MODULE:PT_SYNHELPER workspace Allocation of size ::1234 failed!"),
     ("cuda_oom", "RuntimeError: level_zero backend failed with error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)"),
     ("cuda_failure", "ERROR   NMGR:dlr_infer  Inference completed with err: 1200"),
-    ("cuda_failure", "EZ9999: The error from device(chipId:2, dieId:0), there is an aivec error exception, core id is 3"),
+    ("cuda_failure", "EZ9999: The error from device(chipId:2, dieId:0), there is an aivec error exception, core 3"),
 )  # fmt: skip
 
 
@@ -145,3 +147,15 @@ def test_a_state_is_told_where_no_cause_is_known(tmp_path: Path, text: str, word
 )  # fmt: skip
 def test_another_line_in_such_words_names_nothing(tmp_path: Path, text: str) -> None:
     assert of(tmp_path, text).fault_class == "undetermined"
+
+
+@pytest.mark.parametrize(("cut", "fault"), [("ALLREDU", "mismatch_shape"), ("ALL", "mismatch_op")])
+def test_the_name_of_an_operation_that_is_cut_is_no_other_operation(tmp_path: Path, cut: str, fault: str) -> None:
+    answer = of(
+        tmp_path,
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "
+        "CollectiveFingerPrint(OpType=ALLREDUCE, TensorShape=[8], TensorDtypes=Float), but Rank 0 is running "
+        f"collective: CollectiveFingerPrint(OpType={cut}",
+    )
+    assert answer.fault_class == fault
+    assert f"{cut}." not in answer.headline

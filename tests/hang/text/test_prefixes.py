@@ -285,3 +285,22 @@ def test_a_month_of_another_language_leaves_the_time_open() -> None:
     said = one("kvě 25 19:29:48 node7 kernel: amdgpu 0000:01:00.0: Starting sdma0 ring reset")
     assert (said.host, said.source, said.time_ns) == ("node7", "kernel", None)
     assert said.text == "amdgpu 0000:01:00.0: Starting sdma0 ring reset"
+
+
+@pytest.mark.parametrize(
+    ("column", "host"),
+    [("gpu-pod-1 trainer ", "gpu-pod-1"), ("worker-3 \u203a main ", "worker-3"), ("trainer/3 ", "")],
+)
+def test_a_column_before_every_line_is_taken_off(column: str, host: str) -> None:
+    """stern's pod and container; torchx's role and replica."""
+    lines = ["Traceback (most recent call last):", '  File "/a.py", line 1, in f', "    f()", "ValueError: x"]
+    hosts = hosts_in_front("\n".join(column + line for line in lines).encode())
+    read = [read_line((column + line).encode(), hosts=hosts)[0] for line in lines]
+    assert [(one.text, one.host) for one in read] == [(line, host) for line in lines]
+
+
+@pytest.mark.parametrize("word", ["epoch", "Step-1 done", "a/b", "node1"])
+def test_words_that_begin_every_line_are_no_column(word: str) -> None:
+    text = "\n".join(f"{word} loss {number}" for number in range(8))
+    (said,) = read_line(f"{word} loss 1".encode(), hosts=hosts_in_front(text.encode()))
+    assert said.text == f"{word} loss 1"
