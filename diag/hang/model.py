@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
@@ -17,13 +17,21 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-_OF_RECORDER = re.compile(r"diag/collectors/(?!trainer/(?!inject\.py|faults\.py))|\(<diag:")
+_OF_RECORDER = re.compile(r"(?<![^/ (])diag/collectors/(?!trainer/(?!inject\.py|faults\.py))|\(<diag:")
 
 
 def is_of_recorder(frame: str) -> bool:
     """Whether a frame, ``name (file:line)``, is of the recorder in a training: a user who reads a stack looks for the
     training's code, which the bundled trainer is as well. The faults that it injects are not."""
     return _OF_RECORDER.search(frame) is not None
+
+
+def of_training(frames: Sequence[str]) -> tuple[str, ...]:
+    """The frames of a whole stack, innermost first, without those of the recorder between the training's calls. Where
+    the process is stays: a stack that ends in the recorder, or in a fault that the bundled trainer injects, shows
+    it."""
+    begin = next((at for at, frame in enumerate(frames) if not is_of_recorder(frame)), len(frames))
+    return (*frames[:begin], *(frame for frame in frames[begin:] if not is_of_recorder(frame)))
 
 
 @dataclass(frozen=True, slots=True)

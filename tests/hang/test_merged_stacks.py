@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from diag.hang.api import triage
+from diag.hang.model import of_training
 from diag.show.triage import print_triage, to_dict
 
 HUNG = Path(__file__).parent / "captured" / "h200-hang-before-collective-2-ranks"
@@ -47,6 +48,23 @@ def test_ranks_in_the_same_calls_are_one_group_and_outliers_come_first(tmp_path:
     assert [group["ranks"] for group in merged] == [(2,), (0, 1, 3)]
     assert merged[0]["frames"][0] == "load (/home/me/data.py:7)"
     assert not any("collectors" in frame for group in merged for frame in group["frames"])
+
+
+def test_frames_of_the_training_are_never_taken_for_the_recorder_s() -> None:
+    ours, theirs = "timed (/opt/diag/collectors/collectives.py:5)", "load (/home/me/sysdiag/collectors/load.py:7)"
+    assert of_training((theirs, ours, "step (/home/me/train.py:4)")) == (theirs, "step (/home/me/train.py:4)")
+
+
+def test_a_stack_that_ends_in_an_injected_fault_shows_where_it_is(tmp_path: Path) -> None:
+    """The answer names this place: the tree must not say that the rank is in no further call."""
+    sleeps = WAITS.replace(
+        '"/opt/torch/distributed/distributed_c10d.py", line 3000 in all_reduce',
+        '"/opt/diag/collectors/trainer/inject.py", line 290 in _call',
+    )
+    path = written(tmp_path / "run", {0: WAITS, 1: sleeps})
+    merged = {group["ranks"]: group["frames"] for group in to_dict(triage([path]))["merged_stacks"]}
+    assert merged[(1,)][0] == "_call (/opt/diag/collectors/trainer/inject.py:290)"
+    assert not any("collectors" in frame for frame in merged[(0,)])
 
 
 def test_the_recorder_s_own_thread_is_not_the_training_s(tmp_path: Path) -> None:

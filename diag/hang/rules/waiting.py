@@ -23,7 +23,7 @@ from diag.hang.failures import (
     writers_of_ids,
 )
 from diag.hang.job import JobLogs, distinct
-from diag.hang.model import Line, MergedStack, Role, Stack, is_of_recorder
+from diag.hang.model import Line, MergedStack, Role, Stack, of_training
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, time_of
 from diag.hang.rules.network import LOST
@@ -368,7 +368,7 @@ def merged_stacks(job: JobLogs) -> tuple[MergedStack, ...]:
     then the smallest groups."""
     groups: dict[tuple[str, ...], list[ThreadStack]] = defaultdict(list)
     for stack in job.once(stacks_of):
-        groups[tuple(frame for frame in stack.whole if not is_of_recorder(frame))].append(stack)
+        groups[of_training(stack.whole)].append(stack)
     merged = [
         MergedStack(tuple(stack.rank for stack in stacks), frames, stacks[0].in_collective)
         for frames, stacks in groups.items()
