@@ -222,7 +222,7 @@ def _line(state: RunState, row: RunRow) -> Line:
         name=row.name,
         state=state.state,
         state_text=row.state,
-        state_words=state.headline if state.stuck else "",
+        state_words=state.headline if state.stuck else outline.ended if outline is not None else "",
         severity=row.severity,
         culprit=row.culprit,
         cause=(row.why if row.severity != Severity.HEALTHY else "") or row.headline or _NOT_ANALYSED,
@@ -359,7 +359,7 @@ def _quantities(curves: Sequence[tuple[str, Curves]]) -> tuple[Quantity, ...]:
 @dataclass(frozen=True)
 class Outline:
     """``row``: as of ``version``. ``curves``: only of a run without records, whose steps an analysis must find.
-    ``why``: the reason that it was not analysed, or ""."""
+    ``why``: the reason that it was not analysed, or ""; ``ended``: how it failed, in words, "" if it did not."""
 
     row: RunRow
     version: Version
@@ -367,6 +367,7 @@ class Outline:
     curves: Curves | None = None
     why: str = ""
     outlook: Outlook | None = None
+    ended: str = ""
 
 
 _KNOWN: OrderedDict[Path, Outline] = OrderedDict()
@@ -460,7 +461,9 @@ def _outlined(state: RunState) -> Outline:
 
 def _outline(state: RunState, version: Version, result: Result) -> Outline:
     curves = curves_of_result(result) if curves_of(state.path) is None and result.attribution.steps else None
-    return Outline(row_of(state, result), version, time.monotonic(), curves, outlook=outlook_of(result))
+    failed = result.outcome if state.state in (State.FAILED, State.HUNG) else None
+    ended = (failed.why or failed.headline) if failed is not None else ""
+    return Outline(row_of(state, result), version, time.monotonic(), curves, outlook=outlook_of(result), ended=ended)
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from diag.api import open_run, state_of
 from diag.app.address import opened
+from diag.app.cockpit import cockpit_of
 from diag.app.curves import (
     LOSS,
     MEMORY,
@@ -26,6 +27,7 @@ from diag.app.curves import (
 from diag.app.markup import plain
 from diag.app.policy import DASHBOARD
 from diag.app.theme import LIGHT
+from diag.app.views import runs
 from diag.app.views.runs import Outline, RunRow, curves_for, outline_of, row_of, runs_table
 from diag.live import curves_of
 from diag.show.page import numbers_of
@@ -33,6 +35,7 @@ from tests.app.runs import TOKENS as TOKENS_OF_A_STEP
 from tests.app.runs import write_run, write_stalled_trace
 from tests.app.shown import text
 from tests.app.test_live import unended
+from tests.app.test_outcome import run_that
 from tests.patience import PATIENCE_S
 
 
@@ -205,3 +208,14 @@ def test_traces_have_curves_too(tmp_path: Path) -> None:
     assert found is not None
     assert found.dur_ns.tolist() == expected.dur_ns.tolist() == [10_000_000.0] * len(expected)
     assert known([found], (STEP_TIME, throughput([found]), LOSS, MEMORY)) == [STEP_TIME, throughput([found])]
+
+
+def test_a_run_that_failed_says_how_before_what_bound_its_steps(tmp_path: Path) -> None:
+    run = run_that(tmp_path)
+    outlined(run)
+    state = state_of(run)
+    line = runs._line(state, row_of(state))
+    assert "ValueError: loss of tenant-7 is NaN" in line.state_words
+    row = cockpit_of([line], None, LIGHT, {})["rows"][0]
+    assert row["broken"]
+    assert "ValueError" in row["live"]
