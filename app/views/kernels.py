@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import plotly.graph_objects as go
@@ -13,7 +14,7 @@ from diag.app.markup import label, plain
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.timeline_data.work import colour_of, kind_words
+from diag.app.timeline_data.work import colour_of, work_words
 from diag.app.views.common import (
     beyond_summaries,
     bullets,
@@ -25,12 +26,13 @@ from diag.app.views.common import (
     show_rows,
     without_steps,
 )
-from diag.model.breakdown import Efficiency, KernelStat, KernelTable, ModuleTable, PathStat, PathTable
+from diag.model.breakdown import Efficiency, KernelKind, KernelStat, KernelTable, ModuleTable, PathStat, PathTable
 from diag.model.steps import HOST_DETAILS, Detail, Kind
 from diag.show.breakdowns import kernel_table, module_table, utilisation
 from diag.show.page import Metric
-from diag.tables.zoom import BACKWARD, DETAILS, FORWARD
+from diag.tables.zoom import BACKWARD, DETAILS, FORWARD, Category
 from diag.timeline import timeline_of
+from diag.traces.kineto_names import TO_DEVICE_PATTERN, TO_HOST_PATTERN
 from diag.words.formatting import counted, duration, number, share, short_name
 from diag.words.wording import per_whole
 
@@ -190,18 +192,28 @@ _PART_OF = {
 _NAMES = {Kind.COMM: "communication", Kind.DATA: "data wait"}
 
 
+def drawn_kind(row: KernelStat) -> KernelKind | Category:
+    """The kind of work in whose colour a kernel or operator is drawn, as on the timeline: a copy from or to the host is
+    none within one memory."""
+    copies = row.kind == KernelKind.COPY and any(
+        re.search(way, row.name) for way in (TO_DEVICE_PATTERN, TO_HOST_PATTERN)
+    )
+    return Category.COPY if copies else row.kind
+
+
 def kernels(table: KernelTable, theme: Theme) -> go.Figure:
     """Milliseconds per rank and step of the longest kernels (or operators), coloured by kind."""
     rows = table.rows[: DASHBOARD.most_kernel_bars]
     steps = max(1, table.rank_steps)
     figure = go.Figure()
-    for kind in dict.fromkeys(row.kind for row in rows):
-        bars = [(at, row) for at, row in enumerate(rows) if row.kind == kind]
+    kinds = [drawn_kind(row) for row in rows]
+    for kind in dict.fromkeys(kinds):
+        bars = [(at, row) for at, row in enumerate(rows) if kinds[at] == kind]
         figure.add_bar(
             x=[row.total_ns / steps / MS for _, row in bars],
             y=[at for at, _ in bars],
             orientation="h",
-            name=kind_words(kind),
+            name=work_words(kind),
             marker={"color": colour_of(kind, theme), "line": {"width": 0}},
             customdata=[
                 [label(row.name), label(row.operator) or "no operator known", share(row.share), f"{row.count:,}"]

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from diag.api import open_run
 from diag.app.markup import plain
@@ -53,6 +54,17 @@ def test_a_kernel_that_copies_is_not_called_a_copy_between_host_and_device() -> 
     assert bars["copy or fill in one memory"].marker.color != LIGHT.part[Part.COPY]
     assert not any("between host and device" in name for name in bars)
     assert work_words(KernelKind.COPY) != work_words(Category.COPY) == Part.COPY
+
+
+@pytest.mark.parametrize("name", ["Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pinned)"])
+def test_a_copy_from_or_to_the_host_is_called_one_in_its_colour(name: str) -> None:
+    """Old traces and ROCm list them among the kernels."""
+    found = open_run(SAMPLES / "gpu-hf-trainer").breakdowns.kernels
+    row = next(row for row in found.rows if row.kind == KernelKind.COPY)
+    table = structs.replace(found, rows=(structs.replace(row, name=name), *found.rows))
+    bars = {bar.name: bar for bar in figures.kernels(table, LIGHT).data}
+    assert bars[Part.COPY].marker.color == LIGHT.part[Part.COPY]
+    assert bars[Part.COPY].customdata[0][0].startswith("Memcpy")
 
 
 def test_a_copy_of_an_operator_is_not_called_one_between_host_and_device() -> None:
