@@ -135,21 +135,23 @@ def _as_of(path: Path) -> str:
     return f"{newest_write(str(path))} {state.state.value} {standing}"
 
 
-def show_to_do(run: Path) -> None:
+def show_to_do(run: Path, action: str = "") -> None:
     """Draws what to do about a run that is stuck or failed, and the stack of the first rank at fault, as this page has
-    them. Follows a run that trains, so that stacks appear as soon as they are taken."""
+    them. Follows a run that trains, so that stacks appear as soon as they are taken. ``action``: what the records say
+    about it, which is left out where the page says the same."""
     every_s = DASHBOARD.curves_every_s if state_of(run).live else None
-    st.fragment(_to_do_now, run_every=every_s)(run)
+    st.fragment(_to_do_now, run_every=every_s)(run, action)
 
 
-def _to_do_now(run: Path) -> None:
+def _to_do_now(run: Path, action: str) -> None:
     link = f"[Hang triage]({href('hang')})"
     try:
         triage = investigated(run).triage
     except DiagError:
-        st.markdown(f"**What to do** The evidence is on {link}.")
+        st.markdown(f"**What to do** {prose(action)} The evidence is on {link}.")
         return
-    steps = triage.next_steps[: DASHBOARD.most_steps_beside]
+    said = [action] if action and action not in triage.next_steps else []
+    steps = [*said, *triage.next_steps][: DASHBOARD.most_steps_beside]
     st.markdown("\n".join((f"**What to do** {link}", "", *(f"- {prose(step)}" for step in steps))))
     rank, frames = stack_at_fault(triage, [each.rank for each in state_of(run).behind])
     if frames:
@@ -424,7 +426,7 @@ def _stored_report(run: str, written_ns: int) -> Seen | None:
 def _ras_now(run: Path) -> None:
     seen = watched(run) if state_of(run).live else None
     stored = _stored_report(str(run), recorded_ns(run)) if seen is None or not seen.source else None
-    if seen is None and stored is None:
+    if stored is None and (seen is None or not seen.covered):
         return
     st.subheader("NCCL RAS", anchor="ras")
     if seen is not None and seen.source:

@@ -192,16 +192,18 @@ def _span(seconds: float) -> str:
     return elapsed(max(1.0, seconds) * 1e9)
 
 
-def show_standstill(run: Path) -> None:
-    """Says on the overview that a run that trains makes no progress, for as long as it does not."""
-    st.fragment(_standstill, run_every=DASHBOARD.live_every_s)(run)
+def show_standstill(run: Path, linked: bool = True) -> None:
+    """Says on the overview that a run that trains makes no progress, for as long as it does not. ``linked``: with a
+    link to the evidence."""
+    st.fragment(_standstill, run_every=DASHBOARD.live_every_s)(run, linked)
 
 
-def _standstill(run: Path) -> None:
+def _standstill(run: Path, linked: bool) -> None:
     state = state_of(run)
     if state.stuck:
         st.error(f"{LARGE} {plain(state.headline)}", icon=_ICON[State.STUCK])
-        show_link("hang", "Hang triage: who is at fault", icon="search")
+        if linked:
+            show_link("hang", "Hang triage: who is at fault", icon="search")
 
 
 # -- its curves, on the overview ---------------------------------------------------------------------------------------

@@ -88,13 +88,14 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
             for failure in others:
                 _out_of_memory(failure)
     if state.live:
-        live.show_standstill(state.path)
+        # A run that is drawn as going on may stop; of one that stands still, what to do has the link.
+        live.show_standstill(state.path, linked=not live.comes_first(state))
     elif page.outcome is not None:
         _outcome(page.outcome, first=live.comes_first(state))
     if live.comes_first(state):
         from diag.app.views.hang import show_to_do  # loads the triage
 
-        show_to_do(state.path)
+        show_to_do(state.path, page.outcome.action if page.outcome is not None and not state.live else "")
     beside = st.columns(_VERDICT_AND_PICTURE) if view.result.attribution.steps else (st.container(), None)
     with beside[0]:
         every_s = DASHBOARD.live_every_s if state.live else None
@@ -235,12 +236,15 @@ def _out_of_memory(failure: Failure) -> None:
 
 
 def _outcome(outcome: Outcome, first: bool) -> None:
-    """Draws how a run failed, or that it recorded no end, above what bound it until then. ``first``: as the answer."""
+    """Draws how a run failed, or that it recorded no end, above what bound it until then. ``first``: as the answer,
+    below which stands what to do, with a link to the evidence."""
     headline = plain(outcome.headline)
     lines = [f"{live.LARGE} {headline}" if first else f"**{headline}**"]
-    if outcome.action:
-        lines.append(prose(outcome.action))
-    lines.append(f"The evidence is on [Hang triage]({href('hang')}).")
+    if not first:
+        lines += [
+            *([prose(outcome.action)] if outcome.action else []),
+            f"The evidence is on [Hang triage]({href('hang')}).",
+        ]
     st.error("\n\n".join(lines), icon=":material/cancel:")
     if not first:
         st.caption(f"{words.UNTIL_THEN}:")

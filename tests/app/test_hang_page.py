@@ -286,22 +286,21 @@ def test_a_run_that_trains_shows_its_nccl_ras(tmp_path: Path, monkeypatch: pytes
     assert any("time" in one.value and "RAS" in one.value for one in test.code)
 
 
-@pytest.mark.parametrize(
-    ("of_manifest", "device", "words"),
-    [
-        ({"backend": "gloo"}, "cpu", "its backend is gloo"),
-        ({}, "NVIDIA H100", "no NCCL RAS answers at 127.0.0.1:1"),
-    ],
-)
-def test_a_run_without_ras_says_why_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_manifest: dict[str, object], device: str, words: str
-) -> None:
+def test_a_run_without_ras_says_why_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_RAS_ADDR", "127.0.0.1:1")
-    layout = write_run(STUCK, tmp_path / "run", device=device, **of_manifest)
-    test = shown(tmp_path, layout.root, monkeypatch)
-    assert [plain(words) in one.value for one in test.caption].count(True) == 1
+    test = shown(tmp_path, write_run(STUCK, tmp_path / "run", device="NVIDIA H100").root, monkeypatch)
+    assert [plain("no NCCL RAS answers at 127.0.0.1:1") in one.value for one in test.caption].count(True) == 1
     assert not cells(test)
     assert not test.error or "Nothing to triage" not in test.error[0].value
+
+
+def test_nothing_is_said_about_ras_on_a_run_of_another_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_RAS_ADDR", "127.0.0.1:1")
+    run = write_run(STUCK, tmp_path / "run", device="cpu", backend="gloo").root
+    (RunLayout(run).rank(0).folder / "log.txt").write_text("[rank0]: RuntimeError: Connection reset by peer\n")
+    test = shown(tmp_path, run, monkeypatch)
+    assert "NCCL RAS" not in text(test)
+    assert "NCCL RAS" not in [one.value for one in test.subheader]
 
 
 def test_a_server_that_never_answers_does_not_hold_up_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,10 +89,26 @@ def test_the_first_page_of_a_standstill_says_what_to_do_and_shows_the_stack(brow
         expect(page.get_by_text("Take the stacks of all ranks")).to_be_visible()
         expect(page.get_by_text("at fault ▸ rank 1")).to_be_visible()
         expect(page.get_by_text("predicted")).to_have_count(0)
+        expect(page.get_by_test_id("stMain").get_by_role("link", name="Hang triage")).to_have_count(1)
         RunLayout(run).rank(1).stacks.write_text(STACK)
         expect(page.get_by_text("Stack of rank 1")).to_be_visible()
         expect(page.get_by_text(re.compile(r"locked \(.*train\.py:57")).first).to_be_visible()
         expect(page.get_by_text("Take the stacks of all ranks")).to_have_count(0)
+        assert found.complaints == []
+
+
+def test_the_page_of_a_hang_is_drawn_again_once_stacks_are_taken(browser: Browser, tmp_path: Path) -> None:
+    """The open page, by itself. A job without NCCL has no word of NCCL RAS on it."""
+    run, later = tmp_path / "run", -3600
+    training(run, {0: (1, 0.1, "backward"), 1: (1, 0.1, "forward")})
+    beats(run, {0: 600, 1: 0}, {0: later, 1: 600})
+    with dashboard(run) as served, visit(browser) as found:
+        found.open(served.at("hang"), until="at fault ▸ rank 1")
+        expect(found.page.get_by_role("heading", name="Stacks")).to_have_count(0)
+        expect(found.page.get_by_text("NCCL RAS")).to_have_count(0)
+        RunLayout(run).rank(1).stacks.write_text(STACK)
+        expect(found.page.get_by_role("heading", name="Stacks")).to_be_visible()
+        expect(found.page.get_by_text(re.compile(r"locked \(.*train\.py:57")).first).to_be_visible()
         assert found.complaints == []
 
 

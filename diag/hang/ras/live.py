@@ -62,7 +62,8 @@ class Row:
 class Seen:
     """``why``: one sentence on why there is no new report, "" where there is one; the rest is that of the last report.
     ``source``: where it came from, "" where there is none. ``at_s``: when it came, Unix time in seconds. ``summary``:
-    one sentence. ``trouble``: the user should look. ``lines``: those that RAS printed."""
+    one sentence. ``trouble``: the user should look. ``lines``: those that RAS printed. ``covered``: not known to be a
+    run without NCCL."""
 
     why: str = ""
     source: str = ""
@@ -72,6 +73,7 @@ class Seen:
     rows: tuple[Row, ...] = ()
     more_rows: int = 0
     lines: tuple[str, ...] = ()
+    covered: bool = True
 
 
 _ASKING = Seen(why="Querying NCCL RAS.")
@@ -121,7 +123,7 @@ class Watch:
         try:
             addresses = self._job.addresses()
         except DiagError as error:
-            return Seen(why=error.message)
+            return Seen(why=error.message, covered=not self._job.without_nccl)
         why = ""
         for address in addresses:
             try:
@@ -188,9 +190,14 @@ class _Job:
         backend = (manifest.backend or "") if manifest is not None else ""
         return _Job(self.run, identities, attempt, min(len(folders), NCCL_RAS.most_identities_read), world, backend)
 
+    @property
+    def without_nccl(self) -> bool:
+        """Whether its process groups are known to use another backend."""
+        return bool(self.backend) and "nccl" not in self.backend
+
     def addresses(self) -> list[str]:
         """Where to ask. Raises DiagError where there is nothing to ask: its message is the reason."""
-        if self.backend and "nccl" not in self.backend:
+        if self.without_nccl:
             raise DiagError(f"NCCL RAS does not cover this run: its backend is {self.backend[:80]}.")
         if not self.ranks:
             raise DiagError("NCCL RAS is not queried: no rank has recorded its host yet.")
