@@ -44,6 +44,7 @@ _PRELOADED = (
     "diag.replay.advice",
     "diag.hang.api",
     "diag.show.text",
+    "diag.show.answer",
     # What commands import when they are called: a triage took 0.25 s of CPU for that, and 0.05 s for a short log.
     "diag.cli.analyze",
     "diag.cli.check",

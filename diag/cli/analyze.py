@@ -59,8 +59,10 @@ class Asked(Protocol):
 
 # What few runs or requests need, each in a module that is loaded by its name.
 _OTHER_TOOLS = {Tool.HTA: "diag.cli.other_tools"}
+_JOBS = "diag.show.jobs"
 _SNAPSHOTS = "diag.cli.snapshots"
 _printed: Callable[[Sequence[str], object], Any] = by_name("diag.show.printed:Printed")
+_print_report: Callable[..., None] = by_name("diag.show.text:print_report")
 _print_breakdown: Callable[[Result, str], None] = by_name("diag.show.breakdowns:print_breakdown")
 _open_summaries: Callable[[str, Callable[[int, int, str], None] | None], Result] = by_name(
     "diag.summaries:open_summaries"
@@ -153,8 +155,8 @@ def analyze(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from diag.api import Reading, SeveralJobsError, local_paths, open_run
     from diag.rundir.asked import steps_asked
+    from diag.show.answer import Part, print_answer
     from diag.show.json import fields_of, save, to_json
-    from diag.show.text import Part, print_report
 
     from .reading import reading_progress
 
@@ -195,7 +197,10 @@ def analyze(
         else:
             asked_for = {Part.EVIDENCE: evidence, Part.CHECKED: checked, Part.TABLES: tables}
             parts = [part for part in Part if verbose or asked_for[part]]
-            print_report(result, parts=parts, paths=paths)
+            if parts:
+                _print_report(result, parts=parts, paths=paths)
+            else:
+                print_answer(result, paths=paths)
             if table and Part.TABLES not in parts:
                 for name in table:
                     _print_breakdown(result, name.value)
@@ -222,15 +227,16 @@ def _list_jobs(several: Jobs, reading: Reading, as_json: bool) -> ExitCode:
     """Analyses and prints each of several jobs."""
     from diag.api import Result
     from diag.show.json import save
-    from diag.show.text import exit_code, listed, print_jobs, to_json
 
+    jobs_shown = import_module(_JOBS)
     jobs = []
     for job, outcome in _open_each(several, reading):
-        jobs.append(listed(job, outcome))
+        jobs.append(jobs_shown.listed(job, outcome))
         if isinstance(outcome, Result):
             save(outcome)
     if as_json:
-        put(to_json(several, jobs) + "\n")
+        put(jobs_shown.to_json(several, jobs) + "\n")
     else:
-        print_jobs(several, jobs)
-    return exit_code(several, jobs)
+        jobs_shown.print_jobs(several, jobs)
+    code: ExitCode = jobs_shown.exit_code(several, jobs)
+    return code

@@ -97,7 +97,7 @@ def _side_by_side(results: dict[str, Result]) -> Table:
 def _verdict(result: Result) -> Text:
     from rich.text import Text
 
-    from diag.show.text import COLOUR
+    from diag.show.answer import COLOUR
 
     return Text(result.verdict.headline, style=COLOUR[result.verdict.severity])
 

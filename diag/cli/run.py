@@ -123,8 +123,8 @@ def _say_verdict(layout: RunLayout, shown: bool) -> None:
         return  # the line before names the command
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as diag analyze
     from diag.by_size import open_by_size
+    from diag.show.answer import print_verdict
     from diag.show.json import save
-    from diag.show.text import print_verdict
 
     result = open_by_size(layout.root)
     say(err=shown)

@@ -39,8 +39,9 @@ from diag.words.table import (
 from diag.words.terminal import report_console
 from diag.words.wording import run_facts, sentence
 
+from .answer import COLOUR, facts_in_a_row
 from .table import print_table
-from .text import COLOUR, facts_in_a_row, print_gaps
+from .text import print_gaps
 
 _OF_THE_PATH = "critical path, ms a step"
 

@@ -35,13 +35,19 @@ def fitting(console: Console, pieces: Sequence[str], rows: int, joint: str = " "
     return text
 
 
+def together(console: Console, *texts: Text) -> Text | None:
+    """The texts in one row, without those that are empty; None where there is no room."""
+    row = Text(_APART).join([Text(spaced(text.plain), text.style) for text in texts if text.plain])
+    return row if row.cell_len <= console.width else None
+
+
 def print_together(
     console: Console, text: str, style: str, more: str, style_of_more: str, command: bool = False
 ) -> None:
     """Prints two texts in one row where there is room, else below each other; "" is none. ``command``: the second one
     ends in a command, which is not broken into rows, so that it can be copied."""
     shown = [Text(spaced(part), of) for part, of in ((text, style), (more, style_of_more)) if part]
-    together = Text(_APART).join(shown)
-    rows = [together] if together.cell_len <= console.width else shown
+    row = together(console, *shown)
+    rows = [row] if row is not None else shown
     for row in rows:
         console.print(row, soft_wrap=command and row is rows[-1] and bool(more))

@@ -259,15 +259,7 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
         ),
         metrics=metrics_of(result),
         rank=rank,
-        ranks=duration_rank_table(result.durations, culprits, most_ranks)
-        if isinstance(result, DurationResult)
-        else rank_table(
-            attribution,
-            culprits,
-            result.scheduled,
-            most_ranks,
-            _charged_ns(result),
-        ),
+        ranks=ranks_of(result, most_ranks),
         idle=idle_table(attribution, rank),
         stalls=stall_table(attribution),
         stall_lines=stall_lines(attribution),
@@ -286,6 +278,14 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
         since=_since(result.history) if result.may_have_changed else "",
         failures=failures_of(result.failed_allocations),
     )
+
+
+def ranks_of(result: Result, most: int | None = None) -> Table:
+    """The table of at most ``most`` ranks: those at fault, then those that the others wait for."""
+    culprits = result.verdict.culprit_ranks
+    if isinstance(result, DurationResult):
+        return duration_rank_table(result.durations, culprits, most)
+    return rank_table(result.attribution, culprits, result.scheduled, most, _charged_ns(result))
 
 
 def _recorded(result: Result) -> str:

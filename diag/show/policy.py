@@ -42,7 +42,6 @@ class Page(Topic, name="page"):
     most_changes = threshold(8, "changes", "chosen", "of the step time, the newest")
     most_incidents = threshold(5, "incidents", "chosen", "of an attempt: those that cost most")
     most_ranks = threshold(16, "ranks")
-    most_ranks_in_full = threshold(4, "ranks", "chosen", "an answer has a line for each")
     ranks_that_matter = threshold(
         3, "ranks", "chosen", "of more ranks: those at fault, and those that the others wait for"
     )
@@ -51,6 +50,8 @@ class Page(Topic, name="page"):
     )
     most_other_findings = threshold(2, "findings", "chosen", "with a line of an answer: those that cost most")
     most_notes_in_short = threshold(3, "notes", "chosen", "printed with an answer")
+    rows_of_answer = threshold(10, "rows", "chosen", "of an answer, as far as it shows more than the verdict")
+    rows_of_warnings = threshold(2, "rows", "chosen", "of an answer: data that is missing, and notes")
     rows_to_do = threshold(2, "rows", "chosen", "of an answer: what to do, in as many whole sentences as fit")
     rows_of_advice = threshold(2, "rows", "chosen", "of an answer: a change, and what it saves and costs")
     most_stalls = threshold(8, "stalls", "chosen", "on a page")

@@ -16,11 +16,12 @@ from diag.app.html_report.evidence import figures_of
 from diag.app.html_report.render import render
 from diag.app.run_view import view_of
 from diag.model.steps import Bottleneck
+from diag.show.answer import Part
 from diag.show.json import to_dict
 from diag.show.notebook import to_html
 from diag.show.page import Page, advice_of, page_of
 from diag.show.ranks import OTHERS_WAIT
-from diag.show.text import Part, print_report
+from diag.show.text import print_report
 from diag.words.formatting import duration
 from tests.app.test_html_report import Parsed
 from tests.app.test_pages import page as dashboard

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from diag.api import Result, open_run
+from diag.show.answer import Part
 from diag.show.breakdowns import print_breakdown
 from diag.show.json import to_json
-from diag.show.text import Part, print_report
+from diag.show.text import print_report
 from diag.words.formatting import duration
 from tests.account.kineto_builder import KinetoBuilder, nccl_args
 

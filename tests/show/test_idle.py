@@ -12,11 +12,12 @@ from rich.console import Console
 
 from diag.api import Result, open_run
 from diag.serve.server import SAMPLES
+from diag.show.answer import Part
 from diag.show.breakdowns import print_breakdown
 from diag.show.notebook import to_html
 from diag.show.page import page_of
 from diag.show.ranks import idle_table, rank_table, stall_lines, stall_table
-from diag.show.text import Part, print_report
+from diag.show.text import print_report
 from diag.words.formatting import spaced
 from diag.words.wording import averaged_over, steps_counted
 from tests.account.kineto_builder import KinetoBuilder
