@@ -24,6 +24,10 @@ def compare(
     tables: Annotated[
         bool, typer.Option("--tables", help="Also the collectives, kernels and modules that differ most.")
     ] = False,
+    evidence: Annotated[
+        bool,
+        typer.Option("--evidence", "--verbose", "-v", help="Also both verdicts, all parts, and how runs are compared."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The JSON contract on standard output.")] = False,
     comm_kernels: CommKernelsOption = None,
     jobs: JobsOption = None,
@@ -54,6 +58,6 @@ def compare(
     if as_json:
         put(to_json(comparison, first, second, by_name if tables else None) + "\n")
     else:
-        print_comparison(comparison, first, second, by_name=by_name)
+        print_comparison(comparison, first, second, by_name=by_name, evidence=evidence)
     missing = first.coverage.incomplete or second.coverage.incomplete
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if missing else ExitCode.OK)

@@ -140,12 +140,6 @@ def _ratio(numerator: Series, denominator: Series) -> Interval:
     return Interval(min(float(low), likely), likely, max(float(high), likely))
 
 
-RULE = (
-    "Exceeded: the whole 95% interval over the run's steps is beyond the limit. Within noise: the limit is inside the "
-    "interval, which fails only with --strict. Not known: the budget could not be checked, which never passes."
-)
-
-
 class Status(StrEnum):
     """The status of one budget."""
 
@@ -153,6 +147,14 @@ class Status(StrEnum):
     NOISE = "within noise"
     EXCEEDED = "exceeded"
     UNKNOWN = "not known"
+
+
+MEANINGS = {
+    Status.EXCEEDED: "Exceeded: the whole 95% interval over the run's steps is beyond the limit.",
+    Status.NOISE: "Within noise: the limit is inside the interval, which fails only with --strict.",
+    Status.UNKNOWN: "Not known: the budget could not be checked, which never passes.",
+}
+RULE = " ".join(MEANINGS.values())
 
 
 class Checked(Struct, frozen=True):

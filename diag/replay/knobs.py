@@ -316,13 +316,16 @@ def loader_workers(case: Case) -> Sequence[Candidate]:
         return ()
     if no_core_for_loaders(case.examination.shares, case.examination.scheduling):
         return ()  # there is no core for another process
-    return [_more_workers(case, finding.id, workers, then) for then in _worker_counts(workers)]
+    cores = [rank.identity.cpus for rank in case.tables.ranks.values() if rank.identity and rank.identity.cpus]
+    most = min([ADVICE.most_loader_workers, *cores])
+    return [_more_workers(case, finding.id, workers, then) for then in _worker_counts(workers, most)]
 
 
-def _worker_counts(now: int) -> list[int]:
-    """Powers of two above the present number: the smallest that removes the wait is advised."""
+def _worker_counts(now: int, most: int) -> list[int]:
+    """Powers of two above the present number: the smallest that removes the wait is advised. ``most``: as many as the
+    process may use cores, where PyTorch begins to warn (torch.utils.data.DataLoader)."""
     choices = [1 << exponent for exponent in range(6)]
-    return [count for count in choices if now < count <= ADVICE.most_loader_workers][:4]
+    return [count for count in choices if now < count <= most][:4]
 
 
 def _more_workers(case: Case, finding: str, now: int, then: int) -> Candidate:

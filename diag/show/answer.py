@@ -19,11 +19,11 @@ from diag import policy
 from diag.api import DurationResult, Result
 from diag.model.steps import Coverage, Severity
 from diag.show import page as shown
-from diag.show.fitting import fitting, print_together, rows_of, sentences_of, together
+from diag.show.fitting import fitting, print_together, rows_of, sentences_of, together, warning
 from diag.show.memory import snapshots_sentence
 from diag.show.page import RISK, Card, Change, Page, advice_of, page_of, ranks_of
 from diag.show.policy import PAGE
-from diag.show.table import print_table
+from diag.show.screen import Screen
 from diag.words import sentences
 from diag.words.formatting import counted, masked, spaced, visible
 from diag.words.places import in_command
@@ -56,42 +56,11 @@ class _Place(IntEnum):
     WARNINGS = auto()
 
 
-class _Screen:
-    """What an answer shows, and how many rows are left for more."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.left = PAGE.rows_of_answer
-        self._parts: dict[_Place, list[Text | Table]] = {}
-
-    def put(self, place: _Place, text: Text) -> None:
-        self._parts.setdefault(place, []).append(text)
-        self.left -= rows_of(self.console, text.plain)
-
-    def put_if_room(self, place: _Place, text: Text) -> bool:
-        fits = rows_of(self.console, text.plain) <= self.left
-        if fits and text.plain:
-            self.put(place, text)
-        return fits
-
-    def put_table(self, place: _Place, table: Table) -> None:
-        self._parts.setdefault(place, []).append(table)
-        self.left -= 1 + len(table.rows)
-
-    def print(self) -> None:
-        for _, parts in sorted(self._parts.items()):
-            for part in parts:
-                if isinstance(part, Table):
-                    print_table(self.console, part, in_short=True)
-                else:
-                    self.console.print(part)
-
-
 def print_answer(result: Result, console: Console | None = None, paths: Sequence[str] = ()) -> None:
     """``paths``: what was opened, for the commands that show more."""
     console = console or report_console()
     page, advised = page_of(result, PAGE.ranks_that_matter), advice_of(result)
-    screen = _Screen(console)
+    screen = Screen(console)
     for line in head(result, page, facts_in_a_row(console, page.facts)):
         screen.put(_Place.HEAD, line)
     ends = _Ends(console, result.coverage, page, paths)
@@ -133,7 +102,7 @@ def print_verdict(result: Result, console: Console) -> None:
     """Prints what was run, the verdict and what to do about it: how ``diag run`` ends."""
     console = report_console(console)
     page = page_of(result, PAGE.ranks_that_matter)
-    screen = _Screen(console)
+    screen = Screen(console)
     for line in head(result, page, facts_in_a_row(console, page.facts)):
         screen.put(_Place.HEAD, line)
     screen.put_if_room(_Place.WHO, _put_who(screen, page))
@@ -182,10 +151,6 @@ def point(heading: str, text: str) -> Text:
     return Text.assemble((f"{heading}:", "bold"), f" {spaced(text)}")
 
 
-def warning(text: str) -> Text:
-    return Text.assemble(("!", "yellow"), f" {spaced(text)}")
-
-
 def facts_in_a_row(console: Console, known: Sequence[str], before: str = "") -> str:
     """As much of what was run as fits in one row, behind ``before``. The last two facts say which steps, and of which
     run: they stay longer than those in the middle."""
@@ -209,7 +174,7 @@ def numbers_of(console: Console, page: Page) -> list[str]:
     return values[1:] if named and rows_of(console, whole) > rows_of(console, rest) else values
 
 
-def _put_who(screen: _Screen, page: Page) -> Text:
+def _put_who(screen: Screen, page: Page) -> Text:
     """Who is at fault and how sure that is, with the numbers in the same row where there is room. The doubt is left out
     where it takes another row. Returns the numbers that have no row yet."""
     console, facts = screen.console, spaced(page.verdict.facts_in_short)
@@ -225,7 +190,7 @@ def _put_who(screen: _Screen, page: Page) -> Text:
     return Text(fitting(console, numbers, 1, BETWEEN_FACTS), "dim")
 
 
-def _put_warnings(screen: _Screen, result: Result, page: Page) -> None:
+def _put_warnings(screen: Screen, result: Result, page: Page) -> None:
     """Data that is missing, then notes, as many as have room; and how many more there are. That thresholds differ is
     always said."""
     console, room, changed = screen.console, min(screen.left, PAGE.rows_of_warnings), policy.notes()
@@ -244,7 +209,7 @@ def _put_warnings(screen: _Screen, result: Result, page: Page) -> None:
         room -= rows
 
 
-def _put_ranks(screen: _Screen, result: Result) -> None:
+def _put_ranks(screen: Screen, result: Result) -> None:
     """The ranks that matter, as many as there is room for."""
     if (rows := min(len(result.coverage.ranks_used), PAGE.ranks_that_matter, screen.left - 1)) > 0:
         screen.put_table(_Place.RANKS, _in_short(result, ranks_of(result, rows)))
@@ -260,7 +225,7 @@ def _in_short(result: Result, ranks: Table) -> Table:
     return replace(ranks, title="", left_out=0, columns=(first, *ranks.columns[1:]), rows=rows)
 
 
-def _put_advice(screen: _Screen, changes: Iterable[Change]) -> None:
+def _put_advice(screen: Screen, changes: Iterable[Change]) -> None:
     """The change with the largest gain."""
     for change in [change for change in changes if change.how][:1]:
         doubt = () if change.sure else (sentences.TUNE_MEASURES_IT(),)

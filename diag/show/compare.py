@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from enum import IntEnum, auto
 
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from diag.api import Result, describe_run
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.diagnoses.compare import Comparison, Difference
 from diag.diagnoses.shares import PART_NAMES
+from diag.model import Gap
 from diag.show.policy import PAGE
 from diag.tables import of_runs
 from diag.tables.of_runs import KERNELS, NamedTimes
@@ -40,6 +42,8 @@ from diag.words.terminal import report_console
 from diag.words.wording import run_facts, sentence
 
 from .answer import COLOUR, facts_in_a_row
+from .fitting import warning
+from .screen import Screen
 from .table import print_table
 from .text import print_gaps
 
@@ -109,46 +113,95 @@ def print_comparison(
     after: Result,
     console: Console | None = None,
     by_name: Sequence[NamedTimes] = (),
+    evidence: bool = True,
 ) -> None:
     """The difference in a sentence, the parts in a table, what differs below them, both verdicts, and what else
-    differs."""
+    differs. Without ``evidence`` and ``by_name`` in ten rows."""
     console = report_console(console)
-    for name, result in (("before", before), ("after", after)):
-        known = run_facts(describe_run(result), result.coverage)
-        console.print(Text(facts_in_a_row(console, known, f"{name:<8}"), "dim"))
+    if not evidence and not by_name:
+        _print_in_short(comparison, before, after, console)
+        return
+    for row in _head(comparison, before, after, console):
+        console.print(row)
     console.print()
-    if comparison.not_comparable:
-        console.print(Text("Not the same work, so a comparison may mislead:", "bold yellow"))
-        for reason in comparison.not_comparable:
-            console.print(Text(f"  {visible(reason)}"))
-        console.print()
-    colour = (
-        "bold"
-        if not comparison.sure or comparison.not_comparable
-        else "bold red"
-        if comparison.ns[1] > 0
-        else "bold green"
-    )
-    console.print(Text(spaced(headline(comparison)), colour))
-    console.print()
-    shown = replace(comparison, parts=tuple(part for part in comparison.parts if _is_worth_a_row(comparison, part)))
+    shown = _worth_a_row(comparison)
     print_table(console, comparison_table(shown), _styles(shown))
     for times in by_name:
         named = named_table(times, ("before", "after"), PAGE.most_named_differences)
         console.print()
         print_table(console, named)
     console.print()
-    for name, result in (("Before", before), ("After", after)):
-        verdict = result.verdict
-        console.print(Text(f"{name}: ", "bold") + Text(visible(verdict.headline), COLOUR[verdict.severity]))
+    for verdict in _verdicts(before, after):
+        console.print(verdict)
     console.print()
     steps = " and ".join(f"{count:,}" for count in comparison.steps)
     console.print(Text(sentences.HOW_RUNS_COMPARE(steps=steps), "dim"))
     for note in policy.notes():
-        console.print(Text.assemble(("!", "yellow"), " ", visible(note)))
+        console.print(warning(visible(note)))
     for note in comparison.notes:
         console.print(Text(f"{visible(sentence(note))}.", "dim"))
-    print_gaps(console, list(dict.fromkeys((*before.coverage.skipped, *after.coverage.skipped))))
+    print_gaps(console, _gaps(before, after))
+
+
+class _Place(IntEnum):
+    HEAD = auto()
+    PARTS = auto()
+    VERDICTS = auto()
+    NOTES = auto()
+
+
+def _print_in_short(comparison: Comparison, before: Result, after: Result, console: Console) -> None:
+    """In ten rows: the difference, the verdict of the run that is compared, and the parts that differ most."""
+    screen = Screen(console)
+    for row in _head(comparison, before, after, console):
+        screen.put(_Place.HEAD, row)
+    for note in policy.notes():
+        screen.put(_Place.NOTES, warning(visible(note)))
+    if count := len(_gaps(before, after)) + len(comparison.notes):
+        screen.put(_Place.NOTES, warning(sentences.MORE_NOTES_ON_BOTH(notes=counted(count, "note"))))
+    screen.left -= 1
+    screen.put_if_room(_Place.VERDICTS, _verdicts(before, after)[1])
+    shown = _worth_a_row(comparison)
+    if len(shown.parts) > screen.left - 2:  # without the step as a whole, which the headline has
+        most = sorted(shown.parts, key=lambda part: -abs(part.ns[1]))[: max(0, screen.left - 1)]
+        shown = replace(shown, parts=tuple(part for part in shown.parts if part in most))
+    table = comparison_table(shown)
+    if shown.parts:
+        rows = table.rows[: screen.left - 1]
+        screen.put_table(_Place.PARTS, replace(table, rows=rows), _styles(shown))
+    screen.print()
+    console.print(Text(sentences.MORE_BEHIND_THE_COMPARISON(), "dim"))
+
+
+def _head(comparison: Comparison, before: Result, after: Result, console: Console) -> list[Text]:
+    """Which runs, why they may not be compared, and the difference."""
+    rows = []
+    for name, result in (("before", before), ("after", after)):
+        known = run_facts(describe_run(result), result.coverage)
+        rows.append(Text(facts_in_a_row(console, known, f"{name:<8}"), "dim"))
+    if comparison.not_comparable:
+        rows.append(Text("Not the same work, so a comparison may mislead:", "bold yellow"))
+        rows += [Text(f"  {visible(reason)}") for reason in comparison.not_comparable]
+    colour = "red" if comparison.ns[1] > 0 else "green"
+    unsure = not comparison.sure or comparison.not_comparable
+    return [*rows, Text(spaced(headline(comparison)), "bold" if unsure else f"bold {colour}")]
+
+
+def _verdicts(before: Result, after: Result) -> tuple[Text, Text]:
+    first, second = (
+        Text.assemble((f"{name}: ", "bold"), (visible(spaced(verdict.headline)), COLOUR[verdict.severity]))
+        for name, verdict in (("Before", before.verdict), ("After", after.verdict))
+    )
+    return first, second
+
+
+def _gaps(before: Result, after: Result) -> list[Gap]:
+    """Of both runs, each once."""
+    return list(dict.fromkeys((*before.coverage.skipped, *after.coverage.skipped)))
+
+
+def _worth_a_row(comparison: Comparison) -> Comparison:
+    return replace(comparison, parts=tuple(part for part in comparison.parts if _is_worth_a_row(comparison, part)))
 
 
 def _is_worth_a_row(comparison: Comparison, part: Difference) -> bool:

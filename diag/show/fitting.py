@@ -41,6 +41,10 @@ def together(console: Console, *texts: Text) -> Text | None:
     return row if row.cell_len <= console.width else None
 
 
+def warning(text: str) -> Text:
+    return Text.assemble(("!", "yellow"), f" {spaced(text)}")
+
+
 def print_together(
     console: Console, text: str, style: str, more: str, style_of_more: str, command: bool = False
 ) -> None:

@@ -17,7 +17,7 @@ from diag.api import Result, describe_run
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.errors import ExitCode
 from diag.gate.budgets import LimitUnit, shown
-from diag.gate.check import RULE, Checked, Gate, Status
+from diag.gate.check import MEANINGS, RULE, Checked, Gate, Status
 from diag.words.formatting import spaced, visible
 from diag.words.table import NUMBER, TEXT_RIGHT, Cell, Column, Table, table_of
 from diag.words.terminal import report_console
@@ -90,7 +90,7 @@ def budget_table(gate: Gate) -> Table:
 
 
 def print_gate(gate: Gate, result: Result, console: Console | None = None) -> None:
-    """One line per budget, then the reasons, the outcome and the rule."""
+    """One line per budget, then the reasons, the outcome, and what each status means that is not kept."""
     console = report_console(console)
     print_table(
         console,
@@ -104,7 +104,9 @@ def print_gate(gate: Gate, result: Result, console: Console | None = None) -> No
     console.print(Text(outcome(gate), _OUTCOME[gate.exit_code]))
     if gate.exit_code is ExitCode.GATE_EXCEEDED:
         console.print(Text(visible(result.verdict.headline)))
-    console.print(Text(RULE, "dim"))
+    statuses = {check.status for check in gate.checked}
+    if legend := " ".join(meaning for status, meaning in MEANINGS.items() if status in statuses):
+        console.print(Text(legend, "dim"))
     for note in policy.notes():
         console.print(Text.assemble(("!", "yellow"), " ", visible(note)))
     print_gaps(console, result.coverage.skipped)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from enum import IntEnum, auto
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 from rich.console import Console
 from rich.text import Text
 
@@ -39,24 +40,22 @@ from diag.words.table import (
 )
 from diag.words.terminal import report_console
 
+from .screen import Screen
 from .table import print_table
 
 
-def _print_speed(plan: Plan, console: Console) -> None:
+def _speed(plan: Plan) -> str:
     """Why the step is not estimated; or what its times rest on."""
     speed = plan.speed
     if speed is None:
         if plan.topology.size("ep") > 1:
-            _line(console, "The step time is not estimated with ep: the exchange of tokens has no model here.")
-            return
+            return "The step time is not estimated with ep: the exchange of tokens has no model here."
         known = plan.cluster.tflop_s is not None
         why = "the known peak is for 16-bit arithmetic: give" if known else "name the GPUs (--gpu H100) or give"
-        _line(console, f"The step time cannot be estimated: {why} --peak TFLOP/s.")
-        return
-    _line(
-        console,
+        return f"The step time cannot be estimated: {why} --peak TFLOP/s."
+    return (
         f"Step times come from the replay's cost model and are not measured. It assumes that compute alone reaches "
-        f"{share(speed.mfu)} of {speed.peak / 1e12:g} TFLOP/s (--mfu, --peak).",
+        f"{share(speed.mfu)} of {speed.peak / 1e12:g} TFLOP/s (--mfu, --peak)."
     )
 
 
@@ -126,30 +125,31 @@ def _likely(plan: Plan, parts: bool) -> str:
     )
 
 
-def _axes(plan: Plan, console: Console) -> None:
+def _axes(plan: Plan) -> list[str]:
+    """What each axis of the topology beside data parallelism sends, and costs."""
     topology, batch = plan.topology, plan.batch
     if topology.plain:
-        return
+        return []
     row = next((row for row in plan.rows if row.need.strategy == plan.chosen), plan.rows[0])
+    texts = []
     for axis in row.axes:
         where = "across hosts" if axis.across else "within a host"
-        _line(console, f"{axis.axis}={topology.size(axis.axis)}: {size(axis.bytes)} a step and GPU, {where}.")
+        texts.append(f"{axis.axis}={topology.size(axis.axis)}: {size(axis.bytes)} a step and GPU, {where}.")
     stages = topology.size("pp")
     if stages > 1:
         chunks = batch.chunks if batch.schedule == Schedule.INTERLEAVED else 1
-        _line(
-            console,
+        texts.append(
             f"pp={stages}, {batch.schedule}: with equal stages {share(bubble(stages, batch.micro_batches, chunks))} of "
             f"the step is bubble at {counted(batch.micro_batches, 'micro-batch', 'micro-batches')}; memory as of "
-            f"stage {row.stage}.",
+            f"stage {row.stage}."
         )
     if topology.size("ep") > 1:
-        _line(console, "ep: tokens are taken to choose all experts equally often.")
+        texts.append("ep: tokens are taken to choose all experts equally often.")
     if not row.axes:
-        _line(
-            console,
-            "Only the number of parameters of this model is known, so communication of tp, pp and cp is not counted.",
+        texts.append(
+            "Only the number of parameters of this model is known, so communication of tp, pp and cp is not counted."
         )
+    return texts
 
 
 def to_json(plan: Plan, topology: Topology | None) -> str:
@@ -219,36 +219,82 @@ def print_plan(
         answer = Text(f"Use {plan.chosen.name} ({plan.chosen.about})", "bold green")
     else:
         answer = Text("No strategy fits", "bold yellow")
-    console.print(answer + Text(spaced(f": {'; '.join(plan.reasons)}.")))
+    answer += Text(spaced(f": {'; '.join(plan.reasons)}."))
     device = f"{cluster.gpu} of {size(cluster.memory)}" if cluster.gpu else f"GPU of {size(cluster.memory)}"
     named = f"{plan.size.name}, " if plan.size.shape is not None else ""
-    _line(
-        console,
-        f"{named}{plan.size.parameters:,} parameters on {cluster.gpus} x {device}, {cluster.per_host} a host"
-        + (f"; {topology}" if topology else "")
-        + f"; recipe {recipe.name}, {recipe.total} bytes a parameter.",
+    about = Text(
+        spaced(
+            f"{named}{plan.size.parameters:,} parameters on {cluster.gpus} x {device}, {cluster.per_host} a host"
+            + (f"; {topology}" if topology else "")
+            + f"; recipe {recipe.name}, {recipe.total} bytes a parameter."
+        )
     )
-    _axes(plan, console)
+    rest = [option for option, given in (("--tables", tables), ("--assumed", assumed)) if not given]
+    more = Text(sentences.MORE_BEHIND_THE_PLAN(options=" ".join(rest)), "dim")
+    if not tables and not assumed:
+        _print_in_short(plan, console, answer, about)
+        console.print(more)
+        return
+    console.print(answer)
+    console.print(about)
+    for text in _axes(plan):
+        _line(console, text)
     console.print()
     for table in (plan_table(plan), times_table(plan)) if tables else (strategies_table(plan),):
         if table.rows:
             print_table(console, table)
             console.print()
-    _print_speed(plan, console)
-    fewest = []
-    if plan.bound is not None:
-        fewest.append(f"The states do not fit on fewer than {counted(plan.bound, 'GPU')}, even if fully sharded.")
-    if plan.estimate is not None:
-        fewest.append(f"ZeRO-3 fits on {counted(plan.estimate, 'GPU')} or more (estimate).")
-    if sentence := " ".join(filter(None, (_likely(plan, parts=tables), *fewest))):
-        _line(console, sentence)
-    if plan.activations is None and not plan.outside:
-        _line(console, "Only the number of parameters of this model is known, so activations are not counted.")
+    for sentence in (_speed(plan), _fewest(plan, parts=tables), _not_counted(plan)):
+        if sentence:
+            _line(console, sentence)
     if assumed:
         _print_assumed(plan, console)
-    rest = [option for option, given in (("--tables", tables), ("--assumed", assumed)) if not given]
     if rest:
-        console.print(Text(sentences.MORE_BEHIND_THE_PLAN(options=" ".join(rest)), "dim"))
+        console.print(more)
+
+
+class _Place(IntEnum):
+    HEAD = auto()
+    STRATEGIES = auto()
+    LIMITS = auto()
+
+
+def _print_in_short(plan: Plan, console: Console, answer: Text, about: Text) -> None:
+    """In ten rows with the one that says where more is: the answer, what has no number and why, the strategies, those
+    that fit first, and what the times rest on."""
+    screen = Screen(console)
+    screen.left -= 1
+    screen.put(_Place.HEAD, answer)
+    screen.put(_Place.HEAD, about)
+    limits = [_not_counted(plan), *(() if plan.speed is not None else (_speed(plan),))]
+    for sentence in filter(None, (*limits, *_axes(plan))):
+        screen.put_if_room(_Place.LIMITS, Text(spaced(sentence)))
+    rows = sorted(range(len(plan.rows)), key=lambda place: (not plan.rows[place].fits, place))
+    table = strategies_table(plan)
+    shown = sorted(rows[: max(0, screen.left - 1)])
+    if shown:
+        at_fault = frozenset(shown.index(place) for place in table.at_fault if place in shown)
+        of_rows = tuple(table.rows[place] for place in shown)
+        screen.put_table(_Place.STRATEGIES, structs.replace(table, rows=of_rows, at_fault=at_fault))
+    for sentence in filter(None, (_fewest(plan), *([_speed(plan)] if plan.speed is not None else []))):
+        screen.put_if_room(_Place.LIMITS, Text(spaced(sentence)))
+    screen.print()
+
+
+def _fewest(plan: Plan, parts: bool = False) -> str:
+    """The likely peak of the chosen strategy, and how few GPUs are enough."""
+    texts = [_likely(plan, parts=parts)]
+    if plan.bound is not None:
+        texts.append(f"The states do not fit on fewer than {counted(plan.bound, 'GPU')}, even if fully sharded.")
+    if plan.estimate is not None:
+        texts.append(f"ZeRO-3 fits on {counted(plan.estimate, 'GPU')} or more (estimate).")
+    return " ".join(filter(None, texts))
+
+
+def _not_counted(plan: Plan) -> str:
+    if plan.activations is None and not plan.outside:
+        return "Only the number of parameters of this model is known, so activations are not counted."
+    return ""
 
 
 def strategies_table(plan: Plan) -> Table:

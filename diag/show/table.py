@@ -13,14 +13,14 @@ from diag.words.formatting import spaced, visible
 from diag.words.policy import TERMINAL
 from diag.words.table import Table
 
+# Of cells, by row and column; the column "" is the whole row.
+Styles = Mapping[tuple[int, str], str]
 _AT_FAULT = "bold red"
 
 
-def print_table(
-    console: Console, table: Table, styles: Mapping[tuple[int, str], str] | None = None, in_short: bool = False
-) -> None:
-    """Prints the title, the rows, what is left out, and the notes. ``styles``: of a cell, by row and column; the id ""
-    is the whole row. ``in_short``: columns for which there is no room are not named."""
+def print_table(console: Console, table: Table, styles: Styles | None = None, in_short: bool = False) -> None:
+    """Prints the title, the rows, what is left out, and the notes. ``in_short``: columns for which there is
+    no room are not named."""
     styles = styles or {}
     if table.title:
         console.print(Text(spaced(table.title), "italic"))

@@ -25,9 +25,8 @@ from diag.show.answer import (
     point,
     print_answer,
     title_and_share,
-    warning,
 )
-from diag.show.fitting import print_together
+from diag.show.fitting import print_together, warning
 from diag.show.memory import snapshots_sentence
 from diag.show.page import Advised, Card, Page, advice_of, page_of
 from diag.show.policy import PAGE

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
+from enum import IntEnum, auto
 from typing import Any
 
 from rich.console import Console
@@ -18,8 +19,9 @@ from diag.ended.raised import shortened
 from diag.hang.model import MergedStack, Stack, Triage
 from diag.hang.text.prefixes import named, plain, read_text
 from diag.hang.wording import EMPTY, by_reason, guess_words
-from diag.show.fitting import print_together
+from diag.show.fitting import fitting, rows_of, warning
 from diag.show.policy import PAGE
+from diag.show.screen import Screen
 from diag.words import sentences
 from diag.words.formatting import counted, listing, rank_ranges, spaced, visible
 from diag.words.terminal import report_console
@@ -28,6 +30,7 @@ _COLOUR = {"healthy": "green", "undetermined": "yellow"}
 _INDENT = 2
 
 TO_DO, EVIDENCE, GUESS, RULED_OUT = "What to do", "Evidence", "Next best guess", "Ruled out"
+STACKS = "Stacks"
 
 
 def to_json(triage: Triage, indent: int | None = 1) -> str:
@@ -80,8 +83,81 @@ def print_triage(
     """Prints who is at fault, what to do about it, and in short what that rests on. ``evidence``: prints all of it.
     ``tree``: prints the stacks of all ranks as one tree. ``more``: the command that prints the evidence."""
     console = report_console(console)
+    if not evidence and not tree:
+        _print_in_short(console, triage, more)
+        return
+    for row in _who(triage):
+        console.print(row)
+    _to_do(console, triage.next_steps)
+    if evidence:
+        _section(console, EVIDENCE, [_whole_line(line) for line in triage.evidence])
+    else:
+        _section(console, EVIDENCE, _kinds(console, triage.evidence))
+    _print_stacks(console, triage)
+    guesses = triage.guesses if evidence else triage.guesses[:1]
+    _section(console, GUESS, [Text(visible(guess_words(guess))) for guess in guesses])
+    ruled_out = [f"{alternative.fault_class}: {alternative.because}" for alternative in triage.ruled_out]
+    _section(console, RULED_OUT, [Text(visible(text), style="dim") for text in ruled_out if evidence])
+    console.print()
+    for note in policy.notes():
+        console.print(warning(visible(note)))
+    for sentence in triage.coverage:
+        console.print(Text(visible(sentence), style="dim"))
+    for gap in _gaps(triage):
+        console.print(warning(visible(gap)))
+    if not evidence and more:
+        console.print(Text(visible(sentences.MORE_BEHIND_THE_TRIAGE(command=more)), "dim"), soft_wrap=True)
+
+
+class _Place(IntEnum):
+    HEAD = auto()
+    TO_DO = auto()
+    GUESS = auto()
+    EVIDENCE = auto()
+    STACKS = auto()
+    READ = auto()
+
+
+def _print_in_short(console: Console, triage: Triage, more: str) -> None:
+    """In ten rows: who is at fault and what to do, then the lines and stacks that this rests on, as many as have room,
+    what could not be read, and the command that prints all."""
+    screen = Screen(console)
+    screen.left -= bool(more)
+    for row in _who(triage):
+        screen.put(_Place.HEAD, row)
+    for note in policy.notes():
+        screen.put(_Place.READ, warning(visible(note)))
+    first, *others = triage.next_steps or ("",)
+    if first:
+        screen.put(_Place.TO_DO, _headed(TO_DO, _step(first)))
+    if gaps := _gaps(triage):
+        missing = warning(visible(gaps[0]))
+        if len(gaps) > 1 or rows_of(console, missing.plain) > PAGE.rows_of_warnings:
+            missing = warning(sentences.MORE_THAT_IS_NOT_READ(what=counted(len(gaps), "note")))
+        screen.put_if_room(_Place.READ, missing)
+    for guess in triage.guesses[:1]:
+        screen.put_if_room(_Place.GUESS, _headed(GUESS, Text(visible(guess_words(guess)))))
+    lines, stacks = _kinds(console, triage.evidence), _stacks(triage)
+    shown = _put_list(screen, _Place.EVIDENCE, EVIDENCE, lines[:1])
+    _put_list(screen, _Place.STACKS, STACKS, stacks[: PAGE.ranks_that_matter])
+    if shown:
+        _put_list(screen, _Place.EVIDENCE, "", lines[1:])
+    for step in others:
+        if not screen.put_if_room(_Place.TO_DO, _indented_row(_step(step))):
+            break
+    read = list(triage.coverage)
+    if triage.ruled_out:
+        names = dict.fromkeys(alternative.fault_class for alternative in triage.ruled_out)
+        read.insert(0, f"{RULED_OUT}: {', '.join(names)}.")
+    screen.put_if_room(_Place.READ, Text(fitting(console, [visible(text) for text in read], screen.left), "dim"))
+    screen.print()
+    if more:
+        console.print(Text(visible(sentences.MORE_BEHIND_THE_TRIAGE(command=more)), "dim"), soft_wrap=True)
+
+
+def _who(triage: Triage) -> list[Text]:
+    """What is wrong, how sure that is, and who is at fault."""
     colour = _COLOUR.get(triage.fault_class, "red")
-    console.print(Text(visible(triage.headline), style=f"bold {colour}"))
     facts = [triage.fault_class, f"confidence {triage.confidence:.0%}"]
     name = culprit_words(triage.culprits)
     if name:
@@ -91,41 +167,30 @@ def print_triage(
     if triage.victims:
         them = "it" if len(triage.culprits) == 1 else "them"
         facts.append(f"{counted(len(triage.victims), 'rank')} waited for {them}: {rank_ranges(triage.victims)}")
-    console.print(Text(visible(spaced("; ".join(facts))) + "."))
-    _to_do(console, triage.next_steps)
-    if evidence:
-        _section(console, EVIDENCE, [_whole_line(line) for line in triage.evidence])
-    else:
-        _section(console, EVIDENCE, _kinds(console, triage.evidence))
-    _print_stacks(console, triage, whole=evidence, tree=tree or evidence)
-    guesses = triage.guesses if evidence else triage.guesses[:1]
-    _section(console, GUESS, [Text(visible(guess_words(guess))) for guess in guesses])
-    if evidence:
-        ruled_out = [f"{alternative.fault_class}: {alternative.because}" for alternative in triage.ruled_out]
-        _section(console, RULED_OUT, [Text(visible(text), style="dim") for text in ruled_out])
-    console.print()
-    for note in policy.notes():
-        console.print(Text.assemble(("!", "yellow"), " ", visible(note)))
-    read = list(triage.coverage)
-    if triage.ruled_out and not evidence:
-        names = dict.fromkeys(alternative.fault_class for alternative in triage.ruled_out)
-        read.insert(0, f"{RULED_OUT}: {', '.join(names)}.")
-    if evidence:
-        for sentence in read:
-            console.print(Text(visible(sentence), style="dim"))
-    gaps = _gaps([(path, reason) for path, reason in triage.gaps if not reason.startswith(EMPTY)])
-    shown = gaps if evidence else gaps[: PAGE.most_gaps_in_short]
-    for gap in shown:
-        console.print(Text.assemble(("!", "yellow"), " ", visible(gap)))
-    if len(gaps) > len(shown):
-        console.print(Text.assemble(("!", "yellow"), f" … and {len(gaps) - len(shown)} more"))
-    if not evidence:
-        behind = sentences.MORE_BEHIND_THE_TRIAGE(command=more) if more else ""
-        print_together(console, visible(" ".join(read)), "dim", visible(behind), "dim", command=True)
+    headline = Text(visible(triage.headline), style=f"bold {colour}")
+    return [headline, Text(visible(spaced("; ".join(facts))) + ".")]
 
 
-def _gaps(gaps: Sequence[tuple[str, str]]) -> list[str]:
-    """One line per reason, with the file, or the first file and how many more."""
+def _put_list(screen: Screen, place: _Place, heading: str, rows: Sequence[Text]) -> bool:
+    """As many as have room, the first behind the heading; whether any has."""
+    for number, row in enumerate(rows):
+        text = _indented_row(row) if number or not heading else _headed(heading, row)
+        if not screen.put_if_room(place, text):
+            return number > 0
+    return bool(rows)
+
+
+def _headed(heading: str, text: Text) -> Text:
+    return Text.assemble((f"{heading}: ", "bold"), text, overflow="fold")
+
+
+def _indented_row(text: Text) -> Text:
+    return Text.assemble(" " * _INDENT, text, overflow="fold")
+
+
+def _gaps(triage: Triage) -> list[str]:
+    """What was not read: one line per reason, with the file, or the first file and how many more."""
+    gaps = [(path, reason) for path, reason in triage.gaps if not reason.startswith(EMPTY)]
     return [
         f"{paths[0]}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}: {reason}" if paths[0] else reason
         for reason, paths in by_reason(gaps).items()
@@ -224,23 +289,23 @@ def _last_of(path: str) -> str:
     return f"…/{rest}" if slash else f"…{path[1 - most :]}"
 
 
-def _print_stacks(console: Console, triage: Triage, *, whole: bool, tree: bool) -> None:
-    """``whole``: all calls of a stack, with their paths; else the innermost ones."""
+def _print_stacks(console: Console, triage: Triage) -> None:
+    """All calls of each stack, with their paths; of several ranks as one tree."""
+    ranks = {rank for stack in triage.merged_stacks for rank in stack.ranks}
+    if len(ranks) > 1:
+        title = f"{STACKS} of {counted(len(ranks), 'rank')}, outliers first"
+        _section(console, title, stack_tree(triage.merged_stacks))
+        return
+    for stack in triage.stacks:
+        _section(console, f"Stack of rank {stack.rank} ({stack.what})", _frames(stack))
+
+
+def _stacks(triage: Triage) -> list[Text]:
+    """The innermost calls of each stack, those of several ranks outliers first."""
     merged = triage.merged_stacks
-    ranks = {rank for stack in merged for rank in stack.ranks}
-    if len(ranks) > 1 and tree:
-        _section(console, f"Stacks of {counted(len(ranks), 'rank')}, outliers first", stack_tree(merged))
-    elif len(ranks) > 1:
-        rows = [_innermost(spaced(rank_ranges(stack.ranks)), stack.frames) for stack in merged]
-        shown = rows[: PAGE.ranks_that_matter]
-        more = [Text(f"… and {len(rows) - len(shown)} more groups", style="dim")] if len(rows) > len(shown) else []
-        _section(console, f"Stacks of {counted(len(ranks), 'rank')}, outliers first", [*shown, *more])
-    elif whole:
-        for stack in triage.stacks:
-            _section(console, f"Stack of rank {stack.rank} ({stack.what})", _frames(stack))
-    else:
-        rows = [_innermost(f"rank {stack.rank}", stack.frames) for stack in triage.stacks if stack.frames]
-        _section(console, "Stacks", rows)
+    if len({rank for stack in merged for rank in stack.ranks}) > 1:
+        return [_innermost(spaced(rank_ranges(stack.ranks)), stack.frames) for stack in merged]
+    return [_innermost(f"rank {stack.rank}", stack.frames) for stack in triage.stacks if stack.frames]
 
 
 def _innermost(who: str, frames: Sequence[str]) -> Text:

@@ -155,7 +155,7 @@ DOUBTS = {
     "phases_mixed": "phases that contain communication",
     "unseen_pauses": "a paused rank would look the same",
     "hosts_next": "with faster devices, the hosts' loading would take nearly as long",
-    "clock": "imprecise clocks",
+    "clock": "the ranks' clocks are not known to agree",
 }
 
 

@@ -10,7 +10,9 @@ from diag.api import Result, analyze
 from diag.collectors.records import MemoryRecord
 from diag.errors import ExitCode
 from diag.gate.budgets import BY_NAME, QUANTITIES, Budget, parse_limit
-from diag.gate.check import Checked, Gate, Status, check
+from diag.gate.check import MEANINGS, Checked, Gate, Status, check
+from diag.serve.server import SAMPLES
+from tests.command import diag
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, without_rank
 
@@ -148,3 +150,14 @@ def test_noise_fails_only_when_it_shall() -> None:
     assert check(noisy, asked).exit_code is ExitCode.OK
     assert check(noisy, asked, strict=True).exit_code is ExitCode.GATE_EXCEEDED
     assert Gate(()).exit_code is ExitCode.OK
+
+
+@pytest.mark.parametrize(("limit", "legend"), [("10s", []), ("1ms", ["Exceeded"])])
+def test_only_a_status_that_occurs_is_explained(limit: str, legend: list[str]) -> None:
+    said = diag("check", SAMPLES / "fsdp2-slow-loader-rank1", "--max-step", limit).stdout
+    explained = [
+        meaning.partition(":")[0]
+        for meaning in MEANINGS.values()
+        if meaning.partition(".")[0] in " ".join(said.split())
+    ]
+    assert explained == legend

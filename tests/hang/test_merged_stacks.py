@@ -99,7 +99,7 @@ def test_an_answer_has_the_innermost_calls_of_each_group(tmp_path: Path) -> None
     path = written(tmp_path / "run", {rank: WAITS if rank != 2 else LOADS for rank in range(4)})
     console = Console(width=120, record=True, file=(tmp_path / "out").open("w"))
     print_triage(triage([path]), console)
-    rows = [row.strip() for row in console.export_text().partition("outliers first\n")[2].splitlines()[:2]]
+    rows = [row.strip() for row in console.export_text().partition("Stacks: ")[2].splitlines()[:2]]
     assert rows == [
         "rank 2  load (data.py:7) < step (train.py:40) < <module> (train.py:80)",
         "ranks 0-1, 3  all_reduce (distributed_c10d.py:3000) < step (train.py:40) < <module> (train.py:80)",

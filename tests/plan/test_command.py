@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from diag.errors import ExitCode
+from diag.show.policy import PAGE
 from tests.command import diag
 
 
@@ -91,7 +92,8 @@ def test_a_config_json(tmp_path: Path) -> None:
 
 def test_axes_in_the_tables() -> None:
     given = ("llama-3-70b", "--gpus", "128", "--gpu", "H100", "--micro-batches", "16")
-    ended = diag("plan", *given, "--topology", "dp=2,tp=8,pp=8")
+    assert len(diag("plan", *given, "--topology", "dp=2,tp=8,pp=8").stdout.splitlines()) <= PAGE.rows_of_answer
+    ended = diag("plan", *given, "--topology", "dp=2,tp=8,pp=8", "--tables")
     assert ended.returncode == 0, ended.stderr
     assert "tp=8: " in ended.stdout
     assert "within a host." in ended.stdout

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from diag.api import Result, analyze, open_run
 from diag.collectors.records import FORWARD, MemoryRecord
-from diag.model.steps import Risk
+from diag.model.steps import Knob, Risk
 from diag.replay.advice import changed_arguments, memory_veto, recommend
 from diag.replay.policy import ADVICE
 from diag.rundir.tables import Tables
@@ -62,6 +62,18 @@ def test_a_slow_loader_gets_the_fewest_processes_that_do() -> None:
     low, likely, high = result.advice[0].predicted_gain_ns
     assert low <= likely <= high
     assert abs(likely - 55 * MS) < 8 * MS
+
+
+@pytest.mark.parametrize(("cores", "offered"), [(1, []), (2, [2]), (6, [2, 4]), (None, [2, 4, 8, 16])])
+def test_no_more_processes_than_cores_that_the_rank_may_use(cores: int | None, offered: list[int]) -> None:
+    tables = simulate(Plan(data_ns=55 * MS, trainer={"num_workers": 1}))
+    ranks = {
+        number: replace(rank, identity=replace(rank.identity, cpus=cores)) for number, rank in tables.ranks.items()
+    }
+    changes = analyze(replace(tables, ranks=ranks)).what_if.changes
+    assert [change.id for change in changes if change.knob == Knob.LOADER] == [
+        f"loader-workers-{count}" for count in offered
+    ]
 
 
 def test_a_loader_that_was_seen_at_work_gets_them_too() -> None:
@@ -144,7 +156,7 @@ def test_what_is_shown_of_a_recorded_run(tmp_path: Path) -> None:
     assert "Try first" in text
     assert "DataLoader workers per rank instead of 1" in text
     assert "--num-workers" not in text
-    assert "--num-workers 8" in " ".join(diag("analyze", run, "--evidence").stdout.split())
+    assert "--num-workers 2" in " ".join(diag("analyze", run, "--evidence").stdout.split())
     content = json.loads(diag("analyze", run, "--json").stdout)
     (advice,) = content["advice"]
     assert advice["finding"] == "slow-data-all-ranks"

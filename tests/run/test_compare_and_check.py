@@ -11,6 +11,7 @@ import pytest
 
 from diag.cli.main import app
 from diag.gate.budgets import QUANTITIES
+from diag.show.policy import PAGE
 from tests.command import diag
 from tests.simulate import MS, Plan, simulate, write_run
 
@@ -31,6 +32,9 @@ def test_compare_says_which_part_changed(runs: dict[str, str]) -> None:
     assert "The step is 30% longer: 100 ms before, 130 ms after, +30.3 ms (+30.1 ms to +30.5 ms)." in text
     assert "The difference is in data wait (+30.3 ms)." in text
     assert "Data-bound" in text
+    assert len(ended.stdout.splitlines()) <= PAGE.rows_of_answer
+    assert any(line.startswith("data wait ") and line.rstrip().endswith("longer") for line in ended.stdout.splitlines())
+    ended = diag("compare", runs["before"], runs["slow"], "-v")
     rows = {line[:22].strip(): line for line in ended.stdout.splitlines()}
     assert rows["data wait"].rstrip().endswith("longer")
     assert rows["compute"].rstrip().endswith("within noise")

@@ -40,7 +40,8 @@ def test_every_number_of_a_life_is_in_the_glossary() -> None:
 
 def test_what_lowers_a_confidence_is_explained() -> None:
     explained = diag("help", DOUBTS["clock"].capitalize()).stdout
-    assert explained.startswith("Imprecise clocks: lowers the confidence. Uncertainty of the ranks' clocks over")
+    words = "The ranks' clocks are not known to agree: lowers the confidence."
+    assert explained.startswith(f"{words} Uncertainty of the ranks' clocks over")
     assert all(_meaning(words).startswith(f"{words}: lowers the confidence.") for words in DOUBTS.values())
 
 
