@@ -77,8 +77,9 @@ else
 	exit $$failed
 endif
 
-test-fast: setup ## run nine tenths of what make test does: what took little when measured, with few searches for bad input
+test-fast: setup ## run the cheapest tests, as many as fit into a minute of two cores, with few searches for bad input
 	$(compiled)
+	@$(BIN)/python -m tests.slow
 	$(PYTEST) --numprocesses $(CORES) --dist loadfile --no-loadscope-reorder --hypothesis-profile=few -m 'not slow'
 
 test-matrix: setup browser ## run what `make test` leaves out: every strategy, launcher, framework and kill

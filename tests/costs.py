@@ -4,7 +4,7 @@ and shared fixtures, for whoever makes the tests cheaper. On a busy machine, too
     python -m tests.costs -n 2 -m 'not slow'
     python -m tests.costs --write -n 2 -m 'not matrix and not multiproc' --hypothesis-profile=few
 
-Other arguments are pytest's. ``--write`` renews ``slow.txt``, what ``make test-fast`` leaves out, for the tests that
+Other arguments are pytest's. ``--write`` renews ``costs.txt``, by which ``make test-fast`` chooses, for the tests that
 were run. What a process takes that outlives the one that started it is not counted.
 """
 
@@ -16,21 +16,18 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests import slow as slow_tests
+from tests.slow import CHEAP_S, COSTS, LIST, OTHERS, Cost, function_of
 
 FILE = "PYTEST_COSTS"  # the environment's: where each worker writes its rows
 SHOWN = 40
-# A test is slow that takes as much on average over its parameters, at a load of 6 to 30 on two cores, which makes it
-# slower. A tenth of all tests are.
-SLOW_S = 0.6
-# Of a test's time on the wall, a busy machine may take three quarters.
-OF_WALL = 0.25
+# A test that waits for long keeps a worker from others. A busy machine may take three quarters of the time on the wall.
+WAITS_S, OF_WALL_THAT_WAITS = 2.0, 0.25
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -90,18 +87,25 @@ def _print(title: str, rows: Iterable[Row]) -> None:
         print(f"{own[0]:8.1f} {own[1]:8.1f} {own[2]:6.0f}  {name}")
 
 
-def slow(rows: Iterable[Row], before: set[str]) -> set[str]:
-    """The tests that are slow, without parameters: of those in `rows` as measured, the better time of several, else as
-    `before`."""
+def renewed(rows: Iterable[Row], before: Sequence[Cost]) -> list[Cost]:
+    """The cost of each test, without parameters: of those in `rows` as measured, the better time of several, else as
+    `before`; the cheap ones in one sum."""
     best: dict[str, float] = {}
     for row in rows:
         if row.kind == "test":
-            cost = max(row.cpu_s, row.wall_s * OF_WALL)
+            cost = max(row.cpu_s, row.wall_s * OF_WALL_THAT_WAITS if row.wall_s > WAITS_S else 0.0, 0.0)
             best[row.name] = min(cost, best.get(row.name, cost))
     costs: dict[str, list[float]] = defaultdict(list)
     for name, cost in best.items():
-        costs[slow_tests.function_of(name)].append(cost)
-    return before.difference(costs) | {name for name, own in costs.items() if sum(own) >= SLOW_S * len(own)}
+        costs[function_of(name)].append(cost)
+    measured = [Cost(sum(own) / len(own), len(own), name) for name, own in costs.items()]
+    dear = [cost for cost in measured if cost.mean_s >= CHEAP_S]
+    cheap = [cost for cost in measured if cost.mean_s < CHEAP_S]
+    kept = [cost for cost in before if cost.name not in costs and cost.name != OTHERS]
+    count = sum(cost.count for cost in cheap)
+    others = Cost(sum(cost.mean_s * cost.count for cost in cheap) / max(1, count), count, OTHERS)
+    known = next((cost for cost in before if cost.name == OTHERS), others)
+    return sorted([*dear, *kept, max(others, known, key=lambda cost: cost.count)], key=lambda cost: cost.name)
 
 
 def main() -> int:
@@ -116,8 +120,7 @@ def main() -> int:
     _print("files", (row._replace(name=row.name.partition("::")[0]) for row in tests))
     _print("fixtures that tests share", (row for row in rows if row.kind == "fixture"))
     if len(arguments) < len(sys.argv[1:]):
-        names = sorted(slow(rows, set(slow_tests.NAMES)))
-        slow_tests.LIST.write_text("".join(f"{name}\n" for name in names))
+        LIST.write_text("".join(cost.line for cost in renewed(rows, COSTS)))
     return int(code)
 
 
