@@ -12,7 +12,7 @@ from .launchers import scheduled_as
 from .layout import RunLayout
 from .reading import read_object
 from .records import SHARED, Manifest
-from .version import installed_version
+from .version import version
 
 
 def read_fields(layout: RunLayout) -> dict[str, Any]:
@@ -53,9 +53,7 @@ def training_of(layout: RunLayout) -> str:
 
 
 def _written_by() -> dict[str, Any]:
-    """The version of diag, if it is installed and not only on the path."""
-    version = installed_version()
-    return {"versions": {"diag": version}} if version is not None else {}
+    return {"versions": {"diag": version()}}
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:

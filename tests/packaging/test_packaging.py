@@ -192,7 +192,16 @@ def test_a_working_tree_does_not_say_which_build_it_is(monkeypatch: pytest.Monke
         (None, Installed.version),
     ]:
         monkeypatch.setattr(versions, "distribution", lambda _, address=address: Installed(address))
-        assert versions.installed_version() == said
+        assert versions.version() == said
+
+
+def test_a_folder_that_is_not_installed_knows_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(_: str) -> None:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr(versions, "distribution", absent)
+    assert versions.version() == f"{versions.RELEASE}+folder"
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == versions.RELEASE
 
 
 def needed(wheel: Path, *extras: str) -> set[str]:
