@@ -22,7 +22,7 @@ from diag.model.axes import PIPELINE, Axes
 from diag.model.breakdown import CollectiveStat, CollectiveTable, ExposedCall
 from diag.model.keys import Keys
 from diag.model.matched import MatchedCollectives
-from diag.model.ragged import is_named, owners
+from diag.model.ragged import edges_of, is_named, owners, places_from
 from diag.model.steps import CollectiveCall, Kind, MatchedCollective, RankStep, by_causes, joined
 from diag.rundir.columns import Bools, Ints
 from diag.tables.policy import BANDWIDTH
@@ -226,19 +226,16 @@ def _parts(attribution: Attribution, steps: frozenset[int]) -> _Parts:
 def _together(parts: Mapping[str, Ints], groups: Sequence[str]) -> tuple[Ints, Ints]:
     """The order that puts parts of equal step and key together, in order of the first part; and where each collective
     begins in it, and the end."""
-    count = len(parts["step"])
     name_of = {name: at for at, name in enumerate(dict.fromkeys(groups))}
     name = np.array([name_of[group] for group in groups], dtype=np.int64)[parts["group"]]
     columns = (parts["seq"], parts["label"], name, parts["step"])
     order = np.lexsort(columns)
-    new = np.zeros(count, dtype=np.bool_)
-    new[:1] = True
-    for column in columns:
-        new[1:] |= np.diff(column[order]) != 0
-    begins = order[new]  # of each collective, the first part
-    of_part = np.empty(count, dtype=np.int64)
-    of_part[order] = np.argsort(np.argsort(begins))[np.cumsum(new) - 1]
-    return np.argsort(of_part, kind="stable"), np.searchsorted(np.sort(of_part), np.arange(len(begins) + 1))
+    new = np.ones(len(order), dtype=np.bool_)
+    new[1:] = np.any([np.diff(column[order]) != 0 for column in columns], axis=0)
+    begins = np.flatnonzero(new)
+    counts = np.diff(begins, append=len(order))
+    by_first = np.argsort(order[begins])
+    return order[places_from(begins[by_first], counts[by_first])], edges_of(counts[by_first])
 
 
 def _of_rank(rank_steps: Sequence[RankStep], steps: frozenset[int]) -> tuple[Calls, Ints, Ints, tuple[Ints, Ints]]:
