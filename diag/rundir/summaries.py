@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -33,17 +34,20 @@ from diag.collectors.records import (
     SumLine,
     SummaryLine,
 )
+from diag.deferred import by_name
 from diag.errors import DiagError, readable
 from diag.model import DAMAGED, Gap
 from diag.rundir.policy import RUN_READING
 from diag.words.formatting import counted, rank_ranges
 
-from .between import LinesBetween
 from .each import each_read
 from .identity import Life, at_other_times, clock_of, strangers
 from .lines import read_end, read_identity, read_manifest, restart_gaps
 from .pieces import gaps_of_pieces
 from .tables import StepSums
+
+# The lines around a change long ago.
+_lines_between: Callable[[type[Any], int, int, Path], Any] = by_name("diag.rundir.between:LinesBetween")
 
 _OF_STEP = (STEP, *PHASES_AND_REST, *(phase + STILL for phase in PHASES_AND_REST))
 COLUMNS = (BEGIN, TOKENS, EVALUATION, *_OF_STEP, LAG, UNLAUNCHED, *(DEVICE + name for name in _OF_STEP))
@@ -265,7 +269,7 @@ def read_span(
     numbers: range,
 ) -> Summaries | None:
     """These steps of the ranks that summarized all of them; None if fewer than two did."""
-    reads, lines = [], LinesBetween(SummaryRecord, numbers[0], numbers[-1], layout.root)
+    reads, lines = [], _lines_between(SummaryRecord, numbers[0], numbers[-1], layout.root)
     for rank, identity in identities.items():
         records = lines.of(layout.rank(rank).summary)
         inside = [
@@ -290,7 +294,7 @@ def read_sums(
     """The sums over so many steps that lie in these, as the means of one step for each sum, with the number of its
     first step; None if fewer than two ranks have the same ones. Whether ranks waited is known, but not when."""
     of_rank: dict[int, dict[tuple[int, int], SumLine]] = {}
-    near = LinesBetween(SumLine, numbers[0], numbers[-1], layout.root)
+    near = _lines_between(SumLine, numbers[0], numbers[-1], layout.root)
     for rank in identities:
         lines = near.of(layout.rank(rank).sums[size])
         inside = [line for line in lines if numbers[0] <= line.first and line.last <= numbers[-1] and line.count > 0]

@@ -20,29 +20,24 @@ import hashlib
 import os
 import stat
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
 
 from diag.collectors.files import replace_file
 from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import read_regular
-from diag.deferred import Schema, by_name, pl
+from diag.deferred import Schema, pl
 from diag.model import DAMAGED
 from diag.traces.policy import TRACE_READING
 from diag.traces.trace import ARGUMENTS, COUNTERS, ROW, STORED, Events, Process
 
 from .shelf import (
-    CONTENTS,
     FILES,
     PART,
-    Entry,
-    Seal,
     Shelf,
     Shelves,
     blocks_of,
@@ -51,8 +46,7 @@ from .shelf import (
 )
 from .trace import Contents
 
-_remove_entry: Callable[[Path], None] = by_name("diag.traces.pruning:remove_entry")
-_SAVED = "contents"
+SAVED = "contents"
 _SCHEMAS: dict[str, Schema] = {
     "names.parquet": Schema(name="String"),
     "arguments.parquet": ARGUMENTS,
@@ -60,7 +54,7 @@ _SCHEMAS: dict[str, Schema] = {
 }
 
 
-class _Saved(msgspec.Struct):
+class Saved(msgspec.Struct):
     distributed: Any
     devices: Any
     base_ns: int
@@ -73,10 +67,10 @@ class _Saved(msgspec.Struct):
     categories: list[str]
     places: list[tuple[int, int]]
     processes: dict[str, Process]
-    tables: dict[str, _Table]  # by the name of the file
+    tables: dict[str, Table]  # by the name of the file
 
 
-class _Table(msgspec.Struct):
+class Table(msgspec.Struct):
     size: int
     digest: str
     rows: int
@@ -94,7 +88,7 @@ class Cache(Shelves, frozen=True, dict=True):
     def key_of(self, path: Path) -> str:
         """The key of a file's content. Reads the file unless its size and time are unchanged since the last time."""
         status = path.stat()
-        stamp_path, seal = self._stamp(path), self._seal
+        stamp_path, seal = self._stamp(path), self.seal
         if stamp_path is not None and seal is not None:
             with suppress(OSError, *DAMAGED):
                 data = seal.opened(
@@ -113,13 +107,13 @@ class Cache(Shelves, frozen=True, dict=True):
         return key
 
     def _stamp(self, path: Path) -> Path | None:
-        if self._entries is None:
+        if self.entries is None:
             return None
-        return self._entries / "paths" / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]}.json"
+        return self.entries / "paths" / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]}.json"
 
     def load(self, key: str) -> Contents | None:
         """The entry of this key; None if there is none, or it cannot be read."""
-        entries, seal = self._entries, self._seal
+        entries, seal = self.entries, self.seal
         if entries is None or seal is None:
             return None
         folder = entries / key
@@ -127,7 +121,7 @@ class Cache(Shelves, frozen=True, dict=True):
         try:
             if not all(map(is_own_folder, (entries, folder))):
                 return None
-            saved = msgspec.json.decode(shelf.load(_SAVED) or b"", type=_Saved)
+            saved = msgspec.json.decode(shelf.load(SAVED) or b"", type=Saved)
             if not all(_is_whole(folder, name, table) for name, table in saved.tables.items()):
                 return None
             if not seal.secret and not _can_be(folder, saved.tables):
@@ -162,109 +156,26 @@ class Cache(Shelves, frozen=True, dict=True):
             derived=shelf,
         )
 
-    @contextmanager
-    def writing(self, key: str) -> Iterator[Writer | None]:
-        """A writer for a new entry, which is kept if `Writer.finish` was reached; None if nothing can be cached."""
-        writer = self._writer(key)
-        try:
-            yield writer
-        finally:
-            if writer is not None:
-                _remove_entry(writer.folder)
-
-    def _writer(self, key: str) -> Writer | None:
-        entries, seal = self._entries, self._seal
-        if entries is None or seal is None:
-            return None
-        try:
-            entries.mkdir(parents=True, exist_ok=True)
-            if not is_own_folder(entries):
-                return None
-            folder = entries / f".{key}-{uuid.uuid4().hex[:12]}"
-            folder.mkdir()  # with the permissions of the user's umask: others may be meant to read it
-            return Writer(folder, entries / key, seal)
-        except OSError:
-            return None
-
 
 class UnwritableError(Exception):
     """The cache cannot be written, mostly because the disk is full. Not an OSError: the trace is fine."""
 
 
-class Writer(Struct):
-    """Writes one entry, then moves it to its place. UnwritableError if that fails."""
-
-    folder: Path
-    place: Path
-    seal: Seal
-    parts: int = 0
-    _tables: dict[str, _Table] = field(default_factory=dict)
-    _rows: int = 0
-    _open: list[pl.DataFrame] = field(default_factory=list)
-
-    def write(self, part: pl.DataFrame) -> None:
-        self._open.append(part)
-        self._rows += len(part)
-        if self._rows >= TRACE_READING.rows_of_part:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._open:
-            categories = 1 + max(int(part["cat"].max() or 0) for part in self._open)  # type: ignore[arg-type]
-            for code, rows in enumerate(_by_category(self._open, categories)):
-                if len(rows):
-                    self._write(rows, f"events-{code}-{self.parts:05}.parquet")
-            self.parts, self._rows, self._open = self.parts + 1, 0, []
-
-    def finish(self, contents: Contents) -> None:
-        self._flush()
-        events = contents.events
-        self._write(events.names.to_frame(), "names.parquet")
-        self._write(events.arguments, "arguments.parquet")
-        self._write(events.counters, "counters.parquet")
-        try:
-            saved = _Saved(
-                contents.distributed, contents.devices, contents.base_ns, contents.host, list(contents.threads),
-                contents.begin_ns, contents.end_ns, contents.untimed_events, list(contents.gaps),
-                list(events.categories), list(contents.places), contents.processes, self._tables,
-            )  # fmt: skip
-            Shelf(self.folder, self.place.name, self.seal).must_save(_SAVED, msgspec.json.encode(saved))
-            entry = Entry({name: table.size for name, table in self._tables.items()}, self.place.name)
-            (self.folder / CONTENTS).write_bytes(msgspec.json.encode(entry))
-        except OSError as error:
-            raise UnwritableError(str(error)) from error
-        if os.path.lexists(self.place):  # damaged, or another process was faster
-            _remove_entry(self.place)
-        with suppress(FileExistsError, OSError):  # another process was faster with the same content
-            self.folder.replace(self.place)
-
-    def _write(self, table: pl.DataFrame, name: str) -> None:
-        path = self.folder / name
-        try:
-            # Not compressed: codes and times are packed well enough (8 bytes an event, with lz4 it would be 5), and
-            # writing takes two thirds of the time, reading a third. No statistics: no query selects few rows by their
-            # values.
-            table.write_parquet(path, compression="uncompressed", statistics=False)
-            self._tables[name] = _Table(path.stat().st_size, _digest_of(path), len(table))
-        except (OSError, pl.exceptions.PolarsError) as error:
-            raise UnwritableError(str(error)) from error
-
-
-def _is_whole(folder: Path, name: str, table: _Table) -> bool:
+def _is_whole(folder: Path, name: str, table: Table) -> bool:
     """Whether the file is the one that was written. The size is compared first: it costs nothing."""
     status = (folder / name).lstat()
     is_same = bool(FILES.fullmatch(name)) and stat.S_ISREG(status.st_mode) and status.st_size == table.size
-    return is_same and _digest_of(folder / name) == table.digest
+    return is_same and digest_of(folder / name) == table.digest
 
 
-def _digest_of(path: Path) -> str:
+def digest_of(path: Path) -> str:
     digest = hashlib.sha256()  # most processors compute it, 1 to 2 GB/s
     for block in blocks_of(path, path.parent):
         digest.update(block)
     return digest.hexdigest()
 
 
-def _can_be(folder: Path, tables: Mapping[str, _Table]) -> bool:
+def _can_be(folder: Path, tables: Mapping[str, Table]) -> bool:
     """Whether the tables have columns of ours, and not many more rows than their bytes can hold: a forged table of
     112 kB took 2.1 GB. Reads the files' footers. Tables that are no events are read up to the rows named."""
     rows, size = (sum(getattr(table, of) for table in tables.values()) for of in ("rows", "size"))
@@ -277,13 +188,6 @@ def _can_be(folder: Path, tables: Mapping[str, _Table]) -> bool:
         return True
     in_files = pl.scan_parquet([folder / name for name in events]).select(pl.len()).collect().item()
     return int(in_files) == sum(tables[name].rows for name in events)
-
-
-def _by_category(parts: Sequence[pl.DataFrame], categories: int) -> list[pl.DataFrame]:
-    """The rows of the parts, a table for each category. A pass for each category takes a third of the time of grouping,
-    as there are few."""
-    together = pl.concat([pl.DataFrame(schema=STORED), *parts])
-    return [together.filter(pl.col("cat") == code) for code in range(categories)]
 
 
 def _scan(folder: Path, names: Iterable[str], category: int) -> pl.LazyFrame:

@@ -48,6 +48,8 @@ class ReadResult(msgspec.Struct):
 # Kineto's format: of a file that is in no cache, and of any trace.
 _read_contents: Callable[..., Any] = by_name("diag.traces.kineto:read_contents")
 _as_traces: Callable[..., list[Trace]] = by_name("diag.traces.kineto:as_traces")
+# A trace that is to be kept.
+_writing: Callable[[Cache, str], Any] = by_name("diag.traces.writing:writing")
 _prune: Callable[[Path | None], None] = by_name("diag.traces.pruning:prune")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # options of mallopt, see malloc.h
 
@@ -234,7 +236,7 @@ def _key(path: str, cache: Cache) -> str:
 
 def _ingest(path: str, cache: Cache, key: str) -> ReadResult:
     """Reads the file into the cache, or into memory if the cache cannot be written (a full disk)."""
-    with cache.writing(key) as writer:
+    with _writing(cache, key) as writer:
         if writer is not None:
             try:
                 with text_stream.opened(path) as file:
@@ -296,7 +298,7 @@ def _read_archive(path: str, cache: Cache) -> Iterator[ReadResult]:
 def _read_member(path: str, content: BinaryIO, cache: Cache, key: str) -> ReadResult:
     if cache.load(key) is not None:
         return ReadResult(path, key)
-    with cache.writing(key) as writer:
+    with _writing(cache, key) as writer:
         if writer is None:
             return ReadResult(path, contents=_read_contents(content, path))
         writer.finish(_read_contents(content, path, writer.write))

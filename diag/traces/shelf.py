@@ -94,7 +94,7 @@ class Shelves(Struct, frozen=True, dict=True):
         return type(self)(layout.tables)
 
     @cached_property
-    def _seal(self) -> Seal | None:
+    def seal(self) -> Seal | None:
         """None if a secret is needed, and the user's cache folder cannot keep one."""
         if self.folder is None or not _lies_in_run(self.folder):
             return Seal(b"")
@@ -102,8 +102,8 @@ class Shelves(Struct, frozen=True, dict=True):
         return Seal(secret) if secret is not None else None
 
     @cached_property
-    def _entries(self) -> Path | None:
-        seal = self._seal
+    def entries(self) -> Path | None:
+        seal = self.seal
         if self.folder is None or seal is None:
             return None
         version = hashlib.blake2b(_version().encode(), key=seal.secret).hexdigest()[:12] if seal.secret else _version()
@@ -111,7 +111,7 @@ class Shelves(Struct, frozen=True, dict=True):
 
     def shelf(self, name: str) -> Shelf | None:
         """The entry for what belongs to no trace but has this name; None if nothing can be kept."""
-        entries, seal = self._entries, self._seal
+        entries, seal = self.entries, self.seal
         if entries is None or seal is None:
             return None
         key = hashlib.sha256(name.encode()).hexdigest()[:32]
