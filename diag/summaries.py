@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec.structs import replace
 
 from diag.account.device_summaries import idle_of, on_devices
-from diag.account.frontier import (
+from diag.account.of_summaries import (
     steps_left_out,
     summary_attribution,
     summary_frontier,
@@ -23,7 +23,7 @@ from diag.account.frontier import (
 from diag.api import Job, Jobs, Reading, Result, open_job
 from diag.by_size import open_by_size
 from diag.collectors.layout import RunLayout
-from diag.diagnoses import examine_summary
+from diag.diagnoses.of_summaries import examine_summary
 from diag.diagnoses.verdict import agreeing, judge
 from diag.errors import DiagError, NoStepError, readable
 from diag.history.life import life_of

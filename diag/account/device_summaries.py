@@ -10,35 +10,19 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.policy import DEVICE_CLOCK
 from diag.collectors.device_times import NOTHING_LAUNCHED
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, DEVICE, FORWARD, LAG, OPTIMIZER, STEP, UNLAUNCHED
 from diag.model import Gap
+from diag.model.accounts import HostsWork, Idle
 from diag.rundir.policy import RUN_READING
 from diag.rundir.sharing import sharing_by
 from diag.rundir.summaries import NS_PER_US, Summaries
 from diag.words.formatting import rank_ranges
 
 Shares = npt.NDArray[np.float64]
-
-
-class Idle(Struct, frozen=True, eq=False):
-    """Nanoseconds of idle time of each rank's device in each step: [ranks, steps]. ``late``: its host had not launched
-    all of the next work; ``besides``: for an unknown reason."""
-
-    late: Shares
-    besides: Shares
-
-
-class HostsWork(Struct, frozen=True, eq=False):
-    """Nanoseconds in each step, of the rank whose host works longest: [steps]. ``spent``: it loads, launches and saves;
-    ``hidden``: what it waits for its loader while its device still works."""
-
-    spent: Shares
-    hidden: Shares
 
 
 def on_devices(summaries: Summaries) -> Summaries | None:

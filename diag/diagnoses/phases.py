@@ -14,11 +14,10 @@ from msgspec import Struct
 
 from diag.account.attribute import Profiled
 from diag.account.device_clock import DeviceClocked, outside_windows
-from diag.account.device_summaries import HostsWork, Idle
 from diag.account.frontier import Frontier, frontier
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, REST
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
-from diag.model.accounts import Attribution
+from diag.model.accounts import Attribution, HostsWork, Idle
 from diag.model.steps import HOST_DETAILS, QUEUED_DETAILS, Bottleneck, Detail, Kind, by_cause
 from diag.rundir.tables import Tables
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.device_summaries import on_devices
-from diag.account.frontier import steps_left_out, summary_frontier
+from diag.account.of_summaries import steps_left_out, summary_frontier
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import EVALUATION
 from diag.diagnoses.cost_rows import Side, Source

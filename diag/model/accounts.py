@@ -331,3 +331,22 @@ def spent_on(pieces: Paths, kind: Kind) -> Ints:
     sums = np.zeros(int(pieces.rank.max(initial=-1)) + 1, dtype=np.int64)
     np.add.at(sums, pieces.rank[chosen], pieces.lasted_ns[chosen])
     return sums
+
+
+Nanoseconds = npt.NDArray[np.float64]
+
+
+class Idle(Struct, frozen=True, eq=False):
+    """Nanoseconds of idle time of each rank's device in each step: [ranks, steps]. ``late``: its host had not launched
+    all of the next work; ``besides``: for an unknown reason."""
+
+    late: Nanoseconds
+    besides: Nanoseconds
+
+
+class HostsWork(Struct, frozen=True, eq=False):
+    """Nanoseconds in each step, of the rank whose host works longest: [steps]. ``spent``: it loads, launches and saves;
+    ``hidden``: what it waits for its loader while its device still works."""
+
+    spent: Nanoseconds
+    hidden: Nanoseconds

@@ -24,7 +24,7 @@ from diag.collectors.records import (
     NumberRecord,
     StepRecord,
 )
-from diag.diagnoses import worth_reading
+from diag.diagnoses.of_summaries import worth_reading
 from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Evidence, Finding
 from diag.rundir.beside import Beside

@@ -13,7 +13,8 @@ from diag.api import analyze, open_run
 from diag.by_size import summaries_suffice
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, PHASES_AND_REST
-from diag.diagnoses import LACKS_IN_SUMMARIES, ask
+from diag.diagnoses import ask
+from diag.diagnoses.of_summaries import LACKS_IN_SUMMARIES
 from diag.diagnoses.phases import PhaseAccount
 from diag.diagnoses.registry import DIAGNOSES
 from diag.diagnoses.subject import Column, Listed, Subject
