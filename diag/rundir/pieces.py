@@ -132,6 +132,7 @@ def grouped(folders: Sequence[str]) -> Grouped:
     one that began at the nearest time. DiagError for a newer schema."""
     jobs: list[list[Piece]] = []
     reasons: dict[str, str] = {}
+    given = {Path(folder): folder for folder in folders}  # "./a" as it was given
     place = {folder: number for number, folder in enumerate(folders)}
     for piece in sorted((piece_of(Path(folder)) for folder in folders), key=lambda piece: piece.began_ns):
         why = [next(filter(None, (apart(other, piece) for other in job)), "") for job in jobs]
@@ -140,10 +141,10 @@ def grouped(folders: Sequence[str]) -> Grouped:
             min(fitting, key=lambda job: abs(job[0].began_ns - piece.began_ns)).append(piece)
             continue
         if jobs:
-            reasons[str(piece.folder)] = f"not the same job as {shown(str(jobs[-1][0].folder))}: {why[-1]}"
+            reasons[given[piece.folder]] = f"not the same job as {shown(str(jobs[-1][0].folder))}: {why[-1]}"
         jobs.append([piece])
-    in_order = [sorted((str(piece.folder) for piece in job), key=place.__getitem__) for job in jobs]
-    of_job = {names[0]: reasons.get(str(job[0].folder), "") for names, job in zip(in_order, jobs, strict=True)}
+    in_order = [sorted((given[piece.folder] for piece in job), key=place.__getitem__) for job in jobs]
+    of_job = {names[0]: reasons.get(given[job[0].folder], "") for names, job in zip(in_order, jobs, strict=True)}
     return Grouped(sorted(in_order, key=lambda names: place[names[0]]), of_job)
 
 

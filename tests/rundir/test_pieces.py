@@ -152,6 +152,13 @@ def test_a_folder_of_whole_runs_is_still_a_list_of_jobs(tmp_path: Path) -> None:
     assert [job.name for job in find_jobs([tmp_path / "runs"]).jobs] == ["a", "b"]
 
 
+def test_pieces_among_other_runs_of_this_folder_are_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    split(recorded(tmp_path / "whole", job="one"), tmp_path / "runs", [(0, 1), (2, 3)])
+    recorded(tmp_path / "runs" / "other", job="two", start=2 * HOUR_NS)
+    monkeypatch.chdir(tmp_path / "runs")
+    assert [job.paths for job in find_jobs(["."]).jobs] == [("./node0", "./node1"), ("./other",)]
+
+
 def test_the_name_of_an_answer_opens_the_run_again(tmp_path: Path) -> None:
     pieces = split(recorded(tmp_path / "whole"), tmp_path / "my pieces", [(0, 1), (2, 3)])
     said = diag("analyze", *roots(pieces)).stdout
