@@ -54,6 +54,8 @@ class Message:
 # Words of a line that tells of no failed allocation: advice, a program that goes on, NCCL's trial of multicast memory,
 # and the kernel's own killer, which is about the host.
 _ADVICE = ("avoid", "prevent", "If you", "if you", "may ", "might ", "could ", "in case", "When ", "when ")
+# Exceptions of the same name about the memory of a JVM, a container or Ray's node
+_OF_THE_HOST = ("java.lang.", "Container killed", "Task was killed", "running low on memory")
 _WENT_ON = ("skipping", "retrying", "falling back")
 _OF_NVLS = ("Multicast memory", "transport/nvls.cc")
 _OF_THE_KERNEL = ("Killed process", "Kill process", "oom_kill")
@@ -135,7 +137,7 @@ MESSAGES: Mapping[str, Message] = {
         ("OutOfMemoryError", "CUDA out of memory", "CUDA error: out of memory", "HIP out of memory"),
         r"(?:OutOfMemoryError: )?(?:CUDA|HIP) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ "
         r"[KMGT]iB)(?:[. ]+\(?GPU (?P<gpu>\d+))?)?|CUDA error: out of memory|\bOutOfMemoryError",
-        ("out of memory errors", "avoid CUDA out of", "prevent CUDA out of", *_WENT_ON),
+        ("out of memory errors", "avoid CUDA out of", "prevent CUDA out of", *_OF_THE_HOST, *_WENT_ON),
     ),
     # The words of any program: a word of the device before them. Advice about memory has words of its own.
     "device-out-of-memory": Message(

@@ -32,6 +32,10 @@ _ERROR_TEXTS = (
     "OS call failed or operation not supported on this OS",
     "mapping of buffer object failed",
     "invalid device context",
+    "device kernel image is invalid",
+    "too many resources requested for launch",
+    "operation not supported on global/shared address space",
+    "a PTX JIT compilation failed",
 )
 
 
@@ -296,10 +300,14 @@ _DEVICES = (
                 support=NAMES_AN_EFFECT,
             ),
             "library-status": LogPattern(
-                ("cuDNN error: ", "MIOpen Error: ", "miopenStatus"),
-                r"cuDNN error: (?P<error>CUDNN_STATUS_\w+)|\b(?P<status>miopenStatus(?!Success)\w+)",
-                "all; ATen/cudnn/Exceptions.h, ATen/miopen/Exceptions.h",
-                "A library of the GPU reports[ {error}][ {status}].",
+                ("cuDNN error: ", "MIOpen Error: ", "miopenStatus", "rocBLAS error: ", "Check failed: cu"),
+                r"rocBLAS error: (?P<rocblas>[^\n]{1,120})|Check failed: (?P<call>cu(?:dnn|blas|fft|solver|"
+                r"sparse)\w*)\("
+                r"[^\n]{0,300}STATUS_SUCCESS|cuDNN error: (?P<error>CUDNN_STATUS_\w+)|"
+                r"\b(?P<status>miopenStatus(?!Success)\w+)",
+                "all; ATen/cudnn/Exceptions.h, ATen/miopen/Exceptions.h; rocBLAS, tensile_host.cpp; TensorFlow, "
+                "cuda_dnn.cc",
+                "A library of the GPU reports[ {error}][ {status}][ {rocblas}][ that {call} failed].",
                 support=NAMES_AN_EFFECT,
                 unless=("out of memory", "_ALLOC_FAILED"),
             ),
@@ -335,12 +343,15 @@ _DEVICES = (
                     "hipErrorIllegal",
                     "hipErrorLaunch",
                     "hipErrorAssert",
+                    "hipErrorNoBinaryForGpu",
+                    "cudaErrorNoKernelImageForDevice",
                     "Triton Error [",
                     "PI_ERROR_DEVICE_",
                 ),
                 r"\b(?P<error>CUDA_ERROR_(?:ILLEGAL_(?:ADDRESS|INSTRUCTION)|LAUNCH_(?:FAILED|TIMEOUT)|ASSERT|"
                 r"MISALIGNED_ADDRESS)|(?:cuda|hip)Error(?:Illegal(?:Address|Instruction)|Launch(?:Failure|TimeOut)|Assert|"
-                r"MisalignedAddress)|PI_ERROR_DEVICE_\w+)\b|(?P<triton>Triton Error \[\w+\]: [^\n]{1,120})",
+                r"MisalignedAddress)|hipErrorNoBinaryForGpu|cudaErrorNoKernelImageForDevice|PI_ERROR_DEVICE_\w+)\b|"
+                r"(?P<triton>Triton Error \[\w+\]: [^\n]{1,120})",
                 "CUDA and HIP, cuda.h, driver_types.h, hip_runtime_api.h; SYCL; Triton, driver.c",
                 "The device's runtime reports {error}.[ {triton}]",
                 support=NAMES_AN_EFFECT,
@@ -812,8 +823,8 @@ _MEMORY = (
                 "Kubernetes evicted the pod: its volume {path} holds more than {size}.",
             ),
             "python-segment": LogPattern(
-                ("'/psm_",),
-                r"No space left on device: '(?P<path>/psm_\w+)'",
+                ("'/psm_", "'/dev/shm/"),
+                r"No space left on device: '(?P<path>/psm_\w+|/dev/shm/[^'\n]{1,255})'",
                 "Python 3.8+; Lib/multiprocessing/shared_memory.py",
                 "Python could not make its shared memory {path}.",
             ),

@@ -193,8 +193,11 @@ _CALLS = (
         ),
         patterns={
             "finished-reduction": LogPattern(
-                ("Expected to have finished reduction in the prior iteration",),
-                printed_by="torch 1.1+; reducer.cpp",
+                (
+                    "Expected to have finished reduction in the prior iteration",
+                    "not used in producing the loss returned",
+                ),
+                printed_by="torch 1.1+; reducer.cpp; Lightning 2+, strategies/ddp.py",
                 says="Parameters of the previous iteration got no gradient.",
             ),
             "no-grad-for-rank": confirms(

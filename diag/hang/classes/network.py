@@ -229,11 +229,21 @@ CLASSES = (
                 "{other}, port {port}, does not answer gRPC.",
                 support=NAMES_AN_EFFECT,
             ),
+            "python-no-answer": LogPattern(
+                ("Connection timed out", "No route to host", "Network is unreachable", "Host is down"),
+                r"^(?:TimeoutError|OSError): \[Errno (?:110|113|101|112)\] (?P<error>Connection timed out|No route "
+                r"to host|"
+                r"Network is unreachable|Host is down)\s*$|^RuntimeError: (?P<why>No route to host|Network is "
+                r"unreachable)\s*$",
+                "any Python, Modules/socketmodule.c; torch 1.0 to 1.8, torch/lib/c10d/Utils.hpp",
+                "A connection got no answer[: {error}][: {why}], and the address is not printed.",
+                support=NAMES_AN_EFFECT,
+            ),
             "others-no-answer": LogPattern(
                 ("Timed out trying to connect to tcp://", "Failed to connect to GCS at address ", "[LightGBM] "),
                 r"Timed out trying to connect to '?tcp://(?P<other>[\w.-]+):(?P<port>\d+)'? after|"
                 r"Failed to connect to GCS at address (?P<store>[\w.-]+):(?P<store_port>\d+)|"
-                r"\[LightGBM\] \[(?:Warning|Fatal)\] Connecting to rank (?P<peer_rank>\d+) failed",
+                r"\[LightGBM\] \[Fatal\] Connecting to rank (?P<peer_rank>\d+) failed",
                 "Dask 2+, distributed/comm/core.py; Ray 2+, src/ray/gcs/gcs_client; LightGBM 2+, "
                 "src/network/linkers_socket.cpp",
                 "No answer[ from {other}, port {port}][ from {store}, port {store_port}][ from rank {peer_rank}].",
@@ -444,13 +454,16 @@ CLASSES = (
                     "[LightGBM] [Fatal] Binding port",
                     "Failed to bind the IP port",
                     "rp != nullptr",
+                    "bind: address already in use",
+                    " already in use",
                 ),
                 r"server socket has failed to (?:bind|listen)(?: on any local network address)?(?:[^\n]*?"
                 r"(?P<address>(?:\[[0-9a-fA-F:.]*\]|(?<![\w.:])[\w.-]{1,255}):\d+)(?= \(errno))?"
                 r"(?:[^\n]*?\bport: (?P<port>\d+))?(?:[^\n]*?errno: \d+ - (?P<reason>[\w ]+))?|"
                 r"(?P<error>Address already in use|Cannot assign requested address|EADDRINUSE)|[Bb]ind failed|Call to "
                 r"bind failed|no matching local address|while attempting to bind on address \('(?P<at>[^']{1,80})', "
-                r"(?P<bound>\d+)\)|\b[Pp]ort (?P<taken>\d+) is already in use|"
+                r"(?P<bound>\d+)\)|\b[Pp]ort (?P<taken>\d+) (?:is )?already in use|bind: (?P<of_go>address already "
+                r"in use)|"
                 r"Tried to launch distributed communication on port `(?P<asked>\d+)`, but another process|"
                 r"rp != nullptr\.? Unable to find address for: (?P<name>\S{1,255})|Failed to bind the IP port|"
                 r"\[LightGBM\] \[Fatal\] Binding port (?P<of_lightgbm>\d+) failed",

@@ -69,6 +69,7 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
                 f"exit code -{number}",
                 f"exit code {128 + number}",
                 f"xit code: {128 + number}",
+                f"xit code is {128 + number}",
                 f"status code {128 + number}",
                 f"Exit Code:    {128 + number}",
                 f"exitCode: {128 + number}",
@@ -92,7 +93,8 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
                 f"Signal ({number}) received",
             ),
             rf"Signals\.{name.upper()}\b|(?:(?:\[rank: |\b[Rr]ank )(?P<rank>\d+)\b[\]\w ]{{0,60}} with )?"
-            rf"(?:return ?code ?=? ?|(?:exit )?code )-{number}\b|[eE]xit ?[cC]ode:? +{128 + number}\b|(?:process "
+            rf"(?:return ?code ?=? ?|(?:exit )?code )-{number}\b|[eE]xit ?[cC]ode(?::| is)? +{128 + number}\b|"
+            rf"(?:process "
             rf"(?P<local_rank>\d+) )?terminated with signal {name.upper()}|interrupted by signal {number}\b|KILLED BY "
             rf"SIGNAL: {number} |Command terminated by signal {number}\b|"
             rf"EXIT STRING: [\w ]+ \(signal {number}\)|exited with signal {number}\b|(?:Process "
@@ -231,12 +233,14 @@ CLASSES = (
                     "exceeded memory limit",
                     "System OOM encountered",
                     "earlyoom",
+                    "OutOfMemoryError: Container killed due to memory usage",
                     "PBS: job killed: mem ",
                     "systemd-oomd",
                     "low on resource: memory",
                     "tried to allocate more memory than is available",
                     "after using all available RAM",
                 ),
+                r"OutOfMemoryError: Container killed due to memory usage|"
                 r"(?:^(?P<host>[a-z0-9][a-z0-9.-]{0,252}) +\d+/\d+ +)?OOMKilled|[Dd]etected \d+ oom[-_]kill|"
                 r"OOM Killed|by the OOM killer|due to the node running low "
                 r"on memory|TERM_MEMLIMIT: job killed|Exceeded (?:job|step) memory limit|exceeded memory limit "
@@ -433,12 +437,21 @@ CLASSES = (
                     "Fatal Python error: Segmentation fault",
                     "*** SIGSEGV ",
                     "!!! Segfault encountered !!!",
+                    "[signal SIGSEGV: ",
+                    "SIGSEGV (0xb) at pc=",
+                    "Windows fatal exception: ",
+                    "forrtl: severe (174)",
+                    "received signal SIGSEGV",
                 ),
                 UCX
                 + r"Caught signal 11 \(Segmentation fault|Fatal Python error: Segmentation fault|"
-                + r"!!!!!!! Segfault encountered !!!!!!!|"
+                + r"!!!!!!! Segfault encountered !!!!!!!|^\[signal SIGSEGV: |^#\s+SIGSEGV \(0xb\) at pc=|"
+                + r"Windows fatal exception: (?:access violation|stack overflow)|forrtl: severe \(174\): SIGSEGV|"
+                + r"\breceived signal SIGSEGV[,:]|"
                 + _GLOG.format("SIGSEGV"),
-                "UCX's handler; Python 3.3+; glog; ucs/debug/debug.c; Python faulthandler; TVM, backtrace.cc",
+                "UCX's handler; Python 3.3+; glog; ucs/debug/debug.c; Python faulthandler; TVM, backtrace.cc; "
+                "Go, runtime/signal_unix.go; HotSpot, vmError.cpp; ifort and gfortran, "
+                "libgfortran/runtime/backtrace.c; gdb",
                 "The process crashed.",
             ),
         },
@@ -566,12 +579,15 @@ CLASSES = (
                     "unable to launch the specified",
                     "There are not enough slots available in the system",
                     "*** MPI_ERR_",
+                    "panic: ",
                 ),
                 r"(?P<message>^There are not enough slots available in the system[^\n]{0,80}|"
                 r"\*\*\* MPI_ERR_(?!TRUNCATE|PENDING|IN_STATUS)[A-Z_]+: [^\n]{1,120}|^\[TensorRT-LLM\]\[ERROR\] "
                 r"[^\n]{0,80}?Assertion failed: [^\n]{1,200}|"
                 r"^mpi(?:run|exec) was unable to launch the specified application[^\n]{0,200}|"
-                r"^thread '[^']{0,80}' (?:\(\d+\) )?panicked at [^\n]{1,200}|^Check failed: [^\n]{1,200}|"
+                r"^thread '[^']{0,80}' (?:\(\d+\) )?panicked at [^\n]{1,200}|^(?:F [\w./+-]{1,200}:\d+\] )?Check "
+                r"failed: [^\n]{1,200}|"
+                r"^panic: [^\n]{1,200}|"
                 r"^(?:[\w./-]{1,80}: )?[\w./+-]{1,200}:\d+: [^\n]{1,400}: Assertion [`'][^\n]{1,200}' failed\.|"
                 r"\bsymbol lookup error: [^\n]{1,200}|\berror while loading shared libraries: [^\n]{1,200})",
                 "Rust, library/std/src/panicking.rs; glog, Abseil; glibc, assert/assert.c, elf/dl-error.c; "
@@ -580,10 +596,12 @@ CLASSES = (
                 SUGGESTS,
             ),
             "refuses-to-start": confirms(
-                (".py: error: ", ": command not found"),
-                r"^(?P<message>[\w./-]{1,200}\.py: error: [^\n]{1,200}|(?:\S{1,200}: )?(?:line \d+: )?[\w./-]{1,80}: "
+                (".py: error: ", ": command not found", "executable file not found in $PATH", ": exec format error"),
+                r"^(?P<message>[^\n]{0,200}\bexec: \"[^\"\n]{1,200}\": executable file not found in \$PATH|"
+                r"(?:exec |standard_init_linux\.go:\d+: )[^\n]{1,200}: exec format error|[\w./-]{1,200}\.py: error: "
+                r"[^\n]{1,200}|(?:\S{1,200}: )?(?:line \d+: )?[\w./-]{1,80}: "
                 r"command not found\s*$)",
-                "Python, Lib/argparse.py; bash, sh",
+                "Python, Lib/argparse.py; bash, sh; runc, libcontainer/init_linux.go; Go, os/exec/lp_unix.go",
                 "The program did not start: {message}.",
                 SUGGESTS,
             ),

@@ -381,6 +381,13 @@ CLASSES = (
                 "The kernel saw a CPU stand still[ for {seconds} s, in {name}][: {stall}].",
                 SUGGESTS,
             ),
+            "lightgbm-waits": confirms(
+                ("[LightGBM] [Warning] Connecting to rank ",),
+                r"\[LightGBM\] \[Warning\] Connecting to rank (?P<rank>\d+) failed, waiting",
+                "LightGBM 2+; src/network/linkers_socket.cpp",
+                "LightGBM tries to connect to rank {rank}, which does not answer yet.",
+                SUGGESTS,
+            ),
             "worker-failed": confirms(
                 ("WorkerProc initialization failed", "Engine core initialization failed"),
                 r"(?:WorkerProc|Engine core) initialization failed",

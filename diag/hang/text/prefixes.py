@@ -439,7 +439,11 @@ def _word(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) -> in
             parsed.rank, parsed.rank_from = int(match[2]), "mpirun"
     elif match := _BENCH.match(text):
         parsed.host = parsed.host or _host(match[1])
-    elif (match := _HOST_COLON.match(text) or _COMPOSE.match(text)) and not match[1].isdigit():
+    elif (
+        (match := _HOST_COLON.match(text) or _COMPOSE.match(text))
+        and not match[1].isdigit()
+        and not match[1].endswith(("Error", "Exception"))  # of Java: "ml.dmlc.xgboost4j.java.XGBoostError: "
+    ):
         if (
             match[1] not in hosts
             and not _SURE_HOST.match(match[1])

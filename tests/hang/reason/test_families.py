@@ -34,6 +34,30 @@ ENDS = (
     ("job_cancelled", "srun: Force Terminated job 812"),
     ("job_cancelled", KUBELET.format("DeadlineExceeded", "Job was active longer than specified deadline")),
 )
+CRASHES = (
+    ("rank_killed_sigsegv", "[signal SIGSEGV: segmentation violation code=0x1 addr=0x0 pc=0x1]"),
+    ("rank_killed_sigsegv", "#  SIGSEGV (0xb) at pc=0x00007f, pid=71, tid=72"),
+    ("rank_killed_sigsegv", "Windows fatal exception: access violation"),
+    ("rank_killed_sigsegv", "forrtl: severe (174): SIGSEGV, segmentation fault occurred"),
+    ("rank_killed_sigsegv", 'Thread 1 "python" received signal SIGSEGV, Segmentation fault.'),
+    ("rank_killed_sigkill", "Container killed on request. Exit code is 137"),
+    ("rank_killed_sigkill", "OutOfMemoryError: Container killed due to memory usage"),
+    ("rank_killed_exception", "panic: runtime error: invalid memory address or nil pointer dereference"),
+    ("rank_killed_exception", 'exec: "torchrun": executable file not found in $PATH: unknown'),
+    ("rank_killed_exception", "exec /usr/bin/python: exec format error"),
+    ("rank_killed_exception", "F external/xla/a.cc:516] Check failed: size == 3 (4 vs. 3)"),
+    ("ddp_unused_parameters", "RuntimeError: It looks like your LightningModule has parameters that were not used in "
+                              "producing the loss returned by training_step."),
+    ("shm_exhausted", "OSError: [Errno 28] No space left on device: '/dev/shm/sem.mp-abc'"),
+    ("net_bind_failed", "RuntimeError: Port 29500 already in use"),
+    ("net_bind_failed", "listen tcp :6379: bind: address already in use"),
+    ("net_connect_timeout", "TimeoutError: [Errno 110] Connection timed out"),
+    ("net_connect_timeout", "RuntimeError: No route to host"),
+    ("cuda_failure", "pycuda._driver.LogicError: cuModuleLoadDataEx failed: device kernel image is invalid"),
+    ("cuda_failure", "hipErrorNoBinaryForGpu: Unable to find code object for all current devices!"),
+    ("cuda_failure", "rocBLAS error: Cannot read TensileLibrary.dat: Illegal seek for GPU arch : gfx1032"),
+    ("cuda_failure", "Check failed: cudnnSetTensorNdDescriptor(h) == CUDNN_STATUS_SUCCESS (3 vs. 0)"),
+)  # fmt: skip
 STORAGE = (
     ("storage", KUBELET.format("Evicted", "The node was low on resource: ephemeral-storage. Container t was using 5G")),
     ("storage", KUBELET.format("Evicted", "Pod ephemeral local storage usage exceeds the total limit of containers")),
@@ -96,7 +120,7 @@ DEVICES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("fault", "text"), [*ENDS, *STORAGE, *NETWORK, *DEVICES])
+@pytest.mark.parametrize(("fault", "text"), [*ENDS, *CRASHES, *STORAGE, *NETWORK, *DEVICES])
 def test_a_line_names_its_fault(tmp_path: Path, fault: str, text: str) -> None:
     assert of(tmp_path, text).fault_class == fault
 
@@ -125,6 +149,7 @@ def test_an_exception_need_not_be_called_an_error(tmp_path: Path, raised: str) -
     ("text", "words"),
     [
         (KUBELET.format("Failed", "Error: ImagePullBackOff"), "ImagePullBackOff"),
+        ("[LightGBM] [Warning] Connecting to rank 3 failed, waiting for 200 milliseconds", "rank 3"),
         (KUBELET.format("FailedCreatePodSandBox", "Failed to create pod sandbox: rpc error"), "pod sandbox"),
         ("watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python:71]", "22 s"),
     ],
@@ -142,6 +167,9 @@ def test_a_state_is_told_where_no_cause_is_known(tmp_path: Path, text: str, word
         "Worker VllmWorkerProcess pid 71 died, exit code: -15",
         'nfs: server 10.0.0.9 OK',
         "Connection closed by the server after 3 requests",
+        "java.lang.OutOfMemoryError: Java heap space",  # not of a GPU
+        "[LightGBM] [Warning] Connecting to rank 3 failed, waiting for 200 milliseconds",  # usual at the start
+        "Windows fatal exception: code 0x8001010d",  # faulthandler's word for what a program handles
         "rpc error: code = DeadlineExceeded desc = context deadline exceeded",
     ],
 )  # fmt: skip
