@@ -142,6 +142,9 @@ def _findings(view: RunView) -> None:
 
 
 def _peaks(view: RunView, memory: Memory, theme: Theme) -> None:
+    """Draws the peaks of the ranks. The numbers above are those of a single one, and the curve shows its capacity."""
+    if len(view.result.memory_table.rows) < 2:
+        return
     st.subheader("Peaks", anchor="peaks")
     alike = drawings.alike_peaks(memory)
     if alike:

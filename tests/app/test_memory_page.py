@@ -71,6 +71,15 @@ def test_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Not known" in text(test)  # the manifest names no model
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_single_rank_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
+    """Its bars would repeat the numbers above them."""
+    test = shown("memory", write_run(tmp_path / "run", ranks=ranks, memory=FULL), monkeypatch)
+    headings = [one.value for one in test.subheader]
+    assert ("Peaks" in headings) == (ranks > 1)
+    assert "Over the steps" in headings
+
+
 def test_a_sample_and_its_models_states(monkeypatch: pytest.MonkeyPatch) -> None:
     run = SAMPLES / "fsdp2-root-only"
     table = open_run(run).memory_table
