@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import plotly.graph_objects as go
@@ -28,11 +27,10 @@ from diag.app.views.common import (
 )
 from diag.model.breakdown import Efficiency, KernelKind, KernelStat, KernelTable, ModuleTable, PathStat, PathTable
 from diag.model.steps import HOST_DETAILS, Detail, Kind
-from diag.show.breakdowns import kernel_table, module_table, utilisation
+from diag.show.breakdowns import between_memories, kernel_table, module_table, utilisation
 from diag.show.page import Metric
 from diag.tables.zoom import BACKWARD, DETAILS, FORWARD, Category
 from diag.timeline import timeline_of
-from diag.traces.kineto_names import TO_DEVICE_PATTERN, TO_HOST_PATTERN
 from diag.words.formatting import counted, duration, number, share, short_name
 from diag.words.wording import per_whole
 
@@ -195,10 +193,7 @@ _NAMES = {Kind.COMM: "communication", Kind.DATA: "data wait"}
 def drawn_kind(row: KernelStat) -> KernelKind | Category:
     """The kind of work in whose colour a kernel or operator is drawn, as on the timeline: a copy from or to the host is
     none within one memory."""
-    copies = row.kind == KernelKind.COPY and any(
-        re.search(way, row.name) for way in (TO_DEVICE_PATTERN, TO_HOST_PATTERN)
-    )
-    return Category.COPY if copies else row.kind
+    return Category.COPY if between_memories(row) else row.kind
 
 
 def kernels(table: KernelTable, theme: Theme) -> go.Figure:

@@ -5,6 +5,7 @@ The terminal and the dashboard show the same columns, with the same names and me
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ from diag.tables.loading import LoadingTable
 from diag.tables.memory import MemoryTable
 from diag.tables.memory_curves import Share
 from diag.tables.snapshots import Comparison
-from diag.traces.kineto_names import P2P_OPS
+from diag.traces.kineto_names import P2P_OPS, TO_DEVICE_PATTERN, TO_HOST_PATTERN
 from diag.words.formatting import counted, duration, number, share, short_name, size
 from diag.words.table import (
     COUNT,
@@ -216,6 +217,11 @@ _BOUND = Column("bound", TEXT, "Compute-bound or memory-bound.", label="bound by
 BOUND_FROM = Column("bound_from", TEXT, "Measured from recorded shapes, or inferred from the kind.", "bound is")
 _FLOPS = Column("tflop_s", TFLOP_S, "Over the calls whose shapes are known.", label="", weight=2)
 _GB_S = Column("gb_s", GB_S, "Over the calls whose shapes are known.", label="", weight=2)
+
+
+def between_memories(row: KernelStat) -> bool:
+    """Whether this is a copy from or to the host, not one within a device's memory."""
+    return row.kind == KernelKind.COPY and any(re.search(way, row.name) for way in (TO_DEVICE_PATTERN, TO_HOST_PATTERN))
 
 
 def kernel_table(table: KernelTable, per: str, most: int | None = None) -> Table:
