@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from diag.collectors.layout import MOST_RANKS
+from diag.deferred import by_name
 from diag.errors import DiagError, ExitCode
 from diag.policy import ENVIRONMENT as POLICY_ENVIRONMENT
 from diag.words.terminal import console
@@ -46,6 +47,12 @@ def reading_progress(label: str = "reading") -> Iterator[Callable[[int, int, str
         yield update
 
 
+# Analyses follow nothing.
+_followed: Callable[[str, Callable[[str], object]], AbstractContextManager[Path]] = by_name(
+    "diag.rundir.following:followed"
+)
+
+
 @contextmanager
 def following(path: str | None) -> Iterator[Path | None]:
     """The local run directory of what was given, kept up to date until the end of the context: of an address, or of
@@ -53,10 +60,9 @@ def following(path: str | None) -> Iterator[Path | None]:
     if path is None:
         yield None
         return
-    from diag.rundir.local import followed
     from diag.words.terminal import say
 
-    with followed(path, lambda reason: say(f"diag: {reason}", err=True)) as local:
+    with _followed(path, lambda reason: say(f"diag: {reason}", err=True)) as local:
         yield local
 
 

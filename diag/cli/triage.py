@@ -65,7 +65,8 @@ def triage(
     from diag.hang.api import triage as triage_paths
     from diag.hang.ras.client import ask_twice, is_address
     from diag.processes import find_program
-    from diag.rundir.local import local_paths, packed_in
+    from diag.rundir.following import packed_in
+    from diag.rundir.local import local_paths
     from diag.show.triage import print_triage, to_json
 
     from .reading import reading_progress

@@ -6,20 +6,15 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
 from diag.collectors.layout import RunLayout, is_folder
-from diag.collectors.reading import natural, walk
+from diag.collectors.reading import natural
 from diag.deferred import by_name
 from diag.errors import DiagError
 from diag.rundir.policy import RUN_READING
-from diag.store.policy import STORES
 from diag.store.segments import FOLDER as SEGMENTS_FOLDER
 from diag.store.stores import is_remote
 from diag.words.places import apart
@@ -53,22 +48,6 @@ def _named(path: str) -> list[str]:
     return folders if folders and all(is_remote(folder) or is_folder(folder) for folder in folders) else [path]
 
 
-def packed_in(folder: str) -> list[str]:
-    """The local copies of the runs that packers wrote at or below a folder, brought up to date."""
-    found: list[str] = []
-
-    def enter(below: str) -> bool:
-        if is_run(below):
-            return False
-        copy = unpacked(below)
-        found.extend([copy] if copy is not None else [])
-        return copy is None
-
-    if enter(folder):
-        deque(walk(folder, wanted=lambda _: False, enter=enter, order=None), maxlen=0)
-    return found
-
-
 def unpacked(folder: str, lately: bool = False) -> str | None:
     """The local copy of the run that packers wrote into a folder; None if none did. ``lately``: as of ``copy_of``."""
     if not is_folder(f"{folder}/{SEGMENTS_FOLDER}"):
@@ -87,39 +66,6 @@ def _local(path: str) -> str:
 
     copy = _copy_of(path, copies_folder())
     return path if copy is None else str(copy)
-
-
-@contextmanager
-def followed(path: str, say: Callable[[str], object]) -> Iterator[Path]:
-    """The local run directory of a path, which is kept up to date until the end of the context. ``say`` gets the reason
-    where that fails, once until it succeeds again."""
-    local = local_path(path)
-    if str(local) == path and not packed_in(path):
-        yield local
-        return
-    stopped = threading.Event()
-
-    def keep() -> None:
-        took_s, failing = 0.0, False
-        while not stopped.wait(max(STORES.refresh_s, STORES.refresh_over_reading * took_s)):
-            began_s = time.monotonic()
-            try:
-                if str(local_path(path)) == path:
-                    packed_in(path)
-                failing = False
-            except DiagError as error:
-                if not failing:
-                    say(f"{error.message}; trying again")
-                failing = True
-            took_s = time.monotonic() - began_s
-
-    thread = threading.Thread(target=keep, name="diag-follow", daemon=True)
-    thread.start()
-    try:
-        yield local
-    finally:
-        stopped.set()
-        thread.join(STORES.refresh_s)
 
 
 def local_path(path: Path | str) -> Path:

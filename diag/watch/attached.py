@@ -21,8 +21,9 @@ from diag.collectors.living import process_runs
 from diag.collectors.packing import packing_from
 from diag.collectors.watching import watcher_lock
 from diag.errors import DiagError
+from diag.rundir.following import followed
 from diag.rundir.lines import read_identity
-from diag.rundir.local import followed, local_path
+from diag.rundir.local import local_path
 from diag.words.formatting import masked
 from diag.words.places import show_as
 

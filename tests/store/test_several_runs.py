@@ -14,7 +14,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest
 from diag.collectors.packing import Packing
 from diag.errors import ExitCode
-from diag.rundir.local import packed_in
+from diag.rundir.following import packed_in
 from diag.rundir.runs import state_of
 from diag.store.packer import Node
 from diag.store.policy import STORES
