@@ -350,8 +350,9 @@ def _stacks(triage: Triage) -> None:
     if not ranks and not triage.stacks:
         return
     st.subheader("Stacks", anchor="stacks")
-    if len(ranks) > 1:
-        st.markdown(f"{counted(len(ranks), 'rank')}, those that differ from most first; the outermost call first.")
+    if len(ranks) > 1 or not triage.stacks:
+        order = "" if len(ranks) == 1 else ", those that differ from most first"
+        st.markdown(f"{counted(len(ranks), 'rank')}{order}; the outermost call first.")
         show_code("\n".join(row.plain for row in stack_tree(triage.merged_stacks)), None)
         return
     for column, stack in zip(st.columns(min(2, max(1, len(triage.stacks)))), triage.stacks[:2], strict=False):

@@ -345,3 +345,18 @@ def test_the_sidebar_says_it_in_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     test.run()
     assert not test.warning
     assert text(test) == ""
+
+
+def test_the_stack_of_one_rank_is_shown_where_the_triage_names_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heading stood above nothing."""
+    run = tmp_path / "run"
+    training(run, {0: (1, 0.1, "backward"), 1: (1, 0.1, "forward")})
+    RunLayout(run).rank(1).stacks.write_text(
+        'Current thread 0x00007fe467df7b80 (most recent call first):\n  File "/job/train.py", line 57 in locked\n'
+    )
+    assert not investigate([str(run)]).triage.stacks
+    test = shown(tmp_path, run, monkeypatch)
+    assert "Stacks" in [one.value for one in test.subheader]
+    assert any("locked (train.py:57)" in one.value.replace("\u00a0", " ") for one in test.code)
