@@ -27,10 +27,9 @@ def is_of_recorder(frame: str) -> bool:
 
 
 def of_training(frames: Sequence[str]) -> tuple[str, ...]:
-    """The frames of a whole stack, innermost first, without those of the recorder between the training's calls. Where
-    the process is stays: a stack that ends in the recorder, or in a fault that the bundled trainer injects, shows
-    it."""
-    begin = next((at for at, frame in enumerate(frames) if not is_of_recorder(frame)), len(frames))
+    """The frames of a whole stack, innermost first, without those of the recorder. A fault that the bundled trainer
+    injects is left out only below other calls: a stack that ends in it shows where the process is."""
+    begin = next((at for at, frame in enumerate(frames) if "diag/collectors/trainer/" not in frame), len(frames))
     return (*frames[:begin], *(frame for frame in frames[begin:] if not is_of_recorder(frame)))
 
 

@@ -53,6 +53,7 @@ def test_ranks_in_the_same_calls_are_one_group_and_outliers_come_first(tmp_path:
 def test_frames_of_the_training_are_never_taken_for_the_recorder_s() -> None:
     ours, theirs = "timed (/opt/diag/collectors/collectives.py:5)", "load (/home/me/sysdiag/collectors/load.py:7)"
     assert of_training((theirs, ours, "step (/home/me/train.py:4)")) == (theirs, "step (/home/me/train.py:4)")
+    assert of_training((ours, theirs)) == (theirs,)
 
 
 def test_a_stack_that_ends_in_an_injected_fault_shows_where_it_is(tmp_path: Path) -> None:
