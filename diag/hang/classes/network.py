@@ -465,13 +465,13 @@ CLASSES = (
                 r"(?P<bound>\d+)\)|\b[Pp]ort (?P<taken>\d+) (?:is )?already in use|bind: (?P<of_go>address already "
                 r"in use)|"
                 r"Tried to launch distributed communication on port `(?P<asked>\d+)`, but another process|"
-                r"rp != nullptr\.? Unable to find address for: (?P<name>\S{1,255})|Failed to bind the IP port|"
+                r"rp != nullptr\.? Unable to find address for: (?P<host>\S{1,255})|Failed to bind the IP port|"
                 r"\[LightGBM\] \[Fatal\] Binding port (?P<of_lightgbm>\d+) failed",
                 "all; socket.cpp, misc/socket.cc, gloo/transport/tcp/device.cc; asyncio/base_events.py; SGLang, "
                 "srt/utils.py; Accelerate, utils/launch.py; LightGBM, linkers_socket.cpp; CANN's EJ0003",
                 "An address[ {address}][, port {port},][, port {bound},][, port {taken},][, port {asked},][, port "
                 "{of_lightgbm},] could "
-                "not be bound[: {error}][: {reason}][: the name {name} leads to no "
+                "not be bound[: {error}][: {reason}][: the name {host} leads to no "
                 "address of this host].",
                 unless=("ras/", "RAS", "trying another", "rying port", "instead"),
             )

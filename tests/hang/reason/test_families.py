@@ -187,3 +187,8 @@ def test_the_name_of_an_operation_that_is_cut_is_no_other_operation(tmp_path: Pa
     )
     assert answer.fault_class == fault
     assert f"{cut}." not in answer.headline
+
+
+def test_gloo_names_the_host_whose_own_name_leads_elsewhere(tmp_path: Path) -> None:
+    answer = of(tmp_path, "RuntimeError: [enforce fail at x.cc:127] rp != nullptr. Unable to find address for: n1.lab")
+    assert [culprit.host for culprit in answer.culprits] == ["n1"]
