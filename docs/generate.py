@@ -166,7 +166,7 @@ def finding_ids() -> set[str]:
 
 def findings() -> str:
     """Every diagnosis: what it looks for, what it needs, its findings."""
-    from diag.diagnoses import LACKS_IN_SUMMARIES
+    from diag.diagnoses.of_summaries import LACKS_IN_SUMMARIES
     from diag.diagnoses.registry import DIAGNOSES
 
     if wrong := finding_ids() ^ {id for listed in DIAGNOSES for id in listed.diagnosis.means}:

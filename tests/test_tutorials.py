@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
-TUTORIALS = ("add-a-finding", "add-a-cost", "add-a-source")
+TUTORIALS = ("add-a-finding", "add-a-cost", "add-a-source", "add-a-hang-class")
 
 
 def edits(page: str) -> Iterator[tuple[str, str, str]]:
