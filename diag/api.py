@@ -208,10 +208,10 @@ class Result(Struct, frozen=True, dict=True):
         findings = self.examination.findings
         if not any(found.severity != Severity.HEALTHY and found.bottleneck is not None for found in findings):
             return Recommendation()  # nothing costs the run time
-        return _recommend(self.attribution, self.tables, self.examination, lambda: self.baseline)
+        return _recommend(self.attribution, self.tables, self.examination, lambda: self._replayed)
 
     @cached_property
-    def baseline(self) -> Any:
+    def _replayed(self) -> _Replay:
         """The run replayed unmodified, the basis of every prediction: a ``diag.replay.predict.Baseline``, or a
         ``Refusal`` with the reason why it cannot be replayed."""
         return _baseline(self.attribution, self.tables)
@@ -219,13 +219,13 @@ class Result(Struct, frozen=True, dict=True):
     @property
     def baseline_refusal(self) -> str:
         """Why the run cannot be replayed; "" if it can."""
-        reason: str = getattr(self.baseline, "reason", "")
+        reason: str = getattr(self._replayed, "reason", "")
         return reason
 
     @cached_property
     def what_if(self) -> WhatIf:
         """The changes that can be chosen for this run, and the gain of any combination of them."""
-        return _what_if(self.baseline, self.attribution, self.tables, self.examination)
+        return _what_if(self._replayed, self.attribution, self.tables, self.examination)
 
     @property
     def without_fault(self) -> Supposition:
@@ -235,7 +235,7 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def cost_curves(self) -> tuple[CostCurve, ...]:
         """The cost of collectives by their size in the replay's model; empty if the run cannot be replayed."""
-        return () if self.baseline_refusal else _curves_of(self.baseline)
+        return () if self.baseline_refusal else _curves_of(self._replayed)
 
     @cached_property
     def peak_memory(self) -> Peak | None:

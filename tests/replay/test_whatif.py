@@ -10,7 +10,7 @@ import pytest
 from diag.api import Result, analyze, open_run
 from diag.replay.advice import WhatIf, what_if
 from diag.replay.knobs import KNOBS
-from diag.replay.predict import Baseline, gain
+from diag.replay.predict import Baseline, baseline, gain
 from diag.rundir.tables import Tables
 from tests.copies import replace
 from tests.replay.test_recommend import GB, with_device
@@ -27,7 +27,12 @@ def with_layers(tables: Tables, layers: int) -> Tables:
 
 def on_device(result: Result, tables: Tables, capacity: int, reserved: int) -> WhatIf:
     """The same run as if its ranks had so much memory; the times stay."""
-    return what_if(result.baseline, result.attribution, with_device(tables, capacity, reserved), result.examination)
+    return what_if(
+        baseline(result.attribution, result.tables),
+        result.attribution,
+        with_device(tables, capacity, reserved),
+        result.examination,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +49,7 @@ def test_all_that_the_knobs_propose_is_offered(result: Result) -> None:
 
 
 def test_one_change_gains_what_the_replay_says(result: Result) -> None:
-    base, case = result.baseline, result.what_if._case
+    base, case = baseline(result.attribution, result.tables), result.what_if._case
     assert isinstance(base, Baseline)
     assert case is not None
     for candidate in (candidate for propose in KNOBS.values() for candidate in propose(case)):
