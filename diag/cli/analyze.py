@@ -238,5 +238,4 @@ def _list_jobs(several: Jobs, reading: Reading, as_json: bool) -> ExitCode:
         put(jobs_shown.to_json(several, jobs) + "\n")
     else:
         jobs_shown.print_jobs(several, jobs)
-    code: ExitCode = jobs_shown.exit_code(several, jobs)
-    return code
+    return ExitCode(jobs_shown.exit_code(several, jobs))

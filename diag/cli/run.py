@@ -21,7 +21,7 @@ from diag.collectors.trainer.options import COLLECT, LAUNCH, TrainerOptions
 from diag.errors import DiagError, ExitCode
 from diag.words.places import in_command
 from diag.words.places import shown as name_of
-from diag.words.terminal import console, flush_or_drop, say
+from diag.words.terminal import console, flush_or_drop, report_console, say
 
 if TYPE_CHECKING:
     from diag.collectors.packing import Packing
@@ -123,12 +123,12 @@ def _say_verdict(layout: RunLayout, shown: bool) -> None:
         return  # the line before names the command
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as diag analyze
     from diag.by_size import open_by_size
-    from diag.show.answer import print_verdict
+    from diag.show.answer import print_answer
     from diag.show.json import save
 
     result = open_by_size(layout.root)
     say(err=shown)
-    print_verdict(result, console(err=shown))
+    print_answer(result, report_console(console(err=shown)))
     save(result, None)
 
 

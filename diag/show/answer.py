@@ -59,7 +59,7 @@ class _Place(IntEnum):
 def print_answer(result: Result, console: Console | None = None, paths: Sequence[str] = ()) -> None:
     """``paths``: what was opened, for the commands that show more."""
     console = console or report_console()
-    page, advised = page_of(result, PAGE.ranks_that_matter), advice_of(result)
+    page = page_of(result, PAGE.ranks_that_matter)
     screen = Screen(console)
     for line in head(result, page, facts_in_a_row(console, page.facts)):
         screen.put(_Place.HEAD, line)
@@ -68,24 +68,19 @@ def print_answer(result: Result, console: Console | None = None, paths: Sequence
     action = sentences_of(page.verdict.action) if page.verdict.action else []
     if action:
         screen.left -= rows_of(console, point(shown.TO_DO, action[0]).plain)
-    numbers = _put_who(screen, page)
-    # What is missing may change an answer; a note says how to take it.
-    if result.coverage.skipped:
+    numbers, missing, named = _put_who(screen, page), bool(result.coverage.skipped), result.verdict.culprit_ranks
+    if missing:  # which may change the answer; a note says how to take it
         _put_warnings(screen, result, page)
-        screen.put_if_room(_Place.WHO, numbers)
-    else:
-        screen.put_if_room(_Place.WHO, numbers)
+    screen.put_if_room(_Place.WHO, numbers)
+    if not missing:
         _put_warnings(screen, result, page)
-    others = others_of(page)
-    if result.verdict.culprit_ranks:
+    if named:
         _put_ranks(screen, result)
-        screen.left -= ends.rows_in_full(screen.left)
-        _put_advice(screen, advised.changes)
-    else:
-        _put_advice(screen, advised.changes)
-        screen.left -= ends.rows_in_full(screen.left)
+    _put_advice(screen, advice_of(result).changes)
+    screen.left -= ends.rows_in_full(screen.left)
+    if not named:
         _put_ranks(screen, result)
-    for heading, card in others[: PAGE.most_other_findings]:
+    for heading, card in others_of(page)[: PAGE.most_other_findings]:
         screen.put_if_room(_Place.ALSO, point(heading, title_and_share(card)))
     if snapshots := snapshots_sentence(result.tables.snapshots):
         screen.put_if_room(_Place.WARNINGS, Text(spaced(snapshots)))
@@ -96,24 +91,6 @@ def print_answer(result: Result, console: Console | None = None, paths: Sequence
         screen.put(_Place.TO_DO, point(shown.TO_DO, text))
     screen.print()
     ends.print()
-
-
-def print_verdict(result: Result, console: Console) -> None:
-    """Prints what was run, the verdict and what to do about it: how ``diag run`` ends."""
-    console = report_console(console)
-    page = page_of(result, PAGE.ranks_that_matter)
-    screen = Screen(console)
-    for line in head(result, page, facts_in_a_row(console, page.facts)):
-        screen.put(_Place.HEAD, line)
-    screen.put_if_room(_Place.WHO, _put_who(screen, page))
-    if page.verdict.action:
-        action = sentences_of(page.verdict.action)
-        text = fitting(console, action, PAGE.rows_to_do, before=f"{shown.TO_DO}: ")
-        screen.put(_Place.TO_DO, point(shown.TO_DO, text))
-    _put_advice(screen, advice_of(result).changes)
-    for heading, card in others_of(page)[: PAGE.most_other_findings]:
-        screen.put_if_room(_Place.ALSO, point(heading, title_and_share(card)))
-    screen.print()
 
 
 # -- the parts ---------------------------------------------------------------------------------------------------------
@@ -218,8 +195,8 @@ def _put_ranks(screen: Screen, result: Result) -> None:
 def _in_short(result: Result, ranks: Table) -> Table:
     """The table of ranks without a row for its title, as the first heading says what the numbers are, and without how
     many more ranks there are, as the first row of the answer says how many."""
-    per = "" if isinstance(result, DurationResult) else f" {per_whole(result.attribution)}"
-    per = "" if len(result.attribution.steps) == 1 else per
+    no_step = isinstance(result, DurationResult) or len(result.attribution.steps) == 1
+    per = "" if no_step else f" {per_whole(result.attribution)}"
     first = Column("rank", label=f"ms{per}", weight=0)
     rows = tuple((f"rank {row[0]}", *row[1:]) for row in ranks.rows)
     return replace(ranks, title="", left_out=0, columns=(first, *ranks.columns[1:]), rows=rows)
@@ -268,8 +245,7 @@ def causes_ruled_out(page: Page, coverage: Coverage) -> tuple[str, str]:
     """How much was looked for, with the commonest reason why the rest was not; and the same in short."""
     reasons, causes = Counter(item.reason for item in coverage.not_looked), counted(len(page.not_found), "cause")
     if not reasons:
-        ruled_out = sentences.CAUSES_RULED_OUT(causes=causes) if page.not_found else ""
-        return ruled_out, ruled_out
+        return (sentences.CAUSES_RULED_OUT(causes=causes) if page.not_found else "",) * 2
     commonest, _ = reasons.most_common(1)[0]
     more = len(reasons) - 1
     why = commonest if not more else sentences.AND_MORE_REASONS(reason=commonest, more=counted(more, "more reason"))
