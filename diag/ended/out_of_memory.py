@@ -75,8 +75,9 @@ MESSAGES: Mapping[str, Message] = {
     "runtime-out-of-memory": Message((*RUNTIME_CALLS, *RUNTIME_ERRORS), CALL_FAILED + r"[^'\n]*out of memory"),
     "xla-out-of-memory": Message(
         ("RESOURCE_EXHAUSTED: ",),
-        r"RESOURCE_EXHAUSTED: (?:[\w ]{0,40}: )?(?:Out of memory|Error allocating device buffer)(?:[^\n]{0,80}? "
-        r"allocate (?P<size>[\d.]+ ?(?:bytes|[KMGT]i?B?)))?|"
+        r"RESOURCE_EXHAUSTED: (?:[\w ]{0,40}: )?(?:(?:Out of memory|Error allocating device buffer)(?:[^\n]{0,80}? "
+        r"allocate (?P<size>[\d.]+ ?(?:bytes|[KMGT]i?B?)))?|Failed to allocate request for "
+        r"(?P<asked>[\d.]+ ?[KMGT]?i?B)(?: \(\d+B\) on device ordinal (?P<gpu>\d+))?)|"
         r"RESOURCE_EXHAUSTED: [^\n]{0,120}?(?:Ran out of memory in memory space|Attempting to (?:reserve|allocate) "
         r"(?P<wanted>[\d.]+[KMGT]?)[^\n]{0,60}?That was not possible)",
     ),
@@ -128,6 +129,20 @@ MESSAGES: Mapping[str, Message] = {
         r"\bCUDA_ERROR_OUT_OF_MEMORY\b|\bcudaErrorMemoryAllocation\b|\bhipError(?:OutOfMemory|MemoryAllocation)\b|"
         r"\b(?:CU|HIP|ROC)(?:BLAS|DNN|SOLVER|SPARSE|RAND|FFT)_(?:STATUS_)?ALLOC_FAILED\b",
         (*_OF_NVLS, _NO_FAILURE),
+    ),
+    "julia-out-of-memory": Message(
+        ("Out of GPU memory",),
+        r"(?:^|: )Out of GPU memory(?: trying to allocate (?P<size>[\d.]+ (?:bytes|[KMGT]iB)))?(?=\s*$| on device )",
+        (*_ADVICE, *_WENT_ON),
+    ),
+    "rmm-out-of-memory": Message(
+        ("bad_alloc: out_of_memory: ", "RMM failure at"),
+        r"\bbad_alloc: out_of_memory: (?:CUDA error(?: \(failed to allocate (?P<size>\d+ bytes)\))?|RMM failure)|"
+        r"\bRMM failure at:[^\n]{1,300}?: (?:Maximum pool size exceeded|Not enough room to grow)",
+    ),
+    "opencl-out-of-memory": Message(
+        ("MEM_OBJECT_ALLOCATION_FAILURE",),
+        r"(?<![A-Za-z])(?:CL_)?MEM_OBJECT_ALLOCATION_FAILURE\b",
     ),
     "paddle-out-of-memory": Message(
         ("Out of memory error on GPU",),

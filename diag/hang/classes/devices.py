@@ -828,11 +828,12 @@ _MEMORY = (
                 "Python 3.8+; Lib/multiprocessing/shared_memory.py",
                 "Python could not make its shared memory {path}.",
             ),
-            "worker-shared-memory": confirms(
+            "worker-shared-memory": LogPattern(
                 ("insufficient shared memory (shm)", "out of shared memory"),
                 r"insufficient shared memory \(shm\)|out of shared memory\.",
-                "torch 1.0+; torch/utils/data/_utils/signal_handling.py",
+                "torch 0.4+; torch/csrc/DataLoader.cpp, torch/utils/data/_utils/signal_handling.py",
                 "PyTorch attributes a DataLoader worker's bus error to insufficient shared memory.",
+                support=NAMES_AN_EFFECT,  # "might be caused by", "it is possible that"
             ),
         },
     ),
@@ -884,7 +885,7 @@ _MEMORY = (
             "xla-out-of-memory": _out_of_memory(
                 "xla-out-of-memory",
                 "JAX, TensorFlow; xla/stream_executor, tsl/framework/bfc_allocator.cc",
-                "XLA could not allocate[ {size} of] memory of the device.",
+                "XLA could not allocate[ {size} of][ {asked} of] memory of the device.",
             ),
             "tensorflow-out-of-memory": _out_of_memory(
                 "tensorflow-out-of-memory",
@@ -895,6 +896,22 @@ _MEMORY = (
                 "other-out-of-memory",
                 "torch_npu, Intel XPU, MPS, Gaudi; NPUCachingAllocator.cpp, XPUCachingAllocator.cpp, MPSAllocator.mm",
                 "The device's allocator could not allocate[ {size} of] memory.",
+            ),
+            "julia-out-of-memory": _out_of_memory(
+                "julia-out-of-memory",
+                "CUDA.jl 1+, src/pool.jl; AMDGPU.jl; OpenCL.jl, src/memory.jl",
+                "Julia could not allocate[ {size} of] memory of the GPU.",
+            ),
+            "rmm-out-of-memory": _out_of_memory(
+                "rmm-out-of-memory",
+                "RAPIDS Memory Manager 0.19+, in cuDF, cuML and XGBoost; rmm/detail/error.hpp, "
+                "rmm/mr/device/pool_memory_resource.hpp",
+                "RMM could not allocate[ {size} of] memory of the GPU.",
+            ),
+            "opencl-out-of-memory": _out_of_memory(
+                "opencl-out-of-memory",
+                "OpenCL 1.0+, CL/cl.h; PyOpenCL, src/wrap_cl.hpp",
+                "OpenCL could not allocate memory of the device.",
             ),
             "paddle-out-of-memory": _out_of_memory(
                 "paddle-out-of-memory",

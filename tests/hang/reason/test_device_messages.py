@@ -35,6 +35,15 @@ USED_UP = (
     'CUDA error at solver.cu:31 code=2(cudaErrorMemoryAllocation) "cudaMalloc(&p, n)"',
     "RuntimeError: Native API failed. Native API returns: -5 (PI_ERROR_OUT_OF_RESOURCES)",
     "CUDA error !!!!! <out of memory> !!!!!",
+    "ERROR: LoadError: Out of GPU memory trying to allocate 9.313 GiB",
+    "Out of GPU memory",
+    "ERROR: Out of GPU memory trying to allocate 72 bytes on device NVIDIA A40",
+    "RuntimeError: std::bad_alloc: out_of_memory: CUDA error (failed to allocate 4096 bytes) at: /rmm/mr/cuda.hpp",
+    "MemoryError: std::bad_alloc: out_of_memory: RMM failure at:/rmm/mr/pool.hpp:276: Maximum pool size exceeded",
+    "RMM failure at: /rmm/mr/pool.hpp:276: Not enough room to grow, current/max/try size = 1.0 GiB, 2.0 GiB, 3.0 GiB",
+    "XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate request for 3.00GiB (3221225472B) on device ordinal 0",
+    "pyopencl._cl.MemoryError: create_buffer failed: MEM_OBJECT_ALLOCATION_FAILURE",
+    "clCreateBuffer: CL_MEM_OBJECT_ALLOCATION_FAILURE (-4)",
 )
 FAILED = (
     "/pytorch/aten/src/ATen/native/cuda/Loss.cu:242: nll_loss_forward_reduce_cuda_kernel_2d: block: [0,0,0], thread: "
@@ -59,6 +68,8 @@ OTHER = (
     "INFO expandable_segments:True is set to avoid CUDA out of memory",
     "The kernel may be slow when the GPU is out of memory",
     "gpu04: the cupboard is out of memory sticks",
+    "@warn: Out of GPU memory may follow from a grid of this size",
+    "RMM failure at: /rmm/mr/pool.hpp:40: Error, Initial pool size required to be a multiple of 256 bytes",
 )
 
 
@@ -81,6 +92,32 @@ def test_a_call_of_a_device_failed(tmp_path: Path, line: str) -> None:
 def test_other_words_about_memory_accuse_nobody(tmp_path: Path, line: str) -> None:
     answer = of(tmp_path, f"step 1 loss 3.2\n{line}\nstep 2 loss 3.1\nstep 3 loss 3.0\n")
     assert answer.fault_class in ("healthy", "undetermined")
+
+
+def test_what_did_not_fit_is_told(tmp_path: Path) -> None:
+    answer = of(tmp_path, "ERROR: LoadError: Out of GPU memory trying to allocate 9.313 GiB\n")
+    assert "9.313 GiB" in answer.headline
+    answer = of(
+        tmp_path, "RESOURCE_EXHAUSTED: Failed to allocate request for 3.00GiB (3221225472B) on device ordinal 2\n"
+    )
+    assert "3.00GiB" in answer.headline
+    assert [culprit.gpu for culprit in answer.culprits] == [2]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+        "RuntimeError: DataLoader worker (pid 41) is killed by signal: Bus error. It is possible that dataloader's "
+        "workers are out of shared memory. Please try to raise your shared memory limit.",
+    ],
+)
+def test_what_torch_puts_a_bus_error_of_a_worker_down_to(tmp_path: Path, line: str) -> None:
+    answer = of(tmp_path, f"{line}\n")
+    assert answer.fault_class == "shm_exhausted"
+    assert answer.confidence < 0.9
+    bare = of(tmp_path, line.partition(". ")[0] + ".\n")
+    assert bare.fault_class == "rank_killed_sigbus", "the words about shared memory decide"
 
 
 ABORT = "Abort(1) on node {0} (rank {0} in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process {0}\n"
