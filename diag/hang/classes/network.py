@@ -64,6 +64,13 @@ CLASSES = (
                 "all; bootstrap.cc:130",
                 "NCCL_SOCKET_IFNAME matches no interface of this host.",
             ),
+            "nvshmem-no-interface": LogPattern(
+                ("bootstrap_net_init:",),
+                r"\bbootstrap_net_init:\d+: No (?:socket|usable listening) interface found",
+                "NVSHMEM 2.10+; src/modules/bootstrap/uid/bootstrap_uid.cpp",
+                "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME and NVSHMEM_BOOTSTRAP_UID_SOCK_FAMILY match no interface of this "
+                "host.",
+            ),
             "net-no-interface": LogPattern(
                 ("no interface found", "No interface found"),
                 r"(?:NET/Socket|NET/IB|Bootstrap) ?: ?[Nn]o (?:usable )?interface found",

@@ -472,6 +472,16 @@ CLASSES = (
                 "A worker without a traceback was killed, usually for memory: `dmesg -T | grep -i 'killed process'` "
                 "and `df -h /dev/shm` on {host}.",
             ),
+            ("was called before MPI_INIT", "MPI routine before initializing"): (
+                "Initialise MPI before the call that the line names, on {rank_words}: MPI_Init, or `from mpi4py import "
+                "MPI` without `mpi4py.rc.initialize = False`. A library that calls MPI as it is imported has to come "
+                "after it.",
+                "Two builds of MPI in one process look the same: compare the libmpi of its extension modules (`ldd`).",
+            ),
+            ("was called after MPI_FINALIZE", "MPI routine after finalizing"): (
+                "Let nothing use MPI after MPI_Finalize on {rank_words}: a destructor, an atexit handler, a file or a "
+                "communicator that is not closed before it.",
+            ),
             ("Too many open files",): (
                 "Raise the limit of open files where the ranks start (`ulimit -n 65536`; LimitNOFILE in systemd, "
                 "--ulimit nofile= in Docker).",
@@ -580,6 +590,9 @@ CLASSES = (
                     "There are not enough slots available in the system",
                     "*** MPI_ERR_",
                     "panic: ",
+                    "function was called before MPI_INIT",
+                    "function was called after MPI_FINALIZE",
+                    "Attempting to use an MPI routine",
                 ),
                 r"(?P<message>^There are not enough slots available in the system[^\n]{0,80}|"
                 r"\*\*\* MPI_ERR_(?!TRUNCATE|PENDING|IN_STATUS)[A-Z_]+: [^\n]{1,120}|^\[TensorRT-LLM\]\[ERROR\] "
@@ -589,9 +602,12 @@ CLASSES = (
                 r"failed: [^\n]{1,200}|"
                 r"^panic: [^\n]{1,200}|"
                 r"^(?:[\w./-]{1,80}: )?[\w./+-]{1,200}:\d+: [^\n]{1,400}: Assertion [`'][^\n]{1,200}' failed\.|"
+                r"\*\*\* The MPI_\w{1,60}\(\) function was called (?:before MPI_INIT|after MPI_FINALIZE) was invoked|"
+                r"\bAttempting to use an MPI routine (?:before initializing|after finalizing) \w+|"
                 r"\bsymbol lookup error: [^\n]{1,200}|\berror while loading shared libraries: [^\n]{1,200})",
                 "Rust, library/std/src/panicking.rs; glog, Abseil; glibc, assert/assert.c, elf/dl-error.c; "
-                "TensorRT-LLM, common/assert.h; Open MPI, help-orterun.txt",
+                "TensorRT-LLM, common/assert.h; Open MPI, help-orterun.txt, ompi/errhandler/errhandler.c; MPICH, "
+                "src/mpi/errhan/errnames.txt, and what is made from it",
                 "The program ended itself: {message}.",
                 SUGGESTS,
             ),
@@ -638,6 +654,13 @@ CLASSES = (
                 r"application called MPI_Abort\(MPI_COMM_WORLD, (?P<given>-?\d+)\) - process (?P<process>\d+)",
                 "Open MPI 1.3+, MPICH 3+; ompi/mpi/help-mpi-api.txt, src/mpi/init/abort.c",
                 "The program called MPI_Abort.",
+                SUGGESTS,
+            ),
+            "mpi-local-abort": confirms(
+                ("] Local abort before MPI_INIT", "] Local abort after MPI_FINALIZE"),
+                r"^\[(?P<host>[\w.-]{1,253}):\d+\] Local abort (?:before MPI_INIT|after MPI_FINALIZE)",
+                "Open MPI 1.5+; ompi/errhandler/errhandler.c, ompi/runtime/ompi_mpi_abort.c",
+                "MPI aborted a process on {host}, where it could not tell the others of the job.",
                 SUGGESTS,
             ),
             "exits-with": confirms(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from diag.ended.codes import BY_SHELLS
-from diag.ended.model import Clue, Culprit, Source
+from diag.ended.model import Clue, Culprit, Source, short_host
 from diag.ended.raised import about_others, lost_worker, shortened
 from diag.events.left import Ended, who_left
 from diag.hang.classes import CLASSES
@@ -36,7 +36,7 @@ def by_exception(job: JobLogs) -> list[Clue]:
         return _ended_without_one(job, all_raised, blocks)
     first = _earliest(job, raised, blocks)
     if len(all_raised) == 1 and not names_anybody(first[0].culprit):
-        first = [replace(first[0], culprit=_only_end(job) or first[0].culprit)]
+        first = [replace(first[0], culprit=_only_end(job) or _only_abort(job) or first[0].culprit)]
     first = sorted(first, key=lambda exception: (exception.line.path, exception.line.number))
     same = [
         exception for exception in first if (exception.name, exception.message) == (first[0].name, first[0].message)
@@ -74,6 +74,12 @@ def _only_end(job: JobLogs) -> Culprit | None:
     """The only process that the launcher saw fail, where its summary of all of them is not in the log."""
     ends = [end.culprit for end in job.once(reported_ends) if (end.code or 0) > 0 and end.culprit.rank is not None]
     return ends[0] if len(ends) == 1 and not job.once(failed_ranks) else None
+
+
+def _only_abort(job: JobLogs) -> Culprit | None:
+    """The host of the only processes that MPI says it aborted by itself, without the others of their job."""
+    hosts = {hit.groups["host"] for hit in job.named("mpi-local-abort")}
+    return job.of_host(short_host(hosts.pop())) if len(hosts) == 1 else None
 
 
 def victims_of(job: JobLogs) -> dict[int, Line]:

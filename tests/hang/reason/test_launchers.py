@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from diag.ended.model import Culprit
 from diag.hang.api import triage
 from diag.hang.classes.launchers import ended_as
 from diag.hang.model import Triage
@@ -64,6 +65,11 @@ def of(folder: Path, text: str) -> Triage:
         ("[n3:218] Signal: Bus error (7)\n", "rank_killed_sigbus", "n3"),
         ("n4 kernel: [ 12.500000] mlx5_core 0000:3b:00.0 ens1f0: Link down\n", "ib_link_down", "n4"),
         ("srun: error: Node failure on n12\n", "missing_rank", "n12"),
+        ("*** The MPI_Comm_size() function was called before MPI_INIT was invoked.\n*** Your MPI job will now abort.\n"
+         "[n8:47] Local abort before MPI_INIT completed completed successfully, but am not able to aggregate\n",
+         RAISED, "n8"),
+        ("*** The MPI_Barrier() function was called after MPI_FINALIZE was invoked.\n[n8:47] Local abort after "
+         "MPI_FINALIZE completed successfully; not able to aggregate error messages\n", RAISED, "n8"),
         ("[n7:12] *** An error occurred in MPI_Allreduce\n[n7:12] *** reported by process [31,2]\n[n7:12] *** on "
          "communicator MPI_COMM_WORLD\n[n7:12] *** MPI_ERR_TRUNCATE: message truncated\n", "mismatch_shape", 2),
     ],
@@ -108,6 +114,27 @@ def test_words_that_name_nobody(tmp_path: Path, text: str, fault_class: str) -> 
     answer = of(tmp_path, text)
     assert answer.fault_class == fault_class
     assert [culprit for culprit in answer.culprits if culprit.rank not in (None, 0)] == []
+
+
+@pytest.mark.parametrize(
+    ("said", "step"),
+    [
+        ("Attempting to use an MPI routine before initializing MPICH", "Initialise MPI before"),
+        ("Attempting to use an MPI routine after finalizing MPI", "after MPI_Finalize"),
+    ],
+)
+def test_a_call_of_mpi_out_of_order(tmp_path: Path, said: str, step: str) -> None:
+    answer = of(tmp_path, f"{said}\n")
+    assert (answer.fault_class, answer.culprits) == (RAISED, (Culprit(),))
+    assert said in answer.headline
+    assert step in answer.next_steps[0]
+
+
+def test_a_call_of_mpi_out_of_order_on_several_hosts_is_of_none_of_them(tmp_path: Path) -> None:
+    said = "*** The MPI_Bcast() function was called after MPI_FINALIZE was invoked.\n"
+    aborts = "".join(f"[n{at}:7] Local abort after MPI_FINALIZE completed successfully\n" for at in (1, 2))
+    answer = of(tmp_path, said + said + aborts)
+    assert (answer.fault_class, answer.culprits) == (RAISED, (Culprit(),))
 
 
 def test_the_traceback_of_a_spawned_process_is_of_that_process(tmp_path: Path) -> None:

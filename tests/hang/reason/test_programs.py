@@ -638,6 +638,9 @@ def test_what_a_launcher_repeats_names_nobody_beside_the_rank(tmp_path: Path) ->
          "connection attempt failed).\n", "net_connect_timeout"),
         ("NCCL WARN socketStartConnect: Connect to 10.0.0.5<48213> failed : Software caused connection abort\n",
          "net_failure"),
+        ("/w/uid/bootstrap_uid.cpp:bootstrap_net_init:160: No socket interface found\n", "net_no_interface"),
+        ("/w/uid/bootstrap_uid.cpp:bootstrap_net_init:146: No usable listening interface found\n",
+         "net_no_interface"),
     ],
 )  # fmt: skip
 def test_words_of_libraries_about_devices_and_adapters(tmp_path: Path, text: str, fault_class: str) -> None:
