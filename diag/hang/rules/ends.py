@@ -13,6 +13,7 @@ from diag.hang.failures import FailedRank, failed_ranks, of_process, speaker_of
 from diag.hang.job import JobLogs, culprit_of
 from diag.hang.policy import HANG_RULES
 from diag.hang.rules.direct import ranks_in
+from diag.hang.text.messages import started_by
 
 _BOX = {"hydra-process": 10, "first-to-exit": 2}  # lines
 
@@ -93,8 +94,8 @@ def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit
         return job.of_rank(int(number))
     pid = int(hit.groups["pid"]) if "pid" in hit.groups else None
     local = int(hit.groups["local_rank"]) if "local_rank" in hit.groups else None
-    if local is None and _ONLY_PROCESS.search(hit.line.text):
-        return of_process(job, hit, 0)
+    if (named := _of_command(job, hit)) is not None:
+        return named
     if pid is None and local is None:
         return Culprit(host=host) if (host := _host_of_end(job, hit)) else _who_crashed(job, hit, blocks)
     host = hit.groups.get("host") or hit.line.speaker.host or job.host_of_path(hit.line.path)
@@ -114,11 +115,20 @@ def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit
     return Culprit(host=host)
 
 
-# torch.distributed.launch and DeepSpeed print the command that they started last, whichever process failed: local rank
-# 0 is the last one where it is the only one.
-_ONLY_PROCESS = re.compile(
-    r"\['[^]]*'--local[_-]rank=0'[^]]*\].*(?:exits with return code|returned non-zero|died with)"
-)
+_LAST_STARTED = re.compile(r"(\['[^]]*\]).*(?:exits with return code|returned non-zero|died with)")
+
+
+def _of_command(job: JobLogs, hit: Hit) -> Culprit | None:
+    """The process whose command a line quotes: a shell's line that of the process that died. torch.distributed.launch
+    and DeepSpeed print the one that they started last, whichever process failed: local rank 0 is the last one where it
+    is the only one."""
+    if hit.name.startswith("shell-"):
+        started = started_by(hit.line.text)
+        if started.rank is not None:
+            return job.of_rank(started.rank)
+        return of_process(job, hit, started.local_rank) if started.local_rank is not None else None
+    last = _LAST_STARTED.search(hit.line.text) if "local_rank" not in hit.groups else None
+    return of_process(job, hit, 0) if last is not None and started_by(last[1]).local_rank == 0 else None
 
 
 def _host_of_end(job: JobLogs, hit: Hit) -> str:

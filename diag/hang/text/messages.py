@@ -100,6 +100,11 @@ _WORLD = tuple(
 _NODES = re.compile(r"(?:--nnodes|\bmax_nodes|\bnnodes|--num_machines|--num_nodes)\s*[=: ]\s*(?:\d+:)?(\d+)\b")
 _TORCHRUN = re.compile(r"\b(?:torchrun|torch\.distributed\.(?:launch|run))\b(?!.*nnodes)")
 _EACH = re.compile(r"(?:--?nproc[-_]per[-_]node|\bnproc_per_node|--num_gpus)\s*[=: ]\s*(\d+)\b")
+# The process that a command starts: flags of scripts and launchers, and variables before the command, with a number
+_FLAG = r"(?:(?<=[\s'\"])|^)(?:{})[=\s'\",]{{1,4}}(\d{{1,7}})(?=[\s'\",;)]|$)"
+_RANK_FLAG = re.compile(_FLAG.format(r"--?(?:(?:global|world)[_-])?rank|(?:(?:OMPI_COMM_WORLD|PMIX?)_)?RANK"))
+_LOCAL_FLAG = re.compile(_FLAG.format(r"--?local[_-]rank|LOCAL_RANK"))
+_NODE_FLAG = re.compile(_FLAG.format(r"--?(?:node|machine)[_-]rank|NODE_RANK"))
 WORLD_ANCHORS = (
     "global_world_size", "WORLD_SIZE", "world_size", "world size", "World size", "MEMBER: ", "distributed init (rank",
     "Total number of processes", "num_processes", "nnodes", "max_nodes", "nproc_per_node", "nproc-per-node", "num_gpus",
@@ -112,6 +117,24 @@ def world_size_of(text: str) -> int | None:
         if (match := pattern.search(text)) and 0 < int(match[1]) <= MOST_RANKS:
             return int(match[1])
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The process that a command starts, as far as the command says it."""
+
+    rank: int | None = None
+    local_rank: int | None = None
+
+
+def started_by(command: str) -> Started:
+    """The rank of the process that a command starts, ``--rank 3`` or ``RANK=3``, and its number on the host,
+    ``--local_rank=1``. The number of a node is the rank where the command starts one process on each."""
+    rank, local, node = (flag.search(command) for flag in (_RANK_FLAG, _LOCAL_FLAG, _NODE_FLAG))
+    each = _EACH.search(command)
+    if rank is None and node is not None and each is not None and int(each[1]) == 1:
+        rank = node
+    return Started(int(rank[1]) if rank else None, int(local[1]) if local else None)
 
 
 # -- Facts gathered while reading: processes, and the communicators of each, by pointer --------------------------------
