@@ -17,7 +17,7 @@ MAY_BE_PROGRESS = re.compile(
 
 # Lines of a step with its loss, and of a server that answers: what goes on at the end of a file.
 MAY_BE_WORK = re.compile(
-    rb"(?i:loss(?:es)?\b)|\"POST [^\"\n]{1,200}\" 200 OK|\bDecode batch\b|\bgeneration throughput: \d|"
+    rb"(?i:loss(?:es)?(?:\b|_))|\"POST [^\"\n]{1,200}\" 200 OK|\bDecode batch\b|\bgeneration throughput: \d|"
     rb"\b(?:samples?|images?|img|tokens|examples)/s"
 )
 
@@ -34,13 +34,16 @@ STEP = re.compile(
     r"(?i)\b(?:step|iter|iteration|epoch)s?\b[\s:=\[]{0,40}+\d++.{0,1000}?\bloss\b|'loss': ?[\d.]|(?<!\d)\d++/\d++ "
     r"\[[>.=]*+\].{0,1000}?\bloss\b|(?<!\d)\d++%\|.{0,1000}?(?<!\?)(?:it/s|s/it)|" + MEASUREMENT.pattern
 )
+# The word, and behind it the name of the data, as in "loss train: 3.2" and "loss/val 3.2"
+_LOSS = r"loss(?:es)?(?:\b|(?=_))(?:[ _/.](?:train|val(?:id)?|eval|test)(?:ing|ation|uation)?\b)?"
 # A step with its loss or its speed, and what servers print of requests that they answer
 WORK = re.compile(
-    r"(?i)loss(?:es)?\b\W{0,4}(?:is |= )?\W{0,3}-?\d|\"POST [^\"]{1,200}\" 200 OK|\bDecode batch\b|"
+    rf"(?i){_LOSS}"
+    r"\W{0,4}(?:is |= )?\W{0,3}-?\d|\"POST [^\"]{1,200}\" 200 OK|\bDecode batch\b|"
     r"\bgeneration throughput: (?!0\.0+ )\d|(?:step|iter|epoch|batch)\b.{0,400}(?:[1-9][\d.]*|0\.\d*[1-9]\d*) "
     r"?(?:samples?|images?|img|tokens|examples)/s"
 )
-NOT_FINITE = re.compile(r"(?i)loss\b\W{0,4}(?:is )?(?:nan|inf(?:inity)?)\b")
+NOT_FINITE = re.compile(rf"(?i){_LOSS}" r"\W{0,4}(?:is )?(?:nan|inf(?:inity)?)\b")
 # The last step of the last epoch.
 LAST_STEP = re.compile(
     r"(?i)\bepoch:? \[?(\d+)/\1\]?,? (?:iter|step|batch):? \[?(\d+)/\2\b|"
