@@ -229,6 +229,58 @@ def test_a_bar_that_would_outlast_the_time_out(tmp_path: Path) -> None:
     assert of(tmp_path, BAR.format(1, "30", "01:40") + LATE.format(3, 3)).fault_class == "undetermined"
 
 
+@pytest.mark.parametrize(
+    ("label", "fault_class"),
+    [
+        (
+            "                 Class     Images  Instances      Box(P          R      mAP50  mAP50-95): ",
+            "slow_rank_eval",
+        ),
+        ("               Class     Images     Labels          P          R     mAP@.5 mAP@.5:.95: ", "slow_rank_eval"),
+        ("              classes   top1_acc   top5_acc: ", "slow_rank_eval"),
+        ("Validation DataLoader 0: ", "slow_rank_eval"),
+        ("Sanity Checking DataLoader 0: ", "slow_rank_eval"),
+        ("val epoch 3: ", "slow_rank_eval"),
+        ("Caching images: ", "slow_rank_preprocess"),
+        ("interval cache: ", "slow_rank_preprocess"),
+    ],
+)
+def test_what_a_bar_shows_that_ran_as_long_as_the_others_waited(tmp_path: Path, label: str, fault_class: str) -> None:
+    bar = f"{label} 45%|####     | 806/1809 [10:07<12:29,  1.34it/s]\n"
+    assert of(tmp_path, LATE.format(1, 1) + bar).fault_class == fault_class
+
+
+@pytest.mark.parametrize(
+    "words", ["loss train: {}", "loss_val: {}", "loss/train {}", "loss: {}", "losses {}", "loss validation = {}"]
+)
+def test_steps_that_go_on_in_the_words_of_trainers(tmp_path: Path, words: str) -> None:
+    steps = "".join(f"Epoch 0 | iter {at} | {words.format(3.5 - at / 9)}\n" for at in range(4))
+    answer = of(tmp_path, steps)
+    assert "Work goes on up to the last line" in answer.headline
+    assert answer.fault_class == "undetermined", "a log of a hang ends just so"
+    answer = of(tmp_path, f"{steps}Epoch 0 | iter 4 | {words.format('nan')}\n")
+    assert "Work goes on" not in answer.headline
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("python run.py $(echo ${ARGS}) --cuda-id 0 --rank 2", 2),
+        ("python run.py --rank=2 --world-size 4", 2),
+        ("RANK=2 LOCAL_RANK=0 python run.py", 2),
+        ("python run.py --local_rank=1 --cfg a.yaml", 1),
+        ("torchrun --nnodes 4 --nproc_per_node 1 --node_rank 3 run.py", 3),
+        ("torchrun --nnodes 4 --nproc_per_node 8 --node_rank 3 run.py", None),
+        ("python run.py --rank $i", None),
+        ("python run.py --lora_rank 8 --rank-order 1", None),
+    ],
+)
+def test_a_shell_quotes_the_command_of_the_rank_that_died(tmp_path: Path, command: str, named: int | None) -> None:
+    answer = of(tmp_path, f"./go.sh: line 30: 40291 Bus error               (core dumped) {command}\n")
+    assert answer.fault_class == "rank_killed_sigbus"
+    assert ranks(answer) == [named]
+
+
 def test_calls_of_processes_without_initialisation(tmp_path: Path) -> None:
     three = "".join(CALL.format(70 + gpu, gpu, 8 if gpu == 1 else 16, 3) for gpu in range(3))
     answer = of(tmp_path, three)
