@@ -30,7 +30,8 @@ _OF_THE_GROUP = (
 # These messages also come from other connections of the rank: to a data server, or to its DataLoader's workers.
 _OF_ANY_CONNECTION = (
     "ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError",
-    "Connection reset by peer", "Connection refused", "Broken pipe", "KeyboardInterrupt",
+    "Connection reset by peer", "Connection refused", "Broken pipe", "KeyboardInterrupt", "Socket closed",
+    "ECONNREFUSED", "ECONNRESET", "ECONNABORTED", "EPIPE", "ETIMEDOUT", "EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN",
 )  # fmt: skip
 
 _PREFIX = re.compile(r"^\[rank\d{1,7}\]: ?")

@@ -75,6 +75,7 @@ class HangRules(Topic, name="hang-rules"):
     perhaps_another_job = threshold(0.4, "confidence", "chosen", "perhaps a process of another job")
     actor_reach = threshold(9, "lines", "chosen", "lines of Ray's description of an actor before how its process ended")
     exit_code_reach = threshold(3, "lines", "chosen", 'lines from "Process name:" to "Exit code:"')
+    rpc_message_reach = threshold(3, "lines", "chosen", "lines of one error of gRPC: what, of which task, from where")
     stack_reach = threshold(60, "lines", "chosen", 'lines after "Caught signal" that are its stack')
     raised = threshold(0.85, "confidence", "chosen", "the program says what failed")
     raised_without_frames = threshold(0.7, "confidence")

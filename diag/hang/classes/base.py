@@ -101,13 +101,16 @@ def cut_off(words: str, least: int) -> str:
 # How UCX's lines begin: "[host:pid:thread] ib_iface.c:1035  UCX  ERROR ", fatal ones with two numbers of the thread
 UCX = r"(?:\[(?P<host>[^:\]\s]+):(?P<pid>\d+)\s*:\d+(?::\d+)?\] .{0,80}?)?"
 
+# How an exception begins whose message is the error of a call: Python's, and the names that libuv and TensorPipe print
+RAISED = r"^(?:\w{1,60}\.){0,8}\w{0,60}(?:Error|Exception): (?:\[Errno -?\d+\] )?"
+
 # A quotation mark at the beginning of a word, and the next one of its kind at the end of one.
 _QUOTED = re.compile(r"""(?<![\w\\])(?P<mark>["'`])(?:(?!(?P=mark)(?!\w)).)*(?P=mark)(?!\w)""")
 
 # Programs quote the error that they report: "Last error: '...'", "failed: unhandled cuda error .. log entry '...'";
 # torchrun's error file is JSON; Rust prints { kind: StorageFull, message: "..." }.
 _REPORTS = re.compile(
-    r"(?i)(?:\bmessage ?= |"
+    r"(?i)(?:\b(?:message|status|error_string) ?= |"
     r"\blast (?:nccl )?(?:error|warning)[^'\"`]{0,80}|\b(?:error|failed|exception|reason|warning):?|, message:|"
     r"^\{\"message\": ?\{\"message\":)\s*$"
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, UCX, FaultClass, LogPattern, confirms, cut_off
+from diag.hang.classes.base import NAMES_AN_EFFECT, RAISED, SUGGESTS, UCX, FaultClass, LogPattern, confirms, cut_off
 
 _UNRESOLVED = (
     "Name or service not known",
@@ -27,6 +27,20 @@ _NO_ANSWER = {
     "Network is unreachable": len("Network is u"),
     "Host is down": len("Host is d"),
 }
+
+_GRPC_CLOSED = r"Socket closed|(?:recvmsg: ?)?Connection reset by peer"
+
+
+def _of_rpc(why: str) -> str:
+    """A request of torch.distributed.rpc that the other worker did not get, or did not answer."""
+    return (
+        r"\bRPC agent for (?P<asks>\S{1,128}) encountered error when (?:sending outgoing request #\d+ to|reading "
+        rf"incoming response from) (?P<worker>\S{{1,128}}): (?P<rpc>{why})"
+    )
+
+
+_RPC_ANCHORS = ("RPC agent for ",)
+_RPC_SOURCE = "torch 1.6+; torch/csrc/distributed/rpc/tensorpipe_agent.cpp, tensorpipe/transport/uv/error.cc"
 
 
 def _of_mpi(why: str) -> str:
@@ -237,13 +251,30 @@ CLASSES = (
                 support=NAMES_AN_EFFECT,
             ),
             "python-no-answer": LogPattern(
-                ("Connection timed out", "No route to host", "Network is unreachable", "Host is down"),
+                (
+                    "Connection timed out",
+                    "No route to host",
+                    "Network is unreachable",
+                    "Host is down",
+                    "ETIMEDOUT",
+                    "EHOSTUNREACH",
+                    "ENETUNREACH",
+                    "EHOSTDOWN",
+                ),
                 r"^(?:TimeoutError|OSError): \[Errno (?:110|113|101|112)\] (?P<error>Connection timed out|No route "
                 r"to host|"
                 r"Network is unreachable|Host is down)\s*$|^RuntimeError: (?P<why>No route to host|Network is "
-                r"unreachable)\s*$",
-                "any Python, Modules/socketmodule.c; torch 1.0 to 1.8, torch/lib/c10d/Utils.hpp",
-                "A connection got no answer[: {error}][: {why}], and the address is not printed.",
+                rf"unreachable)\s*$|{RAISED}(?P<name>ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|EHOSTDOWN)\b",
+                "any Python, Modules/socketmodule.c; torch 1.0 to 1.8, torch/lib/c10d/Utils.hpp; libuv, "
+                "src/uv-common.c",
+                "A connection got no answer[: {error}][: {why}][: {name}], and the address is not printed.",
+                support=NAMES_AN_EFFECT,
+            ),
+            "rpc-no-answer": LogPattern(
+                _RPC_ANCHORS,
+                _of_rpc("ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|EHOSTDOWN"),
+                _RPC_SOURCE,
+                "A request of {asks} got no answer from {worker}: {rpc}.",
                 support=NAMES_AN_EFFECT,
             ),
             "others-no-answer": LogPattern(
@@ -326,6 +357,24 @@ CLASSES = (
                 "{other}, port {port}, refuses gRPC's connection.",
                 support=NAMES_AN_EFFECT,
             ),
+            "exception-refused": LogPattern(
+                ("onnection refused", "ECONNREFUSED"),
+                # Python's own ConnectionRefusedError is that of any server, and of workers of a loader that has ended.
+                rf"{RAISED}ECONNREFUSED\b|"
+                r"^(?:torch\.distributed\.)?(?:RuntimeError|Dist\w{1,20}Error): (?:\[Errno \d+\] )?"
+                r"Connection refused\.?\s*$",
+                "libuv, src/uv-common.c, under TensorPipe and uvloop; torch 1.0+, "
+                "torch/csrc/distributed/c10d/Utils.hpp",
+                "A connection was refused, and the address is not printed.",
+                support=SUGGESTS,
+            ),
+            "rpc-refused": LogPattern(
+                _RPC_ANCHORS,
+                _of_rpc("ECONNREFUSED"),
+                _RPC_SOURCE,
+                "{worker} refuses the connection of {asks}.",
+                support=NAMES_AN_EFFECT,
+            ),
             "refused-retrying": confirms(
                 ("returned Connection refused, retrying",),
                 rf"connect (?:to {_PEER} )?returned Connection refused, retrying",
@@ -373,12 +422,48 @@ CLASSES = (
                 support=SUGGESTS,
             ),
             "c10d-connection": LogPattern(
-                ("Connection reset by peer", "Broken pipe", "ailed to recv, got 0 bytes"),
+                (
+                    "Connection reset by peer",
+                    "Broken pipe",
+                    "ailed to recv, got 0 bytes",
+                    "ECONNRESET",
+                    "ECONNABORTED",
+                    "EPIPE",
+                ),
                 r"^(?:torch\.distributed\.)?(?:RuntimeError|Dist\w{1,20}Error): (?:\[Errno \d+\] )?"
-                r"(?P<error>Connection reset by peer|Broken pipe|[fF]ailed to recv, got 0 bytes)\.?\s*$",
-                "torch 1.0+; torch/csrc/distributed/c10d/Utils.hpp, socket.cpp",
-                "torch's connection to another process ended: {error}.",
+                r"(?P<error>Connection reset by peer|Broken pipe|[fF]ailed to recv, got 0 bytes)\.?\s*$|"
+                rf"{RAISED}(?P<name>ECONNRESET|ECONNABORTED|EPIPE)\b",
+                "torch 1.0+; torch/csrc/distributed/c10d/Utils.hpp, socket.cpp; libuv, src/uv-common.c",
+                "A connection to another process ended[: {error}][: {name}].",
                 support=SUGGESTS,
+            ),
+            "rpc-lost": LogPattern(
+                _RPC_ANCHORS,
+                _of_rpc("ECONNRESET|ECONNABORTED|EPIPE|EOF"),
+                _RPC_SOURCE,
+                "{asks} lost its connection to {worker}: {rpc}.",
+                support=SUGGESTS,
+                unless=("expected to happen during shutdown",),
+            ),
+            "grpc-closed": LogPattern(
+                ("Socket closed", "Connection reset by peer"),
+                rf"\b(?:UnavailableError|UNAVAILABLE|Unavailable): (?:From /job:(?P<job>\w+)/replica:\d+/task:"
+                rf"(?P<task>\d+): ?)?(?P<error>{_GRPC_CLOSED})|"
+                rf"peer ipv[46]:(?P<other>\[[0-9a-fA-F:]+\]|[\d.]{{7,15}}):(?P<port>\d+)[^\n]{{0,300}}grpc_message"
+                rf"\W{{2,6}}(?P<said>{_GRPC_CLOSED})",
+                "gRPC 1.0+, in TensorFlow and JAX; src/core/lib/iomgr/tcp_posix.cc",
+                "gRPC's connection to another process ended[: {error}][: {said}].",
+                support=SUGGESTS,
+            ),
+            "grpc-target": confirms(
+                ("from remote target /job:", "Error received from peer "),
+                r"from remote target /job:(?P<job>\w+)/replica:\d+/task:(?P<task>\d+)|"
+                r"(?:\\?\"description\\?\":\\?\")?Error received from peer +ipv[46]:"
+                r"(?P<other>\[[0-9a-fA-F:]+\]|[\d.]{7,15}):(?P<port>\d+)",
+                "TensorFlow 1.15+; tensorflow/core/distributed_runtime/rpc/grpc_util.cc; gRPC, "
+                "src/core/lib/surface/call.cc",
+                "The other end of the call was[ task {task} of {job}][ {other}, port {port}].",
+                SUGGESTS,
             ),
             "mpi-peer": confirms(
                 ("Peer host:",),
@@ -451,6 +536,7 @@ CLASSES = (
                     "Address already in use",
                     "Cannot assign requested address",
                     "EADDRINUSE",
+                    "EADDRNOTAVAIL",
                     "server socket has failed to",
                     "bind failed",
                     "Call to bind failed",
@@ -467,10 +553,10 @@ CLASSES = (
                 r"server socket has failed to (?:bind|listen)(?: on any local network address)?(?:[^\n]*?"
                 r"(?P<address>(?:\[[0-9a-fA-F:.]*\]|(?<![\w.:])[\w.-]{1,255}):\d+)(?= \(errno))?"
                 r"(?:[^\n]*?\bport: (?P<port>\d+))?(?:[^\n]*?errno: \d+ - (?P<reason>[\w ]+))?|"
-                r"(?P<error>Address already in use|Cannot assign requested address|EADDRINUSE)|[Bb]ind failed|Call to "
-                r"bind failed|no matching local address|while attempting to bind on address \('(?P<at>[^']{1,80})', "
-                r"(?P<bound>\d+)\)|\b[Pp]ort (?P<taken>\d+) (?:is )?already in use|bind: (?P<of_go>address already "
-                r"in use)|"
+                r"(?P<error>Address already in use|Cannot assign requested address|EADDRINUSE|EADDRNOTAVAIL)|"
+                r"[Bb]ind failed|Call to bind failed|no matching local address|while attempting to bind on "
+                r"address \('(?P<at>[^']{1,80})', (?P<bound>\d+)\)|\b[Pp]ort (?P<taken>\d+) (?:is )?already in use|"
+                r"bind: (?P<of_go>address already in use)|"
                 r"Tried to launch distributed communication on port `(?P<asked>\d+)`, but another process|"
                 r"rp != nullptr\.? Unable to find address for: (?P<host>\S{1,255})|Failed to bind the IP port|"
                 r"\[LightGBM\] \[Fatal\] Binding port (?P<of_lightgbm>\d+) failed",

@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 
 from diag.ended.codes import signal_name
-from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, UCX, WAS_ASKED, FaultClass, LogPattern, confirms, of
+from diag.hang.classes.base import (
+    NAMES_AN_EFFECT,
+    RAISED,
+    SUGGESTS,
+    UCX,
+    WAS_ASKED,
+    FaultClass,
+    LogPattern,
+    confirms,
+    of,
+)
 from diag.hang.classes.launchers import ENDS
 
 _ELASTIC = "torch/distributed/elastic/multiprocessing/api.py"
@@ -179,6 +189,8 @@ _OTHER_EXCEPTIONS = (
     ".exceptions.", ".errors.", ".OutOfResources", "subprocess.TimeoutExpired", "queue.Empty", "queue.Full",
     ".KilledWorker",
 )  # fmt: skip
+# Names of errors of a file system, as exceptions of libuv and of what is made with it begin
+_ERRNOS = ("ENOSPC", "EDQUOT", "ESTALE", "EROFS", "EIO")
 _EVICTED_FOR_STORAGE = (
     "low on resource: ephemeral-storage",
     "local ephemeral storage",
@@ -705,12 +717,14 @@ CLASSES = (
                     "Read-only file system",
                     "Remote I/O error: '",
                     "Cannot send after transport endpoint shutdown",
+                    *(f"{kind}: {name}" for kind in ("Error", "Exception") for name in _ERRNOS),
                 ),
+                rf"{RAISED}(?P<name>{'|'.join(_ERRNOS)})\b|"
                 r"(?P<error>No space left on device|Disk quota exceeded|Stale file handle|Read-only file system|"
                 r"Remote I/O error(?=: ')|Cannot send after transport endpoint shutdown)"
                 r"(?:: '?(?P<path>/[^'\s]+|(?<=')[^'\s]+))?",
-                "any; libc's error texts",
-                "{error}[: {path}].",
+                "any; libc's error texts; libuv, src/uv-common.c",
+                "[{error}][{name}][: {path}].",
                 unless=("/dev/shm", "shared memory", "posix_fallocate", "NCCL WARN", "file </torch_", "'/psm_"),
             ),
             "evicted-for-storage": LogPattern(

@@ -24,6 +24,7 @@ _NOT_SET_UP = re.compile(
 _NOT_OPENED = re.compile(r"\bUnable to open device\b|\bibv_open_device failed\b")
 _OF_A_GROUP = ("gloo-full-mesh",)  # a connection of every member with every other
 _FAILS = (Role.ROOT, Role.CASCADE)
+_DIGITS = "0123456789"
 # Patterns of the warning's source: they count only where no pattern matches the message.
 _COARSE = ("network-warning", "topology-warning")
 
@@ -292,6 +293,26 @@ def far_end(job: JobLogs, hit: Hit) -> Culprit:
     """The peer of a line: its rank, or its host, and its rank where the host runs only one."""
     if "peer_rank" in hit.groups:
         return job.of_rank(int(hit.groups["peer_rank"]))
+    if "worker" in hit.groups:
+        return _worker(job, hit)
+    if "task" in hit.groups:
+        return _task(job, hit.groups["job"], int(hit.groups["task"]))
     peer = next((hit.groups[name] for name in ("peer", "store", "any", "other") if name in hit.groups), "").strip()
     host = job.resolve(peer) if peer else ""
     return replace(job.of_host(host), peer=peer) if host else Culprit(peer=peer)
+
+
+def _worker(job: JobLogs, hit: Hit) -> Culprit:
+    """The worker of torch.distributed.rpc that a line names: its rank where the one that asks has its own rank behind
+    the same name, as in ``trainer_0`` and ``trainer_3``."""
+    name, asks = hit.groups["worker"], hit.groups["asks"]
+    stem = name.rstrip(_DIGITS)
+    number, own = name.removeprefix(stem), job.rank_of(hit.line)
+    if number and len(number) < 8 and own is not None and asks == f"{stem}{own}":
+        return replace(job.of_rank(int(number)), peer=name)
+    return Culprit(peer=name)
+
+
+def _task(job: JobLogs, name: str, number: int) -> Culprit:
+    """A task of TensorFlow's or JAX's cluster: workers are numbered as ranks are, where no chief is before them."""
+    return job.of_rank(number) if name.endswith("worker") else Culprit(peer=f"task {number} of {name}")

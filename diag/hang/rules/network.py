@@ -12,7 +12,7 @@ from diag.ended.model import Clue, Culprit, short_host
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
 from diag.hang.failures import failed as job_failed
-from diag.hang.failures import lives
+from diag.hang.failures import lives, went_on
 from diag.hang.job import Interface, JobLogs, distinct
 from diag.hang.model import Role
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
@@ -139,10 +139,15 @@ def _lost(job: JobLogs) -> list[Clue]:
     ranked = job.once(victims_of)
     hits = [hit for hit in job.named(*LOST) if not ranked or hit.name not in ("c10d-connection", "gloo-closed")]
     hits = [hit for hit in hits if hit.name != "gloo-closed" or job.rank_of(hit.line) is None]
+    if job.of_class("cascade_store_lost"):  # the same call of gRPC says that the coordination service is gone
+        hits = [hit for hit in hits if hit.name != "grpc-closed"]
+    hits = [hit for hit in hits if hit.name != "grpc-closed" or not went_on(job, hit.line)]  # the call is tried again
     if not hits:
         return []
     nameless, hits = [hit for hit in hits if "peer" not in hit.groups], [hit for hit in hits if "peer" in hit.groups]
     if not hits:
+        if ends := distinct([end for hit in nameless for end in _remote(job, hit)]):
+            return [clue_of("net_connection_lost", nameless, ends, nameless[0].sentence)]
         who = "This version of NCCL" if nameless[0].line.source == "nccl" else "The program"
         note = f"{nameless[0].sentence} {who} does not print the peer."
         return [clue_of("net_connection_lost", nameless, [], note, confidence=HANG_EVIDENCE.suggests)]
@@ -183,6 +188,26 @@ def _lost(job: JobLogs) -> list[Clue]:
             confidence=HANG_EVIDENCE.suggests,
         )
     ]
+
+
+def _remote(job: JobLogs, hit: Hit) -> list[Culprit]:
+    """The other end of a connection of an RPC: in the line itself, else in the other lines of its message."""
+    if hit.name == "rpc-lost":
+        return [far_end(job, hit)]
+    if hit.name != "grpc-closed":
+        return []
+    lines = [
+        target
+        for target in (hit, *job.named("grpc-target"))
+        if target.line.path == hit.line.path
+        and abs(target.line.number - hit.line.number) <= HANG_RULES.rpc_message_reach
+    ]
+    tasks = [far_end(job, target) for target in lines if "task" in target.groups]
+    addresses = [far_end(job, target) for target in lines if "other" in target.groups]
+    # The task says more than its address.
+    return [
+        replace(task, peer=task.peer or addresses[0].peer) if addresses else task for task in tasks[:1]
+    ] or addresses[:1]
 
 
 def _wrong_interface(job: JobLogs, failed: bool) -> Clue | None:

@@ -216,3 +216,75 @@ def test_memory_that_another_process_cannot_open(tmp_path: Path) -> None:
     )
     assert answer.fault_class == "cuda_failure"
     assert "--ipc=host" in answer.next_steps[0]
+
+
+RPC = "[W tensorpipe_agent.cpp:641] RPC agent for {} encountered error when {} {}: {}\n"
+REQUEST = "sending outgoing request #4 to"
+
+
+@pytest.mark.parametrize(
+    ("name", "fault_class"),
+    [
+        ("ECONNREFUSED", "net_connect_refused"),
+        ("ECONNRESET", "net_connection_lost"),
+        ("EPIPE", "net_connection_lost"),
+        ("ETIMEDOUT", "net_connect_timeout"),
+        ("EHOSTUNREACH", "net_connect_timeout"),
+        ("EADDRINUSE", "net_bind_failed"),
+        ("EADDRNOTAVAIL", "net_bind_failed"),
+        ("ENOSPC", "storage"),
+        ("EIO", "storage"),
+        ("ENOENT", "rank_killed_exception"),
+    ],
+)
+def test_an_exception_that_is_the_error_of_a_call(tmp_path: Path, name: str, fault_class: str) -> None:
+    traceback = 'Traceback (most recent call last):\n  File "go.py", line 4, in <module>\n    go()\n'
+    answer = of(tmp_path, f"{traceback}RuntimeError: {name}: no luck\n")
+    assert answer.fault_class == fault_class
+    assert name in answer.headline or fault_class == "net_connect_refused"
+
+
+@pytest.mark.parametrize(
+    ("asks", "peer", "named"),
+    [("Test0", "Test3", [3]), ("Test3", "Test0", [None]), ("trainer_0", "server_1", [None]), ("a", "b", [None])],
+)
+def test_a_worker_of_an_rpc_that_is_not_reached(tmp_path: Path, asks: str, peer: str, named: list[int | None]) -> None:
+    line = RPC.format(asks, REQUEST, peer, "ECONNREFUSED: connection refused")
+    (tmp_path / "rank0.log").write_text(f"{line}RuntimeError: ECONNREFUSED: connection refused\n")
+    answer = triage([str(tmp_path)])
+    assert answer.fault_class == "net_connect_refused"
+    assert [culprit.rank for culprit in answer.culprits] == named, "who asks is a witness"
+    assert answer.culprits[0].peer == peer
+
+
+def test_a_worker_of_an_rpc_that_left(tmp_path: Path) -> None:
+    end = "EOF: end of file"
+    lost = of(tmp_path, RPC.format("worker0", "reading incoming response from", "worker1", end))
+    assert (lost.fault_class, lost.culprits[0].peer) == ("net_connection_lost", "worker1")
+    ended = of(tmp_path, RPC.format("worker0", "reading incoming request from", "worker1", end))
+    assert ended.fault_class == "undetermined", "so ends every run"
+
+
+TARGET = "Additional GRPC error information from remote target /job:{}/replica:0/task:{}:\n"
+PEER = (
+    ':{{"created":"@1.2","description":"Error received from peer ipv4:10.0.0.{}:912","file_line":1056,'
+    '"grpc_message":"Socket closed","grpc_status":14}}\n'
+)
+CLOSED = "tensorflow.python.framework.errors_impl.UnavailableError: Socket closed\n"
+
+
+def test_a_connection_of_grpc_that_closed(tmp_path: Path) -> None:
+    answer = of(tmp_path, CLOSED + TARGET.format("worker", 2) + PEER.format(7))
+    assert answer.fault_class == "net_connection_lost"
+    assert [(culprit.rank, culprit.peer) for culprit in answer.culprits] == [(2, "10.0.0.7")]
+    answer = of(tmp_path, CLOSED + TARGET.format("ps", 1))
+    assert [(culprit.rank, culprit.peer) for culprit in answer.culprits] == [(None, "task 1 of ps")]
+    answer = of(tmp_path, CLOSED)
+    assert (answer.fault_class, ranks(answer)) == ("net_connection_lost", [])
+    status = (
+        'W grpc_remote_master.cc:159] RPC failed with status = "Unavailable: Socket closed" and grpc_error_string = "'
+    )
+    answer = of(tmp_path, status + PEER.format(7)[1:])
+    assert (answer.fault_class, answer.culprits[0].peer) == ("net_connection_lost", "10.0.0.7")
+    steps = "".join(f"step {at} loss 3.{at}\n" for at in range(4))
+    assert of(tmp_path, status + PEER.format(7)[1:] + steps).fault_class == "undetermined", "it was tried again"
