@@ -52,7 +52,7 @@ from diag.planning.measured import host_allocations
 from diag.planning.shape import read_config
 from diag.rundir.inspector import read_inspector
 from diag.rundir.lines import read_answer, read_lines, read_record
-from diag.rundir.run import read_rules
+from diag.rundir.settings import read_rules
 from diag.tune.history import load
 from tests.growing_inputs import DEVICE, MINUTE_NS, dump, late, one_dump, recorded, waiting
 from tests.hang.ras import reports

@@ -17,10 +17,10 @@ from tests.patience import PATIENCE_S
 SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ddp-healthy"
 SECRET = "key that lies outside of the run"
 COMMANDS = {
-    "analyze": "analyze RUN",
-    "triage": "triage RUN",
+    "analyze": "analyze RUN -v",
+    "triage": "triage RUN -v",
     "report": "report RUN -o -",
-    "compare": "compare RUN RUN",
+    "compare": "compare RUN RUN -v",
     "check": "check RUN --max-exposed-comm 99%",
     "export": "export RUN --format prometheus",
     "curves": "export RUN --format tensorboard -o OUT",

@@ -183,9 +183,7 @@ def test_the_page_lists_every_column() -> None:
 
 
 # Signatures that say Any, each with the reason; a new one needs a real type.
-_HANDED_ON = (
-    "its type is in diag.tables.memory_curves or snapshots, which diag analyze does not reach"
-)
+_HANDED_ON = "its type is in diag.tables.memory_curves or snapshots, which diag analyze does not reach"
 SAYS_ANY = {
     "memory_curves": _HANDED_ON,
     "memory_snapshots": _HANDED_ON,

@@ -173,7 +173,7 @@ def _put_warnings(screen: Screen, result: Result, page: Page) -> None:
     console, room, changed = screen.console, min(screen.left, PAGE.rows_of_warnings), policy.notes()
     for note in changed:
         screen.put(_Place.WARNINGS, warning(note))
-    texts = [[f"{visible(gap.path)}: {visible(gap.reason)}"] for gap in result.coverage.skipped]
+    texts = [[f"{visible(_in_run(gap.path, result))}: {visible(gap.reason)}"] for gap in result.coverage.skipped]
     texts += [spaced(note).split("; ") for note in page.notes[len(changed) :]]
     for number, pieces in enumerate(texts):
         more = len(texts) - number - 1
@@ -184,6 +184,11 @@ def _put_warnings(screen: Screen, result: Result, page: Page) -> None:
             return
         screen.put(_Place.WARNINGS, text)
         room -= rows
+
+
+def _in_run(path: str, result: Result) -> str:
+    """Without the folder that the first row names."""
+    return path.removeprefix(f"{result.tables.root}/")
 
 
 def _put_ranks(screen: Screen, result: Result) -> None:

@@ -159,7 +159,8 @@ def test_pieces_among_other_runs_of_this_folder_are_one_job(tmp_path: Path, monk
     assert [job.paths for job in find_jobs(["."]).jobs] == [("./node0", "./node1"), ("./other",)]
 
 
-def test_the_name_of_an_answer_opens_the_run_again(tmp_path: Path) -> None:
+def test_the_name_of_an_answer_opens_the_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")  # the command has room
     pieces = split(recorded(tmp_path / "whole"), tmp_path / "my pieces", [(0, 1), (2, 3)])
     said = diag("analyze", *roots(pieces)).stdout
     command = shlex.split(said.partition("In the browser: ")[2])

@@ -82,6 +82,7 @@ def test_complaints_of_the_collectors(capsys: pytest.CaptureFixture[str]) -> Non
 EXCEPTIONS = {
     "words/terminal.py": "the place itself",
     "watch/logs.py": "passes on what the training prints, unchanged",
+    "show/printed.py": "notes what an answer prints, and passes it on unchanged",
     "traces/reading.py": "its standard output is a pipe to the process that started it",
     "cli/environment.py": "opens closed streams; passes on what a command with limited memory printed",
     "cli/open.py": "writes the bytes of an archive to standard output, which is no terminal",
