@@ -485,8 +485,8 @@ CLASSES = (
                 "and `df -h /dev/shm` on {host}.",
             ),
             ("was called before MPI_INIT", "MPI routine before initializing"): (
-                "Initialise MPI before the call that the line names, on {rank_words}: MPI_Init, or `from mpi4py import "
-                "MPI` without `mpi4py.rc.initialize = False`. A library that calls MPI as it is imported has to come "
+                "Initialise MPI before the call that the line names, on {rank_words}: MPI_Init, or `import mpi4py.MPI` "
+                "without `mpi4py.rc.initialize = False`. A library that calls MPI as it is imported has to come "
                 "after it.",
                 "Two builds of MPI in one process look the same: compare the libmpi of its extension modules (`ldd`).",
             ),

@@ -13,7 +13,7 @@ from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
 from diag.hang.failures import lives, rank_said, speaker_of
 from diag.hang.job import JobLogs, bus_number, culprit_of, distinct
-from diag.hang.model import Line, Role
+from diag.hang.model import Line, Role, grouped
 from diag.hang.numbering import Member, Numbering, member_culprit
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
 
@@ -197,6 +197,8 @@ def _culprit(job: JobLogs, hit: Hit) -> Culprit:
         culprit = job.of_host(short_host(hit.groups["host"]), peer=hit.groups.get("other", ""))
     if culprit.rank is None and culprit.gpu is None and hit.line.source == "nccl":
         culprit = replace(culprit, gpu=hit.line.speaker.device)
+        if (rank := _rank_on_device(job, hit.line)) is not None:
+            culprit = replace(job.of_rank(rank, culprit.host), gpu=culprit.gpu)
     if culprit.gpu is None and "gpu" in hit.groups:
         culprit = replace(culprit, gpu=int(hit.groups["gpu"]))
     culprit = replace(culprit, bus_id=hit.groups.get("bus_id", ""), nic=hit.groups.get("hca", ""))
@@ -212,6 +214,30 @@ def _culprit(job: JobLogs, hit: Hit) -> Culprit:
                 if culprit.host or len(candidates) == 1:
                     return replace(culprit_of(process), bus_id=culprit.bus_id, nic=culprit.nic)
     return culprit
+
+
+def _rank_on_device(job: JobLogs, line: Line) -> int | None:
+    """The rank of NCCL's process on a device: the only rank that marks a traceback in its file, where that has the
+    device's number, one host is seen, and one process of it has that device."""
+    device, size = line.speaker.device, job.logs.world_size
+    fits = size is None or size <= HANG_RULES.most_gpus_of_a_host
+    processes = job.once(_processes_of_nccl)
+    hosts = {host for host, _, _ in processes} | set(job.hosts)
+    if device is None or not fits or len(hosts) > 1 or sum(device == at for _, _, at in processes) != 1:
+        return None
+    return device if job.once(_ranks_of_tracebacks).get(line.path) == {device} else None
+
+
+def _processes_of_nccl(job: JobLogs) -> set[tuple[str, int | None, int | None]]:
+    """Host, pid and device of each process of which a line of NCCL is kept."""
+    speakers = (line.speaker for line in job.logs.lines if line.source == "nccl")
+    return {(speaker.host, speaker.pid, speaker.device) for speaker in speakers}
+
+
+def _ranks_of_tracebacks(job: JobLogs) -> dict[str, set[int | None]]:
+    """By file the ranks that mark their tracebacks."""
+    marked = (hit.line for hit in job.named("traceback", "frame", "exception") if hit.line.source != "nccl")
+    return grouped((line.path, line.speaker.rank) for line in marked)
 
 
 def _duplicate_gpu(job: JobLogs) -> list[Clue]:

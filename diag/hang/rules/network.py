@@ -146,8 +146,8 @@ def _lost(job: JobLogs) -> list[Clue]:
         return []
     nameless, hits = [hit for hit in hits if "peer" not in hit.groups], [hit for hit in hits if "peer" in hit.groups]
     if not hits:
-        if ends := distinct([end for hit in nameless for end in _remote(job, hit)]):
-            return [clue_of("net_connection_lost", nameless, ends, nameless[0].sentence)]
+        if others := distinct([end for hit in nameless for end in _remote(job, hit)]):
+            return [clue_of("net_connection_lost", nameless, others, nameless[0].sentence)]
         who = "This version of NCCL" if nameless[0].line.source == "nccl" else "The program"
         note = f"{nameless[0].sentence} {who} does not print the peer."
         return [clue_of("net_connection_lost", nameless, [], note, confidence=HANG_EVIDENCE.suggests)]

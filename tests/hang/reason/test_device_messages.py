@@ -132,3 +132,26 @@ def test_a_cause_of_nobody_is_of_those_who_ended_after_it(tmp_path: Path) -> Non
 def test_an_end_before_the_cause_is_not_its_end(tmp_path: Path) -> None:
     answer = of(tmp_path, ABORT.format(2) + "CUDA error !!!!! <out of memory> !!!!!\n")
     assert not [culprit.rank for culprit in answer.culprits if culprit.rank is not None]
+
+
+WARNS = "lab7:{}:2649 [{}] include/alloc.h:65 NCCL WARN Cuda failure 2 'out of memory'\n"
+RAISES = '[rank{0}]: Traceback (most recent call last):\n[rank{0}]:   File "/srv/go.py", line 28, in <module>\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"),
+    [
+        (WARNS.format(2375, 1) + RAISES.format(1), 1),
+        (WARNS.format(2375, 1) + RAISES.format(0), None),  # another rank than the device's number
+        (WARNS.format(2375, 1) + RAISES.format(1) + RAISES.format(0), None),  # each rank may see one device of its own
+        (WARNS.format(2375, 1) + WARNS.format(2399, 1) + RAISES.format(1), None),
+        (WARNS.format(2375, 1) + "lab8:7:7 [0] socket.cc:3 NCCL WARN Call failed\n" + RAISES.format(1), None),
+        ("WORLD_SIZE=16\n" + WARNS.format(2375, 1) + RAISES.format(1), None),  # the device has this number on each host
+        (WARNS.format(2375, 1), None),
+    ],
+)
+def test_the_rank_of_a_device_where_one_rank_marks_its_traceback(tmp_path: Path, text: str, rank: int | None) -> None:
+    answer = of(tmp_path, text)
+    assert answer.fault_class == "cuda_oom"
+    assert {culprit.rank for culprit in answer.culprits} == {rank}
+    assert 1 in {culprit.gpu for culprit in answer.culprits}
