@@ -65,14 +65,16 @@ CLASSES = (
                     "redict",
                     "Class ",
                     "classes ",
-                    "val",
-                    "Val",
+                    "val ",
+                    "val:",
+                    "Val ",
+                    "Val:",
                     "Sanity Checking",
                 ),
                 r"\b[Ee]val(?:uat\w+)?\b|\bEVAL|\b[Vv]alid(?:ation|ating)\b|\bTesting\b|\b[Pp]redict(?:ing|ions?)\b|"
                 # The head of a table of results by class, which a bar follows; a bar of this name
                 r"^\s*Class\s+Images\s+(?:Labels|Targets|Instances)\b|^\s*classes\s+top1_acc\b|"
-                r"^[^|%\n]{0,40}\b[Vv]al\b[^|%\n]{0,60}\d{1,3}%\||\bSanity Checking\b",
+                r"^[^|%\n]{0,40}\b[Vv]al[ :][^|%\n]{0,60}\d{1,3}%\||\bSanity Checking\b",
                 "any; progress bars and messages of evaluation; Ultralytics YOLOv3+, val.py; Lightning, "
                 "callbacks/progress/tqdm_progress.py",
                 "A rank evaluates.",
