@@ -341,4 +341,9 @@ def _worker(job: JobLogs, hit: Hit) -> Culprit:
 
 def _task(job: JobLogs, name: str, number: int) -> Culprit:
     """A task of TensorFlow's or JAX's cluster: workers are numbered as ranks are, where no chief is before them."""
-    return job.of_rank(number) if name.endswith("worker") else Culprit(peer=f"task {number} of {name}")
+    chief = job.once(_jobs_of_tasks) & {"chief", "master"}
+    return job.of_rank(number) if name.endswith("worker") and not chief else Culprit(peer=f"task {number} of {name}")
+
+
+def _jobs_of_tasks(job: JobLogs) -> set[str]:
+    return {hit.groups["job"] for hit in job.named("grpc-target", "grpc-closed") if "job" in hit.groups}

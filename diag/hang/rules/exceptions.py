@@ -36,7 +36,7 @@ def by_exception(job: JobLogs) -> list[Clue]:
         return _ended_without_one(job, all_raised, blocks)
     first = _earliest(job, raised, blocks)
     if len(all_raised) == 1 and not names_anybody(first[0].culprit):
-        first = [replace(first[0], culprit=_only_end(job) or _only_abort(job) or first[0].culprit)]
+        first = [replace(first[0], culprit=_only_end(job) or _only_abort(job, first[0].line) or first[0].culprit)]
     first = sorted(first, key=lambda exception: (exception.line.path, exception.line.number))
     same = [
         exception for exception in first if (exception.name, exception.message) == (first[0].name, first[0].message)
@@ -76,10 +76,13 @@ def _only_end(job: JobLogs) -> Culprit | None:
     return ends[0] if len(ends) == 1 and not job.once(failed_ranks) else None
 
 
-def _only_abort(job: JobLogs) -> Culprit | None:
-    """The host of the only processes that MPI says it aborted by itself, without the others of their job."""
-    hosts = {hit.groups["host"] for hit in job.named("mpi-local-abort")}
-    return job.of_host(short_host(hosts.pop())) if len(hosts) == 1 else None
+def _only_abort(job: JobLogs, line: Line) -> Culprit | None:
+    """The host of the process that MPI says below a line it aborted, where it names no other host in any such line."""
+    aborts = job.named("mpi-local-abort")
+    below = (hit.line.number - line.number for hit in aborts if hit.line.path == line.path)
+    hosts = {hit.groups["host"] for hit in aborts}
+    near = any(0 < lines <= HANG_RULES.failure_reach for lines in below)
+    return job.of_host(short_host(hosts.pop())) if near and len(hosts) == 1 else None
 
 
 def victims_of(job: JobLogs) -> dict[int, Line]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -196,18 +197,25 @@ def _remote(job: JobLogs, hit: Hit) -> list[Culprit]:
         return [far_end(job, hit)]
     if hit.name != "grpc-closed":
         return []
-    lines = [
-        target
-        for target in (hit, *job.named("grpc-target"))
-        if target.line.path == hit.line.path
-        and abs(target.line.number - hit.line.number) <= HANG_RULES.rpc_message_reach
-    ]
+    number, reach = hit.line.number, HANG_RULES.rpc_message_reach
+    targets = job.once(_targets).get(hit.line.path, [])
+    begin = bisect_left(targets, number - reach, key=lambda target: target.line.number)
+    end = bisect_right(targets, number + reach, key=lambda target: target.line.number)
+    lines = [hit, *targets[begin:end]]
     tasks = [far_end(job, target) for target in lines if "task" in target.groups]
     addresses = [far_end(job, target) for target in lines if "other" in target.groups]
     # The task says more than its address.
     return [
         replace(task, peer=task.peer or addresses[0].peer) if addresses else task for task in tasks[:1]
     ] or addresses[:1]
+
+
+def _targets(job: JobLogs) -> dict[str, list[Hit]]:
+    """By file the lines in which gRPC names the other end of a call, in order."""
+    targets: dict[str, list[Hit]] = defaultdict(list)
+    for hit in sorted(job.named("grpc-target"), key=lambda hit: hit.line.number):
+        targets[hit.line.path].append(hit)
+    return targets
 
 
 def _wrong_interface(job: JobLogs, failed: bool) -> Clue | None:

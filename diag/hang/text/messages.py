@@ -102,8 +102,12 @@ _TORCHRUN = re.compile(r"\b(?:torchrun|torch\.distributed\.(?:launch|run))\b(?!.
 _EACH = re.compile(r"(?:--?nproc[-_]per[-_]node|\bnproc_per_node|--num_gpus)\s*[=: ]\s*(\d+)\b")
 # The process that a command starts: flags of scripts and launchers, and variables before the command, with a number
 _FLAG = r"(?:(?<=[\s'\"])|^)(?:{})[=\s'\",]{{1,4}}(\d{{1,7}})(?=[\s'\",;)]|$)"
-_RANK_FLAG = re.compile(_FLAG.format(r"--?(?:(?:global|world)[_-])?rank|(?:(?:OMPI_COMM_WORLD|PMIX?)_)?RANK"))
+_RANK_VARIABLE = re.compile(_FLAG.format(r"(?:(?:OMPI_COMM_WORLD|PMIX?)_)?RANK"))
+_RANK_FLAG = re.compile(_FLAG.format(r"--?(?:(?:global|world)[_-])?rank"))
 _LOCAL_FLAG = re.compile(_FLAG.format(r"--?local[_-]rank|LOCAL_RANK"))
+_LAUNCHER = re.compile(r"\b(?:torchrun|torch\.distributed\.(?:launch|run)|accelerate launch|deepspeed|horovodrun)\b")
+# "--rank" of other programs is that of a matrix (LoRA): these words are of a process among others.
+_AMONG_OTHERS = re.compile(r"(?i)world|dist|master|ddp|(?:cuda|gpu)[-_]?id|local[-_]rank|init[-_]method")
 _NODE_FLAG = re.compile(_FLAG.format(r"--?(?:node|machine)[_-]rank|NODE_RANK"))
 WORLD_ANCHORS = (
     "global_world_size", "WORLD_SIZE", "world_size", "world size", "World size", "MEMBER: ", "distributed init (rank",
@@ -130,7 +134,14 @@ class Started:
 def started_by(command: str) -> Started:
     """The rank of the process that a command starts, ``--rank 3`` or ``RANK=3``, and its number on the host,
     ``--local_rank=1``. The number of a node is the rank where the command starts one process on each."""
-    rank, local, node = (flag.search(command) for flag in (_RANK_FLAG, _LOCAL_FLAG, _NODE_FLAG))
+    rank, local, node = (flag.search(command) for flag in (_RANK_VARIABLE, _LOCAL_FLAG, _NODE_FLAG))
+    if (
+        rank is None
+        and _AMONG_OTHERS.search(command)
+        and not _LAUNCHER.search(command)
+        and "lora" not in command.lower()
+    ):
+        rank = _RANK_FLAG.search(command)
     each = _EACH.search(command)
     if rank is None and node is not None and each is not None and int(each[1]) == 1:
         rank = node

@@ -135,6 +135,8 @@ def test_a_call_of_mpi_out_of_order_on_several_hosts_is_of_none_of_them(tmp_path
     aborts = "".join(f"[n{at}:7] Local abort after MPI_FINALIZE completed successfully\n" for at in (1, 2))
     answer = of(tmp_path, said + said + aborts)
     assert (answer.fault_class, answer.culprits) == (RAISED, (Culprit(),))
+    far = said + "step\n" * 20 + "[n1:7] Local abort after MPI_FINALIZE completed successfully\n"
+    assert of(tmp_path, far).culprits == (Culprit(),), "of another process"
 
 
 def test_the_traceback_of_a_spawned_process_is_of_that_process(tmp_path: Path) -> None:

@@ -279,6 +279,9 @@ def test_a_connection_of_grpc_that_closed(tmp_path: Path) -> None:
     assert [(culprit.rank, culprit.peer) for culprit in answer.culprits] == [(2, "10.0.0.7")]
     answer = of(tmp_path, CLOSED + TARGET.format("ps", 1))
     assert [(culprit.rank, culprit.peer) for culprit in answer.culprits] == [(None, "task 1 of ps")]
+    beside = TARGET.format("chief", 0) + "retries\n" * 9
+    answer = of(tmp_path, beside + CLOSED + TARGET.format("worker", 2))
+    assert [(culprit.rank, culprit.peer) for culprit in answer.culprits] == [(None, "task 2 of worker")], "3 of ranks"
     answer = of(tmp_path, CLOSED)
     assert (answer.fault_class, ranks(answer)) == ("net_connection_lost", [])
     status = (

@@ -271,7 +271,10 @@ def test_steps_that_go_on_in_the_words_of_trainers(tmp_path: Path, words: str) -
         ("python run.py --local_rank=1 --cfg a.yaml", 1),
         ("torchrun --nnodes 4 --nproc_per_node 1 --node_rank 3 run.py", 3),
         ("torchrun --nnodes 4 --nproc_per_node 8 --node_rank 3 run.py", None),
-        ("python run.py --rank $i", None),
+        ("python run.py --rank $i --world-size 4", None),
+        ("python finetune.py --rank=32", None),  # of a matrix
+        ("accelerate launch train_dreambooth.py --rank=32 --gpu_ids 0,1", None),
+        ("python train_lora.py --rank 32 --world_size 4", None),
         ("python run.py --lora_rank 8 --rank-order 1", None),
     ],
 )
