@@ -395,6 +395,12 @@ CLASSES = (
             "Find the first error on {where}, which precedes the other ranks' complaints. Its log with "
             "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,BOOTSTRAP, and `dmesg -T` of that host.",
         ),
+        if_read={
+            ("Socket closed", "grpc_message", "RPC agent for ", "ECONNRESET", "ECONNABORTED", "EPIPE"): (
+                "Find the first error on {where}: a process that ends closes its connections, so look at the end of "
+                "its log before this moment, and at `dmesg -T` of that host.",
+            ),
+        },
         patterns={
             "call-failed": LogPattern(
                 ("Call to recv", "Call to send", "Call to read", "Call to write", "socketProgress"),

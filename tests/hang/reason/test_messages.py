@@ -277,6 +277,8 @@ def test_a_connection_of_grpc_that_closed(tmp_path: Path) -> None:
     answer = of(tmp_path, CLOSED + TARGET.format("worker", 2) + PEER.format(7))
     assert answer.fault_class == "net_connection_lost"
     assert [(culprit.rank, culprit.peer) for culprit in answer.culprits] == [(2, "10.0.0.7")]
+    assert "first error on rank 2" in answer.next_steps[0]
+    assert not any("NCCL" in step for step in answer.next_steps)
     answer = of(tmp_path, CLOSED + TARGET.format("ps", 1))
     assert [(culprit.rank, culprit.peer) for culprit in answer.culprits] == [(None, "task 1 of ps")]
     beside = TARGET.format("chief", 0) + "retries\n" * 9
