@@ -169,7 +169,7 @@ def _put_who(screen: Screen, page: Page) -> Text:
 
 def _put_warnings(screen: Screen, result: Result, page: Page) -> None:
     """Data that is missing, then notes, as many as have room; and how many more there are. That thresholds differ is
-    always said."""
+    always said, and the first of what is missing before how many more there are."""
     console, room, changed = screen.console, min(screen.left, PAGE.rows_of_warnings), policy.notes()
     for note in changed:
         screen.put(_Place.WARNINGS, warning(note))
@@ -177,10 +177,14 @@ def _put_warnings(screen: Screen, result: Result, page: Page) -> None:
     texts += [spaced(note).split("; ") for note in page.notes[len(changed) :]]
     for number, pieces in enumerate(texts):
         more = len(texts) - number - 1
-        text = warning(fitting(console, pieces, max(1, room - bool(more)), "; ", "! "))
+        first_gap = number == 0 and bool(result.coverage.skipped)
+        allowed = room - (bool(more) and not first_gap)
+        text = warning(fitting(console, pieces, max(1, allowed), "; ", "! "))
         rows = rows_of(console, text.plain)
-        if rows > room - bool(more):
-            screen.put_if_room(_Place.WARNINGS, warning(sentences.MORE_NOTES(notes=counted(more + 1, "note"))))
+        if rows > allowed:
+            count = warning(sentences.MORE_NOTES(notes=counted(more + 1, "note")))
+            if not screen.put_if_room(_Place.WARNINGS, count) and first_gap:
+                screen.put(_Place.WARNINGS, count)  # nothing else says that data is missing
             return
         screen.put(_Place.WARNINGS, text)
         room -= rows
