@@ -448,8 +448,12 @@ def _breakdown(view: RunView, theme: Theme) -> tuple[int, int | None]:
             help="Or click a step below.",
         )
     step = chosen.get(label)
+    # A place of its own, also where it stays empty: else the figure of the steps moves down by one when a step is
+    # chosen, and where that run of the page is broken off for the next one, Streamlit keeps it at both places.
+    of_ranks = st.container()
     if step is not None or len(view.result.attribution.ranks) > DASHBOARD.most_bars_of_ranks:
-        _draw(drawings.of_ranks(view, step), theme)  # the means of a few ranks are beside the verdict
+        with of_ranks:
+            _draw(drawings.of_ranks(view, step), theme)  # the means of a few ranks are beside the verdict
     if len(view.steps) > 1:  # a single step is in the bars above
         steps = drawings.of_steps(view, rank, step)
         _lead(steps)
