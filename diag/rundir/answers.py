@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,14 +121,15 @@ def _files(root: Path, cache_folder: Path) -> list[str] | None:
     if is_folder(root):
         if linked_folders(root):
             return None
-        files = sorted(
-            walk(
-                root,
-                lambda path, _: refused.append(path),
-                enter=lambda path: path not in (str(cache_folder), str(RunLayout(root).tables)),
-                order=None,
-            )
+        found = walk(
+            root,
+            lambda path, _: refused.append(path),
+            enter=lambda path: path not in (str(cache_folder), str(RunLayout(root).tables)),
+            order=None,
         )
+        files = sorted(islice(found, ANSWERS.most_files + 1))
+        if len(files) > ANSWERS.most_files:
+            return None
     with suppress(OSError):
         files = [file for file in files if file != str(RunLayout(root).verdict)]
         size = sum(os.stat(file).st_size for file in files)  # noqa: PTH116  (as in diag.rundir.runs)

@@ -244,3 +244,12 @@ def test_of_a_run_that_trains_and_of_small_ones_nothing_is_kept(run: Path, analy
     for _ in range(2):
         printed(run)
     assert len(analyses) == 4
+
+
+def test_nothing_is_kept_of_very_many_files(run: Path, cache: Path) -> None:
+    """Their check sums would take as long as the analysis."""
+    assert answers.answers_on([str(run)], "question") is not None
+    (run / "many").mkdir()
+    for number in range(ANSWERS.most_files):
+        (run / "many" / str(number)).touch()
+    assert answers.answers_on([str(run)], "question") is None
