@@ -19,7 +19,7 @@ from diag import policy
 from diag.api import DurationResult, Result
 from diag.model.steps import Coverage, Severity
 from diag.show import page as shown
-from diag.show.fitting import fitting, print_together, rows_of, sentences_of, together, warning
+from diag.show.fitting import fitting, headed, print_together, rows_of, sentences_of, together, warning
 from diag.show.memory import snapshots_sentence
 from diag.show.page import RISK, Card, Change, Page, advice_of, page_of, ranks_of
 from diag.show.policy import PAGE
@@ -66,8 +66,8 @@ def print_answer(result: Result, console: Console | None = None, paths: Sequence
     ends = _Ends(console, result.coverage, page, paths)
     screen.left -= ends.rows
     action = sentences_of(page.verdict.action) if page.verdict.action else []
-    if action:
-        screen.left -= rows_of(console, point(shown.TO_DO, action[0]).plain)
+    rows_to_do = rows_of(console, point(shown.TO_DO, action[0]).plain) if action else 0
+    screen.left -= rows_to_do
     numbers, missing, named = _put_who(screen, page), bool(result.coverage.skipped), result.verdict.culprit_ranks
     if missing:  # which may change the answer; a note says how to take it
         _put_warnings(screen, result, page)
@@ -85,9 +85,8 @@ def print_answer(result: Result, console: Console | None = None, paths: Sequence
     if snapshots := snapshots_sentence(result.tables.snapshots):
         screen.put_if_room(_Place.WARNINGS, Text(spaced(snapshots)))
     if action:
-        rows = rows_of(console, point(shown.TO_DO, action[0]).plain)
-        screen.left += rows
-        text = fitting(console, action, min(screen.left, max(rows, PAGE.rows_to_do)), before=f"{shown.TO_DO}: ")
+        screen.left += rows_to_do
+        text = fitting(console, action, min(screen.left, max(rows_to_do, PAGE.rows_to_do)), before=f"{shown.TO_DO}: ")
         screen.put(_Place.TO_DO, point(shown.TO_DO, text))
     screen.print()
     ends.print()
@@ -125,7 +124,7 @@ def title_and_share(card: Card) -> str:
 
 
 def point(heading: str, text: str) -> Text:
-    return Text.assemble((f"{heading}:", "bold"), f" {spaced(text)}")
+    return headed(heading, spaced(text))
 
 
 def facts_in_a_row(console: Console, known: Sequence[str], before: str = "") -> str:

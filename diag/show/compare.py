@@ -42,7 +42,7 @@ from diag.words.terminal import report_console
 from diag.words.wording import run_facts, sentence
 
 from .answer import COLOUR, facts_in_a_row
-from .fitting import warning
+from .fitting import headed, warning
 from .screen import Screen
 from .table import print_table
 from .text import print_gaps
@@ -189,7 +189,7 @@ def _head(comparison: Comparison, before: Result, after: Result, console: Consol
 
 def _verdicts(before: Result, after: Result) -> tuple[Text, Text]:
     first, second = (
-        Text.assemble((f"{name}: ", "bold"), (visible(spaced(verdict.headline)), COLOUR[verdict.severity]))
+        headed(name, Text(visible(spaced(verdict.headline)), COLOUR[verdict.severity]))
         for name, verdict in (("Before", before.verdict), ("After", after.verdict))
     )
     return first, second

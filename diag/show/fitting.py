@@ -41,6 +41,10 @@ def together(console: Console, *texts: Text) -> Text | None:
     return row if row.cell_len <= console.width else None
 
 
+def headed(heading: str, text: Text | str) -> Text:
+    return Text.assemble((f"{heading}: ", "bold"), text)
+
+
 def warning(text: str) -> Text:
     return Text.assemble(("!", "yellow"), f" {spaced(text)}")
 

@@ -19,7 +19,7 @@ from diag.ended.raised import shortened
 from diag.hang.model import MergedStack, Stack, Triage
 from diag.hang.text.prefixes import named, plain, read_text
 from diag.hang.wording import EMPTY, by_reason, guess_words
-from diag.show.fitting import fitting, rows_of, warning
+from diag.show.fitting import fitting, headed, rows_of, warning
 from diag.show.policy import PAGE
 from diag.show.screen import Screen
 from diag.words import sentences
@@ -129,14 +129,14 @@ def _print_in_short(console: Console, triage: Triage, more: str) -> None:
         screen.put(_Place.READ, warning(visible(note)))
     first, *others = triage.next_steps or ("",)
     if first:
-        screen.put(_Place.TO_DO, _headed(TO_DO, _step(first)))
+        screen.put(_Place.TO_DO, headed(TO_DO, _step(first)))
     if gaps := _gaps(triage):
         missing = warning(visible(gaps[0]))
         if len(gaps) > 1 or rows_of(console, missing.plain) > PAGE.rows_of_warnings:
             missing = warning(sentences.MORE_THAT_IS_NOT_READ(what=counted(len(gaps), "note")))
         screen.put_if_room(_Place.READ, missing)
     for guess in triage.guesses[:1]:
-        screen.put_if_room(_Place.GUESS, _headed(GUESS, Text(visible(guess_words(guess)))))
+        screen.put_if_room(_Place.GUESS, headed(GUESS, Text(visible(guess_words(guess)))))
     lines, stacks = _kinds(console, triage.evidence), _stacks(triage)
     shown = _put_list(screen, _Place.EVIDENCE, EVIDENCE, lines[:1])
     _put_list(screen, _Place.STACKS, STACKS, stacks[: PAGE.ranks_that_matter])
@@ -174,14 +174,10 @@ def _who(triage: Triage) -> list[Text]:
 def _put_list(screen: Screen, place: _Place, heading: str, rows: Sequence[Text]) -> bool:
     """As many as have room, the first behind the heading; whether any has."""
     for number, row in enumerate(rows):
-        text = _indented_row(row) if number or not heading else _headed(heading, row)
+        text = _indented_row(row) if number or not heading else headed(heading, row)
         if not screen.put_if_room(place, text):
             return number > 0
     return bool(rows)
-
-
-def _headed(heading: str, text: Text) -> Text:
-    return Text.assemble((f"{heading}: ", "bold"), text, overflow="fold")
 
 
 def _indented_row(text: Text) -> Text:
@@ -211,7 +207,7 @@ def _to_do(console: Console, steps: Sequence[str]) -> None:
         return
     console.print()
     first, *others = map(_step, steps)
-    console.print(Text.assemble((f"{TO_DO}: ", "bold"), first))
+    console.print(headed(TO_DO, first))
     _indented(console, others)
 
 
