@@ -446,9 +446,19 @@ class Timeline {
     window.addEventListener("message", listen);
   }
 
+  /** Draws the toolbar of ranks anew. The button at the place of the one with the focus keeps it: also when new data
+   *  come between two keys. */
   rankButtons() {
-    const count = this.data.ranks.length, { first } = this.data;
+    const buttons = () => [...this.shownRanks.querySelectorAll("button")];
+    const focused = buttons().indexOf(this.shadowFocus());
     this.shownRanks.replaceChildren();
+    this.addRankButtons();
+    const last = buttons().length - 1;
+    if (focused >= 0 && last >= 0) buttons()[Math.min(focused, last)].focus();
+  }
+
+  addRankButtons() {
+    const count = this.data.ranks.length, { first } = this.data;
     if (first.length) {
       const fold = element("button", { type: "button", "aria-expanded": String(this.unfoldsRanks) }, this.unfoldsRanks ? "Fold ranks" : `Show all ${count.toLocaleString("en")} ranks`);
       fold.addEventListener("click", () => this.foldRanks());
@@ -471,14 +481,12 @@ class Timeline {
     if (!this.everyRank) turn("All", 0, true);
   }
 
-  /** Draws the first ranks, or all of them. The toolbar, where the pointer may be, is drawn anew: it keeps the focus. */
+  /** Draws the first ranks, or all of them. */
   foldRanks() {
-    const focused = this.shownRanks.contains(this.shadowFocus());
     this.unfoldsRanks = !this.unfoldsRanks;
     this.rankButtons();
     this.layout();
     this.look();
-    if (focused) this.shownRanks.querySelector("button").focus();
   }
 
   foldsRanks() { return this.data.first.length > 0 && !this.unfoldsRanks; }
