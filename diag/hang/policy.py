@@ -76,6 +76,9 @@ class HangRules(Topic, name="hang-rules"):
     actor_reach = threshold(9, "lines", "chosen", "lines of Ray's description of an actor before how its process ended")
     exit_code_reach = threshold(3, "lines", "chosen", 'lines from "Process name:" to "Exit code:"')
     rpc_message_reach = threshold(3, "lines", "chosen", "lines of one error of gRPC: what, of which task, from where")
+    letters_that_tell = threshold(
+        5, "letters", "chosen", "ALLREDUCE, ALLGATHER and REDUCE_SCATTER, cut before these, may be each other"
+    )
     stack_reach = threshold(60, "lines", "chosen", 'lines after "Caught signal" that are its stack')
     raised = threshold(0.85, "confidence", "chosen", "the program says what failed")
     raised_without_frames = threshold(0.7, "confidence")
@@ -284,6 +287,7 @@ class HangReading(Topic, name="hang-reading", fixed=True):
     most_communicators = threshold(200_000, "communicators")
     most_variables = threshold(200, "variables")
     lines_of_a_name = threshold(4, "lines", "chosen", "a name in front of fewer lines may be a message's first word")
+    share_with_a_name = threshold(0.95, "fraction", "chosen", "of a file's lines, at least, that a launcher names")
     most_prefixes = threshold(12, "prefixes")
     piece_bytes = threshold(4 << 20, "bytes")
     copied_bytes = threshold(256 << 10, "bytes")

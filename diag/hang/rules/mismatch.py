@@ -151,7 +151,7 @@ def _detail(job: JobLogs) -> list[Clue]:
     if not hits:
         return []
     same = [hit for hit in hits if _is_cut(hit) and hit.groups["op"].startswith(hit.groups["other_op"])]
-    if len(prints) < 2 and same and len(same[0].groups["other_op"]) >= _LETTERS_THAT_TELL:
+    if len(prints) < 2 and same and len(same[0].groups["other_op"]) >= HANG_RULES.letters_that_tell:
         group = {name: int(same[0].groups[name]) for name in ("rank", "other_rank")}
         ranks.setdefault(group["other_rank"], numbering.likely(group["other_rank"], printers[hits.index(same[0])]))
         note = (
@@ -200,10 +200,6 @@ def _detail(job: JobLogs) -> list[Clue]:
         note = f"{one} {singular.format(*first)}, {other} {singular.format(*prints[odd[1]])}."
     culprits = [member_culprit(job, number, ranks[number]) for number in odd]
     return [clue_of(difference.fault_class, hits, culprits, note, confidence=difference.confidence)]
-
-
-# The beginnings of ALLREDUCE, ALLGATHER and REDUCE_SCATTER do not tell them from each other before these.
-_LETTERS_THAT_TELL = 5
 
 
 def _is_cut(hit: Hit) -> bool:

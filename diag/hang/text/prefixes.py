@@ -11,6 +11,7 @@ import calendar
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diag.hang.policy import HANG_READING
@@ -201,12 +202,14 @@ def hosts_in_front(head: bytes) -> frozenset[str]:
     if nearly all lines begin with one of few."""
     lines = [line for line in head.splitlines() if line.strip()]
     numbers = Counter(match[1] for line in lines if (match := _NUMBERED.match(line)))
-    if sum(numbers.values()) >= 0.95 * len(lines) > HANG_READING.lines_of_a_name * len(numbers):
+    if (
+        sum(numbers.values())
+        >= HANG_READING.share_with_a_name * len(lines)
+        > HANG_READING.lines_of_a_name * len(numbers)
+    ):
         return RANKS_IN_FRONT  # a pasted line number is on one line only
     names = Counter(match[1].decode() for line in lines if (match := _IN_FRONT.match(line)))
-    if sum(names.values()) < 0.95 * len(lines) or len(lines) < HANG_READING.lines_of_a_name * len(names):
-        return _columns_in_front(lines)
-    return frozenset(names)
+    return frozenset(names) if _begin_nearly_all(lines, names) else _columns_in_front(lines)
 
 
 def _columns_in_front(lines: list[bytes]) -> frozenset[str]:
@@ -216,9 +219,13 @@ def _columns_in_front(lines: list[bytes]) -> frozenset[str]:
         match = _COLUMNS.match(plain(line[:400].decode("utf-8", "replace")))
         if match is not None and (match["pod"] is None or any(map(str.isdigit, match["pod"]))):
             columns[f"{match[0].rstrip()} "] += 1
-    if sum(columns.values()) < 0.95 * len(lines) or len(lines) < HANG_READING.lines_of_a_name * len(columns):
-        return NOBODY
-    return frozenset(columns)
+    return frozenset(columns) if _begin_nearly_all(lines, columns) else NOBODY
+
+
+def _begin_nearly_all(lines: Sequence[bytes], names: Counter[str]) -> bool:
+    """Whether nearly all lines begin with one of these names, which are few. ``names``: each with its lines."""
+    begun = sum(names.values()) >= HANG_READING.share_with_a_name * len(lines)
+    return begun and len(lines) >= HANG_READING.lines_of_a_name * len(names)
 
 
 def plain(text: str) -> str:
