@@ -188,10 +188,10 @@ class Subject(Struct, frozen=True):
         part: float = 1.0,
         title_ms: float | None = None,
     ) -> Finding:
-        """A finding that costs time; its cost is the first item of its evidence. The cost of a finding that names ranks
-        is what is charged to them; its severity depends on the whole cost of the cause. ``part``: fraction of the cost,
-        so that several findings share it and no nanosecond counts twice. ``title_ms``: the amount in the title, where
-        it is not ``in_ms`` of the cost."""
+        """A finding that costs time; its cost is the first item of its evidence, unless it is zero: no row of the run
+        would show it. The cost of a finding that names ranks is what is charged to them; its severity depends on the
+        whole cost of the cause. ``part``: fraction of the cost, so that several findings share it and no nanosecond
+        counts twice. ``title_ms``: the amount in the title, where it is not ``in_ms`` of the cost."""
         series = part * self.charged(cost, ranks)
         total = float(self.shares.dur_ns.sum())
         share = float(series.sum()) / total if total else 0.0
@@ -208,7 +208,7 @@ class Subject(Struct, frozen=True):
             cost_ns_per_step=mean_ns(series),
             confidence=self._confidence(series),
             ranks=ranks,
-            evidence=(whole, *evidence),
+            evidence=(whole, *evidence) if share else tuple(evidence),
             bottleneck=class_of(cost, self.shares.on_device),
             rows=Query("collectives") if cost == Cost.COMM and not self.phases_alone else None,
             action=action,
