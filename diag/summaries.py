@@ -43,7 +43,7 @@ from diag.rundir.summaries import Summaries, read_span, read_summaries, read_sum
 from diag.rundir.tables import Only, RankTables, Tables, axes_of
 from diag.tables import frames
 from diag.words.formatting import rank_ranges
-from diag.words.places import shown
+from diag.words.places import shown, together
 
 if TYPE_CHECKING:
     import polars as pl
@@ -267,12 +267,12 @@ def open_lives(
             read[job.name] = _attempts_at(paths, reading)
         except DiagError as error:
             lives[job.name] = error
-    together = {}
+    joined = {}
     for names in parts_of_trainings(read):
         attempts = [attempt for name in names for attempt in read[name]]
         lives[names[0]] = life_of(attempts if len(names) == 1 else numbered(attempts))
-        together[names[0]] = " + ".join(names)
-    return [(together.get(job.name, job.name), lives[job.name]) for job in jobs.jobs if job.name in lives]
+        joined[names[0]] = together(names)
+    return [(joined.get(job.name, job.name), lives[job.name]) for job in jobs.jobs if job.name in lives]
 
 
 def open_each(jobs: Jobs, reading: Reading | None = None) -> Iterator[tuple[Job, Result | DiagError]]:

@@ -59,6 +59,7 @@ class Jobs(Topic, name="jobs"):
         "fraction of calls with the same operation and size; ranks of one job have nearly all",
     )
     most_jobs_named = threshold(8, "jobs", "chosen", "jobs, in a message")
+    most_pieces_named = threshold(3, "run directories", "chosen", "in the name of a job of several, one a node")
     backward_calls_of_training = threshold(3, "calls", "chosen", "calls of backward")
 
 

@@ -11,9 +11,11 @@ from diag.model import Gap
 from diag.traces.snapshot_files import snapshot_files
 from diag.traces.trace import Trace
 from diag.words.formatting import rank_ranges
+from diag.words.places import together
 
 from .jobs import Group, at_other_times, job_places, sort_traces, why_apart
 from .local import pieces_of
+from .policy import JOBS
 from .run import Job, Jobs, job_name
 from .tables import RankTables, Tables
 
@@ -30,7 +32,7 @@ def jobs_of(paths: Sequence[str], runs: Sequence[str], traces: Sequence[Trace], 
     of_jobs = {trace.path for group in sorted_traces.groups for trace in group.traces}
     pieces = pieces_of(runs, only_incomplete=len(paths) == 1)
     jobs = [
-        Job(job_name(paths, job[0]), tuple(job), pieces.reasons.get(job[0], "") if len(paths) > 1 else "")
+        Job(_name(paths, job), tuple(job), pieces.reasons.get(job[0], "") if len(paths) > 1 else "")
         for job in pieces.jobs
     ]
     if len(jobs) == 1 and not sorted_traces.groups:
@@ -51,6 +53,13 @@ def jobs_of(paths: Sequence[str], runs: Sequence[str], traces: Sequence[Trace], 
     jobs.sort(key=lambda job: natural(job.name))
     unused = [gap for gap in gaps if gap.path not in of_jobs]
     return Jobs(tuple(paths), tuple(jobs), (*unused, *_stray_snapshots(paths, jobs)))
+
+
+def _name(paths: Sequence[str], pieces: Sequence[str]) -> str:
+    """That of the first ones, as a job of a thousand nodes may have as many."""
+    names = [job_name(paths, piece) for piece in pieces[: JOBS.most_pieces_named]]
+    more = len(pieces) - len(names)
+    return together([*names, f"{more} more"] if more else names)
 
 
 def _stray_snapshots(paths: Sequence[str], jobs: Sequence[Job]) -> list[Gap]:

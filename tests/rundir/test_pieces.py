@@ -156,7 +156,15 @@ def test_pieces_among_other_runs_of_this_folder_are_one_job(tmp_path: Path, monk
     split(recorded(tmp_path / "whole", job="one"), tmp_path / "runs", [(0, 1), (2, 3)])
     recorded(tmp_path / "runs" / "other", job="two", start=2 * HOUR_NS)
     monkeypatch.chdir(tmp_path / "runs")
-    assert [job.paths for job in find_jobs(["."]).jobs] == [("./node0", "./node1"), ("./other",)]
+    jobs = find_jobs(["."]).jobs
+    assert [job.paths for job in jobs] == [("./node0", "./node1"), ("./other",)]
+    assert [job.name for job in jobs] == ["node0 + node1", "other"]
+
+
+def test_a_job_of_many_pieces_has_the_name_of_the_first(tmp_path: Path) -> None:
+    split(recorded(tmp_path / "whole", job="one"), tmp_path / "runs", [(0,), (1,), (2,), (3,)])
+    recorded(tmp_path / "runs" / "other", job="two", start=2 * HOUR_NS)
+    assert [job.name for job in find_jobs([tmp_path / "runs"]).jobs] == ["node0 + node1 + node2 + 1 more", "other"]
 
 
 def test_the_name_of_an_answer_opens_the_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
