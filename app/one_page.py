@@ -1,4 +1,4 @@
-"""Parts of a page that is no longer shown are not drawn.
+"""Parts of a page that is no longer shown are not drawn, and nothing that was drawn is lost on its way to the browser.
 
 Streamlit takes the request of a part (a fragment) with the page that the browser showed when it asked. If another page
 has been asked for meanwhile, as on a busy machine, it tells the browser that the page has changed back. The browser
@@ -6,6 +6,10 @@ then throws away what is drawn, and nothing draws it again: the page stays blank
 
 A part that the server no longer has, because the whole page was drawn meanwhile, is skipped: what the browser still
 shows of it, as the place of a figure, asks for ever. Then the whole page is drawn, so that both have the same parts.
+
+When a part is drawn again, Streamlit removes its messages that a busy server has not sent yet, but not those of the
+parts in it. The browser gets these without the blocks that they belong to, gives up, and the page is blank. All are
+kept: the browser draws the old ones, then the new ones.
 """
 
 from __future__ import annotations
@@ -24,11 +28,11 @@ _ASKED: WeakKeyDictionary[AppSession, str] = WeakKeyDictionary()
 
 
 def keep_to_one_page() -> None:
-    """Makes the sessions of this process ignore requests for parts of a page that has been left."""
+    """Makes the sessions of this process ignore requests for parts of a page that has been left, and keep messages."""
     from streamlit.runtime import app_session
 
     session: Any = app_session.AppSession
-    ask, tell = session.request_rerun, session._enqueue_forward_msg
+    ask, tell, clear = session.request_rerun, session._enqueue_forward_msg, session._clear_queue
 
     def request_rerun(self: AppSession, client_state: ClientState | None) -> None:
         if client_state is not None and client_state.page_script_hash:
@@ -54,4 +58,8 @@ def keep_to_one_page() -> None:
             msg.new_session.page_script_hash = _TOLD.get(self, msg.new_session.page_script_hash)
         tell(self, msg)
 
+    def clear_queue(self: AppSession, fragment_ids_this_run: list[str] | None = None) -> None:
+        clear(self, None if fragment_ids_this_run is None else [])  # of no part: all messages are kept
+
     session.request_rerun, session._enqueue_forward_msg = request_rerun, enqueue
+    session._clear_queue = clear_queue
