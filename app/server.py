@@ -64,6 +64,11 @@ _OBJECTS_UNTIL_GC = 1_000_000
 _BASE = b'<script>window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href};</script>'
 _PAGE = re.compile(r"/[a-z-]*")
 _HASHED = "/static/"  # files whose names change with their content
+# The page asks for the code of a kind of element when it first shows one: half a dozen requests one after the other,
+# while the server draws the first screen. The browser is told of them at once, and loads them while it waits.
+_ELEMENTS = ("Html", "Spinner", "DownloadButton", "Metric", "BidiComponent", "Selectbox", "PageLink", "Table")
+_IMPORTED = re.compile(rb'(?:from|import) ?"\./([\w.-]+\.js)"')  # by a script of Streamlit, at its begin
+_IMPORTS_BYTES = 1 << 14
 
 
 class Files:
@@ -73,7 +78,8 @@ class Files:
         """``folder``: the one with the page, ``index.html``. SystemExit if it has none."""
         if not (folder / "index.html").is_file():
             sys.exit("This version of Streamlit has its page in another place, where the dashboard does not find it")
-        self._page = (folder / "index.html").read_bytes().replace(b"<head>", b"<head>" + _BASE, 1)
+        page = (folder / "index.html").read_bytes().replace(b"<head>", b"<head>" + _BASE, 1)
+        self._page = page.replace(b"</head>", _loaded_ahead(folder, page) + b"</head>", 1)
         self._paths = {
             f"/{file.relative_to(folder).as_posix()}": file for file in folder.rglob("*") if file.suffix != ".html"
         }
@@ -90,6 +96,18 @@ class Files:
         kind = mimetypes.guess_type(path)[0] or "application/octet-stream"
         cache_control = "public, immutable, max-age=31536000" if path.startswith(_HASHED) else "no-cache"
         return _file(file.read_bytes(), kind, cache_control)
+
+
+def _loaded_ahead(folder: Path, page: bytes) -> bytes:
+    """Links to the code of the first screen's elements and to all that it imports, without what the page names itself;
+    a kind of element that this version of Streamlit has elsewhere is loaded when it is shown."""
+    scripts = folder / "static" / "js"
+    names = [file.name.encode() for element in _ELEMENTS for file in scripts.glob(f"{element}.*.js")]
+    for name in names:  # which grows
+        with suppress(OSError), (scripts / name.decode()).open("rb") as script:
+            imported = _IMPORTED.findall(script.read(_IMPORTS_BYTES))
+            names += [new for new in dict.fromkeys(imported) if new not in names and new not in page]
+    return b"".join(b'<link rel="modulepreload" crossorigin href="./static/js/%s">' % name for name in names)
 
 
 def _file(content: bytes, kind: str, cache_control: str) -> Answer:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -18,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -27,7 +29,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from diag.app.pages import PAGES
-from diag.app.server import Files, GuardedApp, _listening
+from diag.app.server import _ELEMENTS, Files, GuardedApp, _listening
 from diag.errors import DiagError
 from diag.serve import server
 from diag.serve.guard import HEADERS, listening
@@ -194,6 +196,34 @@ def test_every_page_has_an_address_that_is_answered_at_once(tmp_path: Path) -> N
         assert answer is not None
         assert ("cache-control", "no-cache") in answer.headers
     assert files.answer("POST", "/") is None
+
+
+def test_the_browser_is_told_at_once_what_the_first_screen_needs(tmp_path: Path) -> None:
+    """With all that it imports, each once, and without what the page loads anyway."""
+    scripts = tmp_path / "static" / "js"
+    scripts.mkdir(parents=True)
+    (tmp_path / "index.html").write_text('<head><script src="./static/js/index.1.js"></script></head>')
+    for name, imports in {
+        "Html.1": ["a.2", "index.1"],
+        "Metric.9": ["a.2"],
+        "a.2": ["b.3"],
+        "b.3": ["a.2"],
+        "c.4": [],
+    }.items():
+        (scripts / f"{name}.js").write_text("".join(f'import{{x as y}}from"./{one}.js";' for one in imports))
+    answer = Files(tmp_path).answer("GET", "/")
+    assert answer is not None
+    told = re.findall(rb'<link rel="modulepreload" crossorigin href="./static/js/([^"]+)">', answer.body)
+    assert told == [b"Html.1.js", b"Metric.9.js", b"a.2.js", b"b.3.js"]
+
+
+def test_this_version_of_streamlit_has_the_elements_of_the_first_screen() -> None:
+    spec = find_spec("streamlit")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    scripts = Path(spec.submodule_search_locations[0]) / "static" / "static" / "js"
+    for element in _ELEMENTS:
+        assert len([*scripts.glob(f"{element}.*.js")]) == 1, element
 
 
 def test_answers_are_not_held_back() -> None:
