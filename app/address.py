@@ -38,6 +38,7 @@ from diag.errors import DiagError
 from diag.show.page import advice_of
 from diag.words.formatting import visible
 
+from .kept import Keeping
 from .run_view import RunView, view_of
 
 # -- listing -----------------------------------------------------------------------------------------------------------
@@ -140,6 +141,7 @@ class _Run:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     view: RunView | None = None
+    keeping: Keeping | None = None
     version: Version | None = None
     refused: Version | None = None
     made_s: float = 0.0
@@ -169,6 +171,11 @@ def opened(path: Path, state: RunState | None = None) -> RunView:
 def is_open(state: RunState) -> bool:
     """Whether the run is analysed in this state, so that `opened` returns at once."""
     return analysed(state.path) == version_of(state)
+
+
+def keeping(path: Path) -> Keeping | None:
+    """What keeps the first screen of the run's analysis; None if that is of a run that trains."""
+    return _run(path).keeping
 
 
 def analysed(path: Path) -> Version | None:
@@ -266,6 +273,7 @@ def _analysed(state: RunState) -> RunView:
         if run.view is not None and run.version != version_of(state):
             state = state_of(state.path)  # another page may have opened it meanwhile
         if run.view is None or run.version != version_of(state):
+            run.keeping = Keeping.begun(state.path, state) if not state.live else None
             run.view, run.version, run.made_s = view_of(analyse(state)), version_of(state), time.monotonic()
             gc.freeze()  # it stays: Streamlit runs a full collection after each run of a page and of a fragment
         return run.view

@@ -14,6 +14,7 @@ from streamlit.navigation.page import StreamlitPage
 
 from diag.api import RunState, snapshots_alone, split_job
 from diag.app.address import RUN, charge, choose, choose_baseline, is_open, name_of, offer, opened, runs_of
+from diag.app.kept import last_screen
 from diag.app.looks import state_of
 from diag.app.markup import plain
 from diag.app.pages import COMPARE, OVERVIEW, Page, Visit, contents_of, pages_for
@@ -134,9 +135,13 @@ def _guarded(draw: Callable[[Visit], None], at: Visit) -> None:
 def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit, answer_first: bool) -> None:
     """Draws the chosen run. ``answer_first``: shows the answer of the last analysis while the run is analysed."""
     before = st.empty()
-    if answer_first and state.answer is not None and not is_open(state):
+    if answer_first and not is_open(state):
+        screen = last_screen(state.path) if not state.live else None
         with before.container():
-            overview.show_last_answer(state, state.answer)
+            if screen is not None:
+                overview.show_last_screen(state, screen)
+            elif state.answer is not None:
+                overview.show_last_answer(state, state.answer)
     try:
         view = opened(state.path, state)
     except DiagError as error:

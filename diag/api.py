@@ -99,6 +99,7 @@ if TYPE_CHECKING:
 
 # Answers kept of what has not changed: ``diag.rundir.answers``.
 answers_on: Callable[[Sequence[str], object], Any] = by_name("diag.rundir.answers:answers_on")
+hash_of_sources: Callable[..., str] = by_name("diag.traces.shelf:hash_of_sources")
 _account_in_blocks: Callable[[Tables], BlockAccount] = by_name("diag.account.blocks:account_in_blocks")
 _only_of: Callable[[Tables, StepsAsked], Only] = by_name("diag.history.steps:only_of")
 _with_kept: Callable[[Tables, Only], Tables | None] = by_name("diag.rundir.kept:with_kept")

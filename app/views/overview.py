@@ -11,17 +11,18 @@ import streamlit as st
 
 from diag.api import RunState
 from diag.app import drawings
-from diag.app.address import choose, go_to_page, href
+from diag.app.address import choose, go_to_page, href, keeping
 from diag.app.drawings import Drawing, compared
+from diag.app.kept import FirstScreen
 from diag.app.looks import state_of
 from diag.app.markup import plain, prose
 from diag.app.moment import moment_of
-from diag.app.picture import advice_rows, bars_of_peaks, colours_of, picture_of
+from diag.app.picture import Data, advice_rows, bars_of_peaks, colours_of, picture_of
 from diag.app.policy import DASHBOARD
 from diag.app.ready import wait_until_ready
 from diag.app.run_view import RunView
 from diag.app.standing import standing_picture
-from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
+from diag.app.theme import DARK, LIGHT, SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
 from diag.app.views import live
 from diag.app.views.common import (
     CONFIG,
@@ -112,6 +113,9 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     if beside[1] is not None:
         with beside[1]:
             _picture(view, state, theme)
+    kept = keeping(state.path)
+    if kept is not None and baseline is None and not _more_is_first(page, state):
+        kept.keep(view.result, lambda: _first_screen(view, state))
     if live.comes_first(state):  # what the steps before would gain is not what to do now
         with st.expander(_FASTER):
             _to_do(view, advised, theme)
@@ -142,17 +146,34 @@ def _picture(view: RunView, state: RunState, theme: Theme) -> None:
     if state.stuck and len(state.by_rank) > DASHBOARD.most_bars_of_ranks:
         component("picture")(key="standing", data=standing_picture(state, theme))
         return
-    data = None
-    if view.result.verdict.cause in MEMORY_FINDINGS:
-        data = bars_of_peaks(view, view.result.cause.ranks if view.result.cause is not None else (), theme)
-    data = data or picture_of(view, theme, next(iter(view.result.advice), None), _who_stands(view, state))
 
     def chosen() -> None:
         rank = st.session_state[_PICTURE].rank
         if rank in view.ranks:
             st.session_state["rank"] = str(rank)
 
-    component("picture")(key=_PICTURE, data=data, on_rank_change=chosen)
+    component("picture")(key=_PICTURE, data=_beside(view, state, theme), on_rank_change=chosen)
+
+
+def _beside(view: RunView, state: RunState, theme: Theme) -> Data | None:
+    """The data of the picture beside the verdict."""
+    data = None
+    if view.result.verdict.cause in MEMORY_FINDINGS:
+        data = bars_of_peaks(view, view.result.cause.ranks if view.result.cause is not None else (), theme)
+    return data or picture_of(view, theme, next(iter(view.result.advice), None), _who_stands(view, state))
+
+
+def _more_is_first(page: Page, state: RunState) -> bool:
+    """Whether something stands above the verdict, or changes with time: no such screen is kept."""
+    return (
+        bool(page.incomplete or page.failures or page.outcome or page.beside) or state.live or live.comes_first(state)
+    )
+
+
+def _first_screen(view: RunView, state: RunState) -> FirstScreen:
+    page, drawn = view.page, bool(view.result.attribution.steps)
+    pictures = {theme.name: _beside(view, state, theme) if drawn else None for theme in (LIGHT, DARK)}
+    return FirstScreen(str(page.title), _facts(page), page.verdict, page.since, page.metrics, pictures)
 
 
 def _who_stands(view: RunView, state: RunState) -> tuple[int, ...] | None:
@@ -171,6 +192,20 @@ def _steps(view: RunView, theme: Theme) -> None:
     _idle(view, rank, step)
     _waiting(view, theme)
     _memory(view, rank, theme)
+
+
+def show_last_screen(state: RunState, screen: FirstScreen) -> None:
+    """Draws the first screen as it was kept, until there is more to show."""
+    st.title(plain(screen.title))
+    st.caption(screen.facts)
+    picture = screen.pictures.get(theme_of(st.context.theme.type).name)
+    beside = st.columns(_VERDICT_AND_PICTURE) if picture is not None else (st.container(), None)
+    with beside[0]:
+        _verdict(screen.verdict, state, screen.since, key="verdict-before")
+    if beside[1] is not None:
+        with beside[1]:
+            component("picture")(key="picture-before", data=picture)
+    show_metrics(*screen.metrics)
 
 
 def show_last_answer(state: RunState, answer: Verdict) -> None:
@@ -193,8 +228,13 @@ def _head(view: RunView) -> None:
             on_click="ignore",
             help="This page as one HTML file to pass on; `diag report --redact` hides names and paths.",
         )
+    st.caption(_facts(page))
+
+
+def _facts(page: Page) -> str:
+    """The line below the title, as Markdown."""
     recorded = f"recorded {page.recorded}" if page.recorded else ""
-    st.caption(" · ".join(plain(fact) for fact in (*page.facts, recorded, *page.versions) if fact))
+    return " · ".join(plain(fact) for fact in (*page.facts, recorded, *page.versions) if fact)
 
 
 def _copies(page: Page, advised: Advised, theme: Theme) -> None:

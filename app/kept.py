@@ -1,0 +1,68 @@
+"""The first screen of a run as it was last drawn, kept until something changes that it rests on: it stands on the page
+while the run is analysed again. What is kept, and when it still holds, is as for ``diag analyze``
+(``diag.rundir.answers``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from diag.api import Result, RunState, answers_on, hash_of_sources, newest_change
+from diag.model import DAMAGED
+from diag.show.page import Metric, VerdictShown
+
+
+class FirstScreen(Struct, frozen=True):
+    """``facts``: the line below the title. ``pictures``: the ranks beside the verdict, by the name of the theme, as
+    data of ``views/picture.js``; None without steps."""
+
+    title: str
+    facts: str
+    verdict: VerdictShown
+    since: str
+    metrics: tuple[Metric, ...]
+    pictures: dict[str, dict[str, Any] | None]
+
+
+def last_screen(run: Path) -> FirstScreen | None:
+    """The one that was kept, if it would be the same now. Reads all files of the run, for their check sums."""
+    answers = Keeping.begun(run).answers
+    data = answers.load() if answers is not None else None
+    if data is not None:
+        with suppress(*DAMAGED):
+            return msgspec.msgpack.decode(data, type=FirstScreen)
+    return None
+
+
+class Keeping:
+    """Keeps one screen of an analysis. To be made before the files are read: the check sums are of what was there."""
+
+    def __init__(self, answers: Any) -> None:
+        """``answers``: as ``answers_on`` returns them; None where nothing is kept."""
+        self.answers = answers
+
+    @classmethod
+    def begun(cls, run: Path, state: RunState | None = None) -> Keeping:
+        """``state``: of which the analysis will be; if the run has changed since, nothing is kept."""
+        answers = answers_on([str(run)], ("first screen", _code()))
+        if state is not None and newest_change(run) != state.changed_ns:
+            answers = None
+        return cls(answers)
+
+    def keep(self, result: Result, screen: Callable[[], FirstScreen]) -> None:
+        """Makes and keeps the screen of this result, once."""
+        answers, self.answers = self.answers, None
+        if answers is not None and answers.path == result.tables.root:
+            answers.save(msgspec.msgpack.encode(screen()), result.tables.manifest, result.state)
+
+
+@cache
+def _code() -> str:
+    """Stands for the code that draws the screen."""
+    return hash_of_sources(*Path(__file__).parent.rglob("*.py"), *Path(__file__).parent.rglob("*.js"))
