@@ -608,7 +608,7 @@ def memory_history(view: RunView, memory: Memory, rank: int, theme: Theme) -> go
         figure,
         theme,
         rows_height(len(view.ranks) if len(view.ranks) <= DASHBOARD.most_rank_bars else 1, least=260),
-        xaxis=step_axis(blocks, ticks=12),
+        xaxis=step_axis(blocks),
         yaxis={"title": {"text": f"rank {rank}, GB"}, "rangemode": "tozero"},
     )
     return shade_windows(figure, memory.windows, blocks, theme)

@@ -28,14 +28,14 @@ def step_names(steps: Sequence[int], blocks: Sequence[slice]) -> list[str]:
     return [str(steps[block.start]) for block in blocks]
 
 
-def step_axis(blocks: Sequence[slice], noun: str = "step", ticks: int = 25, **options: Any) -> dict[str, Any]:
+def step_axis(blocks: Sequence[slice], noun: str = "step", **options: Any) -> dict[str, Any]:
     """An axis of categories, because step numbers have gaps, for example between profiler windows."""
     width = blocks[0].stop - blocks[0].start if blocks else 1
     title = noun if width == 1 else f"{noun}; each column stands for {width} {noun}s"
     return {
         "title": {"text": title},
         "type": "category",
-        "nticks": ticks,
+        "nticks": DASHBOARD.most_step_labels,
         "tickangle": 0,
         "showgrid": False,
         **options,

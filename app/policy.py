@@ -40,6 +40,9 @@ class Dashboard(Topic, name="dashboard", fixed=True):
         2, "times", "chosen", "times the highest of the later steps: the first steps, which take longer, are cut off"
     )
     first_steps = threshold(5, "steps")
+    most_step_labels = threshold(
+        12, "labels", "chosen", "at an axis of steps: with two digits each they do not touch on a phone"
+    )
     most_labelled_ranks = threshold(30, "ranks")
     cut_step_at = threshold(
         2, "times", "chosen", "times the longest counted step: uncounted steps that are longer are cut off"

@@ -30,7 +30,7 @@ from diag.app.views.common import (
 )
 from diag.diagnoses.compare import PART_NAMES, Comparison, Setup, nearest_of_job, setup_of, setup_of_traces
 from diag.errors import DiagError
-from diag.show.compare import comparison_table, differences_by_name, headline, named_table
+from diag.show.compare import WITHIN_NOISE, comparison_table, differences_by_name, headline, named_table, worth_a_row
 from diag.show.page import DATA_WAIT, EXPOSED_COMM, HOST_WAIT, Metric
 from diag.words.formatting import UNKNOWN, counted, duration, number
 from diag.words.table import Column, table_of
@@ -116,8 +116,9 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
     _numbers(comparison, before)
     st.subheader("Difference by part of the step", anchor="difference")
     st.caption(plain(_OF_PATH))
+    shown = worth_a_row(comparison)
     draw(
-        lambda: flow(comparison, before, after, theme_of(st.context.theme.type)),
+        lambda: flow(shown, before, after, theme_of(st.context.theme.type)),
         "flow",
         f"From the step of {before} to the step of {after} in milliseconds, by part of the step",
     )
@@ -129,7 +130,7 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
             "to confirm a small difference."
         )
     )
-    show_table(comparison_table(comparison))
+    show_table(comparison_table(shown))
     show_by_name((against, view), (before, after))
     _verdicts(against, view, before, after)
     if comparison.notes:
@@ -227,7 +228,10 @@ def flow(comparison: Comparison, before: str, after: str, theme: Theme) -> go.Fi
     ends.append(comparison.after_ns / MS)
     colours = [theme.faint, *(theme.part[PART_OF[part.kind]] for part in comparison.parts), theme.faint]
     hatches = ["", *("" if part.sure else "/" for part in comparison.parts), ""]
-    texts = [f"{number(comparison.before_ns / MS)} ms", *(_signed_ms(p.ns[1]) for p in comparison.parts)]
+    texts = [
+        f"{number(comparison.before_ns / MS)} ms",
+        *(f"{_signed_ms(part.ns[1])}{'' if part.sure else f', {WITHIN_NOISE}'}" for part in comparison.parts),
+    ]
     texts.append(f"{number(comparison.after_ns / MS)} ms")
     places = list(range(len(names)))
     figure = go.Figure(

@@ -310,7 +310,7 @@ def range_of_ranks(view: RunView, memory: Memory, rank: int, theme: Theme) -> go
             line={"color": colour, "width": 2, "dash": dash},
             hovertemplate=f"{name}, step %{{x}}<br>%{{y:,.3f}} GB<extra></extra>",
         )
-    return _over_steps(figure, memory, blocks, step_axis(blocks, ticks=12), theme)
+    return _over_steps(figure, memory, blocks, step_axis(blocks), theme)
 
 
 def _over_steps(

@@ -48,6 +48,7 @@ from .table import print_table
 from .text import print_gaps
 
 _OF_THE_PATH = "critical path, ms a step"
+WITHIN_NOISE = "within noise"
 
 
 def differences_by_name(*results: Result) -> tuple[NamedTimes, ...]:
@@ -124,7 +125,7 @@ def print_comparison(
     for row in _head(comparison, before, after, console):
         console.print(row)
     console.print()
-    shown = _worth_a_row(comparison)
+    shown = worth_a_row(comparison)
     print_table(console, comparison_table(shown), _styles(shown))
     for times in by_name:
         named = named_table(times, ("before", "after"), PAGE.most_named_differences)
@@ -161,7 +162,7 @@ def _print_in_short(comparison: Comparison, before: Result, after: Result, conso
         screen.put(_Place.NOTES, warning(sentences.MORE_NOTES_ON_BOTH(notes=counted(count, "note"))))
     screen.left -= 1
     screen.put_if_room(_Place.VERDICTS, _verdicts(before, after)[1])
-    shown = _worth_a_row(comparison)
+    shown = worth_a_row(comparison)
     if len(shown.parts) > screen.left - 2:  # without the step as a whole, which the headline has
         most = sorted(shown.parts, key=lambda part: -abs(part.ns[1]))[: max(0, screen.left - 1)]
         shown = replace(shown, parts=tuple(part for part in shown.parts if part in most))
@@ -200,7 +201,8 @@ def _gaps(before: Result, after: Result) -> list[Gap]:
     return list(dict.fromkeys((*before.coverage.skipped, *after.coverage.skipped)))
 
 
-def _worth_a_row(comparison: Comparison) -> Comparison:
+def worth_a_row(comparison: Comparison) -> Comparison:
+    """Without the parts that are next to nothing in both runs."""
     return replace(comparison, parts=tuple(part for part in comparison.parts if _is_worth_a_row(comparison, part)))
 
 
@@ -320,7 +322,7 @@ _DIFFERENCE = Unit("ns", lambda ns: f"{ns / 1e6:+,.2f}", symbol="ms", per=1e6, f
 
 
 def _sure(part: Difference) -> str:
-    return ("longer" if part.ns[1] > 0 else "shorter") if part.sure else "within noise"
+    return ("longer" if part.ns[1] > 0 else "shorter") if part.sure else WITHIN_NOISE
 
 
 def _styles(comparison: Comparison) -> dict[tuple[int, str], str]:

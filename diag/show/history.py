@@ -21,7 +21,7 @@ from diag.model.history import Goodput, History, Incident, Life
 from diag.show.json import change_to_dict
 from diag.show.policy import PAGE
 from diag.show.table import print_table
-from diag.words.formatting import counted, elapsed, masked, moment, spaced, visible
+from diag.words.formatting import counted, masked, moment, spaced, visible
 from diag.words.history import (
     change_words,
     cost_words,
@@ -29,6 +29,7 @@ from diag.words.history import (
     host_words,
     incident_words,
     kept_words,
+    long_time,
     restart_words,
     since,
 )
@@ -118,10 +119,11 @@ def facts_of(history: History) -> list[str]:
     if not history.stretches:
         return [*facts, "no steps"]
     first, last = history.stretches[0], history.stretches[-1]
-    facts.append(f"steps {first.first:,} to {last.last:,}")
-    if first.begin_unix_ns and last.end_unix_ns:
-        facts.append(f"{moment(first.begin_unix_ns)} to {moment(last.end_unix_ns)}")
-        facts.append(elapsed(last.end_unix_ns - first.begin_unix_ns))
+    steps, begin_ns, end_ns = f"steps {first.first:,} to {last.last:,}", first.begin_unix_ns, last.end_unix_ns
+    if not begin_ns or not end_ns:
+        return [*facts, steps]
+    facts.append(f"{steps} in {long_time(end_ns - begin_ns)}")  # without what came before the first one
+    facts.append(" to ".join(dict.fromkeys((moment(begin_ns), moment(end_ns)))))
     return facts
 
 

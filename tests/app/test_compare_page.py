@@ -13,7 +13,10 @@ from diag.app.markup import plain
 from diag.app.theme import LIGHT
 from diag.app.views import compare as figures
 from diag.collectors.layout import RunLayout
+from diag.diagnoses.compare import PART_NAMES
 from diag.model.steps import Kind
+from diag.serve.server import SAMPLES
+from diag.show.compare import worth_a_row
 from diag.words.formatting import duration
 from tests.app.runs import write_run, write_stalled_trace
 from tests.app.shown import metrics, shown, text
@@ -37,6 +40,24 @@ def test_the_difference_is_diags(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     table = test.table[0].value
     assert plain("+39.00") == table["Difference"].tolist()[[part.kind for part in found.parts].index(Kind.DATA)]
     assert "Not comparable" not in text(test)
+
+
+def test_what_is_next_to_nothing_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the terminal. What lies within noise is called so beside its number."""
+    test = shown(
+        "compare", SAMPLES / "fsdp2-slow-loader-rank1", monkeypatch, SAMPLES, **{"with": "fsdp2-slow-link-rank1"}
+    )
+    before, after = (open_run(SAMPLES / name) for name in ("fsdp2-slow-link-rank1", "fsdp2-slow-loader-rank1"))
+    found = compare_runs(before, after)
+    assert any(part.kind is Kind.COPY and part.sure for part in found.parts), "a sure change of a few microseconds"
+    parts = test.table[0].value.iloc[:, 0].tolist()
+    assert plain(PART_NAMES[Kind.COPY]) not in parts
+    assert plain(PART_NAMES[Kind.DATA]) in parts
+    figure = figures.flow(worth_a_row(found), "before", "after", LIGHT)
+    texts = [text for _, text, _ in figure.data[0].customdata[1:-1]]
+    said = dict(zip([part.kind for part in worth_a_row(found).parts], texts, strict=True))
+    assert said[Kind.COMPUTE].endswith(" ms, within noise")
+    assert said[Kind.DATA].endswith(" ms")
 
 
 def test_it_begins_with_a_run_of_as_many_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_says_what_the_command_says(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = text(shown("history", run, monkeypatch)).replace("\\", "")
     assert "Goodput" in said
+    assert re.search(r"steps \d to 4\d\d in [\d.]+.s · ", said), "the wall time of the goodput is a longer one"
     assert "Since step 251" in said
     assert "because of rank 3 on node1" in said
     assert "stalled for " in said
