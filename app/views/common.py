@@ -25,7 +25,7 @@ from diag.show.page import Metric
 from diag.show.policy import PAGE
 from diag.words.formatting import UNKNOWN, counted, listing, visible, visible_lines
 from diag.words.places import in_command
-from diag.words.table import MOMENT, Column, Table
+from diag.words.table import MOMENT, Cell, Column, Table
 from diag.words.table import UNKNOWN as EMPTY
 from diag.words.wording import ONLY_DURATIONS
 
@@ -204,25 +204,44 @@ def show_rows(
 ) -> Any:
     """Draws a table that can be sorted, without unknown columns: its numbers are numbers. The columns ``at_first``,
     then the more important ones, come first, as the table may be wider than the window. Control characters in texts
-    are shown as escapes."""
+    are shown as escapes. Long names that have a short form are short, and stand in full in a last column."""
+    names = _short_names(table)
     known = table.plain().known()
     columns = sorted(known.columns, key=lambda column: (column.id not in at_first, column.weight > 0, -column.weight))
-    rows = [
+    order = [column.sortable_heading for column in columns]
+    rows: list[dict[str, Any]] = [
         {column.sortable_heading: _number(column, value) for column, value in zip(known.columns, row, strict=True)}
         for row in known.rows
     ]
+    for heading, short in names.items():
+        order.append(f"{heading}{_IN_FULL}")
+        for row, name in zip(rows, short, strict=True):
+            row |= {heading: visible(name), order[-1]: row[heading]}
     chosen: dict[str, Any] = {} if on_select is None else {"on_select": on_select, "selection_mode": selection_mode}
     return st.dataframe(
         rows,
         key=key,
         hide_index=True,
         placeholder=EMPTY,
-        column_order=[column.sortable_heading for column in columns],
+        column_order=order,
         column_config={column.sortable_heading: _config(column) for column in known.columns},
         alt=alt,
         **chosen,
         **options,
     )
+
+
+_IN_FULL = ", in full"
+
+
+def _short_names(table: Table) -> dict[str, list[str]]:
+    """By heading, the texts of the columns whose long names have a short form."""
+    names: dict[str, list[str]] = {}
+    for place, column in enumerate(table.columns):
+        cells = [row[place] for row in table.rows]
+        if column.long and not column.weight and any(isinstance(it, Cell) and it.text != it.value for it in cells):
+            names[column.sortable_heading] = [it.text if isinstance(it, Cell) else str(it or "") for it in cells]
+    return names
 
 
 def _number(column: Column, value: Any) -> Any:

@@ -17,6 +17,7 @@ from diag.app.views import kernels as figures
 from diag.model.breakdown import Bound, KernelKind
 from diag.show.parts import Part
 from diag.tables.zoom import Category
+from diag.words.formatting import short_name
 from tests.account.kineto_builder import KinetoBuilder
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
@@ -34,9 +35,10 @@ def test_the_tables_hold_diags_numbers(tmp_path: Path, monkeypatch: pytest.Monke
     steps = found.kernels.rank_steps
     assert kernels["Time, ms"].tolist() == [row.total_ns / steps / 1e6 for row in found.kernels.rows]
     assert kernels["Share"].tolist() == [row.share for row in found.kernels.rows]
-    by_name = dict(zip(kernels["Kernel"], kernels["Bound is"], strict=True))
+    by_name = dict(zip(kernels["Kernel, in full"], kernels["Bound is"], strict=True))
     measured = [row.name for row in found.kernels.rows if row.bound != Bound.UNKNOWN and row.bound_from == "shapes"]
     inferred = [row.name for row in found.kernels.rows if row.bound != Bound.UNKNOWN and row.bound_from != "shapes"]
+    assert kernels["Kernel"].tolist() == [short_name(row.name) for row in found.kernels.rows]
     assert {by_name[name] for name in measured} == {"measured"}
     assert {by_name[name] for name in inferred} == {"inferred"}
     table = found.modules[0]
@@ -102,7 +104,7 @@ def test_names_from_a_trace_stay_text(tmp_path: Path, monkeypatch: pytest.Monkey
         built.kernel(t + MS, t + 20 * MS, HOSTILE, launch=t + 2000)
     built.write(tmp_path, "rank0.json")
     test = shown("kernels", tmp_path, monkeypatch)
-    assert HOSTILE in test.dataframe[0].value["Kernel"].tolist()
+    assert test.dataframe[0].value["Kernel, in full"].tolist() == [HOSTILE]
     assert not [element for element in (*test.markdown, *test.caption) if "<script>" in str(element.value)]
     charts = [json.loads(element.proto.spec) for element in test.get("plotly_chart")]
     assert charts
@@ -118,7 +120,10 @@ def test_a_run_on_a_cpu_has_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     found = open_run(run).breakdowns
     test = shown("kernels", run, monkeypatch)
     assert test.title[0].value == "Operators and modules"
-    assert test.dataframe[0].value["Operator"].tolist()[0] == found.kernels.rows[0].name
+    assert test.dataframe[0].value["Operator, in full"].tolist()[0] == found.kernels.rows[0].name == "aten::mm"
+    assert test.dataframe[0].value["Operator"].tolist()[0] == "mm", "as in the figure above"
+    order = list(test.dataframe[0].proto.column_order)
+    assert (order[0], order[-1]) == ("Operator", "Operator, in full")
     assert "MFU" not in metrics(test)  # a sentence instead of a box with "unknown"
     said = text(test).replace("\\", "")
     assert "MFU and HFU:" in said[said.index("Not known") :], "below what is known"
