@@ -137,18 +137,18 @@ def waiting_text(view: RunView) -> str:
     if means.max() < DASHBOARD.equal_ranks_share * step_ns:
         return f"{text} It is below {share(DASHBOARD.equal_ranks_share)} of the step on every rank."
     others = [float(np.median(np.delete(means, at))) for at in range(len(means))]
-    pale = [
+    quick = [
         rank
         for rank, mean, of_others in zip(view.ranks, means.tolist(), others, strict=True)
         if of_others >= DASHBOARD.equal_ranks_share * step_ns and mean <= of_others * _PALE
     ]
-    if not pale or len(pale) > max(1, len(view.ranks) // 4):
+    if not quick or len(quick) > max(1, len(view.ranks) // 4):
         return text
-    link = ", because of its link" if len(pale) == 1 and pale[0] in view.slow_links else ""
+    link = ", because of its link" if len(quick) == 1 and quick[0] in view.slow_links else ""
     if len(view.steps) == 1:
-        return f"{text} The others wait for {listing(pale)}{link}."
-    row = "row is" if len(pale) == 1 else "rows are"
-    return f"{text} The pale {row} {listing(pale)}: the others wait for {'it' if len(pale) == 1 else 'them'}{link}."
+        return f"{text} The others wait for {listing(quick)}{link}."
+    who = f"{listing(quick).capitalize()} hardly {'waits' if len(quick) == 1 else 'wait'}"
+    return f"{text} {who}: the others wait for {'it' if len(quick) == 1 else 'them'}{link}."
 
 
 def _of_late_ranks(view: RunView) -> tuple[str, Drawing | None]:

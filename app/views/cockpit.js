@@ -51,7 +51,7 @@ function line(row, data, view, setStateValue, setTriggerValue) {
   if (severity) state.append(make("span", `mark ${severity}`, `${sign} ${severity}`));
   state.append(make("span", row.broken ? "broken" : "", row.state));
   const cause = node.appendChild(make("div", "cause"));
-  cause.append(row.live ? make("b", "", row.live) : row.culprit ? make("b", "", `${row.culprit}: `) : "", row.live ? "" : row.cause);
+  cause.append(...(row.live ? [make("b", "", row.live)] : causeOf(row)));
   node.append(spark(row, data));
   const step = node.appendChild(make("div", "step"));
   step.title = row.about;
@@ -65,6 +65,16 @@ function line(row, data, view, setStateValue, setTriggerValue) {
   const change = node.appendChild(make("span", `change ${row.tone}`, row.change));
   change.title = row.changeAbout;
   return node;
+}
+
+/** The cause with the culprit in bold: in the sentence where that names it, else in front. */
+function causeOf({ culprit, cause }) {
+  if (!culprit) return [cause];
+  const escaped = culprit.replace(/[.*+?^${}()|[\]\\]/g, "\\$&").replace(/\s/g, "\\s");
+  const named = cause.match(new RegExp(`\\b${escaped}\\b`, "i"));
+  if (!named) return [make("b", "", `${culprit}: `), cause];
+  const end = named.index + named[0].length;
+  return [cause.slice(0, named.index), make("b", "", named[0]), cause.slice(end)];
 }
 
 function spark(row, data) {

@@ -237,7 +237,7 @@ def bandwidth(rows: Sequence[CollectiveStat], curves: Sequence[CostCurve], theme
         series_rows = [row for row in known if (row.op, row.group) == (op, group)]
         if series_rows:
             _points(figure, series_rows, name, colour, symbol)
-    axis = {"type": "log", "gridcolor": theme.faint, "griddash": "dot", "gridwidth": 0.5, "dtick": 1}
+    axis = {"type": "log", "gridcolor": theme.grid, "dtick": 1}
     return finish(
         figure,
         theme,

@@ -130,7 +130,7 @@ def test_a_slow_link_is_not_shown_as_a_slow_rank(monkeypatch: pytest.MonkeyPatch
     assert "waiting is for its link, not for its computation" in text(test)
     assert list(test.dataframe[0].proto.column_order)[:2] == ["Operation", "Waited for"], "visible without scrolling"
     overview = text(shown("overview", run, monkeypatch))
-    assert plain("The pale row is rank 1: the others wait for it, because of its link.") in overview
+    assert plain("Rank 1 hardly waits: the others wait for it, because of its link.") in overview
 
 
 def test_a_straggler_is_shown_as_one(monkeypatch: pytest.MonkeyPatch) -> None:

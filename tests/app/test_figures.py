@@ -61,7 +61,7 @@ def test_what_costs_nothing_does_not_fill_a_figure(tmp_path: Path) -> None:
     field = drawings.waiting_field(healthy, LIGHT).data[0]
     assert 0 < field.z.max() < 0.2 * field.zmax
     text, _ = drawings.of_waiting(healthy)
-    assert "pale" not in text
+    assert "hardly" not in text
     text, figure = drawings.of_differences(healthy)
     assert "no part of the step differs by 2% of the step" in text
     assert figure is None
@@ -69,7 +69,7 @@ def test_what_costs_nothing_does_not_fill_a_figure(tmp_path: Path) -> None:
 
 def test_what_costs_much_stands_out(view: RunView) -> None:
     text, _ = drawings.of_waiting(view)
-    assert spaced(text).endswith("The pale row is rank 1: the others wait for it.")
+    assert spaced(text).endswith("Rank 1 hardly waits: the others wait for it.")
     low, high = drawings.difference_bars(view.result.differences, (1,), 105 * MS, LIGHT).layout.xaxis.range
     assert (low, high) == (pytest.approx(-39 * 1.1), pytest.approx(39 * 1.1))
     low, high = drawings.difference_bars(view.result.differences, (1,), 1000 * MS, LIGHT).layout.xaxis.range

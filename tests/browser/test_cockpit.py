@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -47,6 +48,8 @@ def test_a_folder_opens_with_its_runs_worst_first(browser: Browser, served: Serv
         expect(first.get_by_role("button", name="slow", exact=True)).to_be_visible()
         for text in ("critical", "finished", "rank 1", "105 ms", "+59%"):
             expect(first).to_contain_text(text.replace(" ms", "\u00a0ms"))
+        expect(first.locator(".cause b")).to_have_text("rank\u00a01")
+        expect(first.locator(".cause")).to_have_text(re.compile("^The data loader of rank\\s1 is slow"))
         expect(second).to_contain_text("baseline")
         assert first.get_by_role("img").get_attribute("aria-label") == "step time over 12\u00a0steps: 105 to 105 ms"
         first.get_by_role("button").click()
