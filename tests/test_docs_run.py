@@ -27,6 +27,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest
 from diag.errors import ExitCode
 from diag.export.formats import serving as _serving
+from diag.tune import history as tuning
 from diag.words import sentences
 from diag.words.sentences import Sentence
 from tests import allocator, pieces
@@ -110,6 +111,7 @@ def lay_out(folder: Path) -> None:
     shutil.copytree(CAPTURED / "sigkill-2-ranks", folder / "logs")
     shutil.copytree(CAPTURED / "hang-loader-4-ranks/dumps", folder / "dumps")
     shutil.copytree(ROOT / "examples", folder / "examples")
+    tuning.save(tuning.History(("--strategy", "fsdp2"), stopped="all advice was tried"), folder / "T")
     allocator.train().write(folder / "snapshot.pickle")
     inspector_files.write_job(folder / "INSPECTOR", {"a": (0, 1)}, lambda *_: 1000.0)
     run = pieces.recorded(folder / "whole", ranks=2, job="job")

@@ -25,6 +25,10 @@ def tune(
     out: Annotated[
         Path | None, typer.Option(help="Folder for all runs; else runs/<time>-tune.", callback=no_dash)
     ] = None,
+    show: Annotated[
+        Path | None,
+        typer.Option(help="Print the tuning that is in this folder, and train nothing.", callback=no_dash),
+    ] = None,
     evidence: Annotated[
         bool,
         typer.Option("--evidence", "--verbose", "-v", help="Also print all that is known of each change."),
@@ -37,12 +41,18 @@ def tune(
     measured of each change stays in the folder, which `diag dashboard` shows.
     """
     override_thresholds(policy)
-    from diag.show.compare import print_history
-    from diag.tune.history import FILE_NAME
+    from diag.show.tuning import print_tuning
+    from diag.tune.history import FILE_NAME, load
     from diag.tune.loop import train
     from diag.tune.loop import tune as tune_training
     from diag.watch.launch import require_torch
 
+    if show is not None:
+        kept = load(show)
+        if kept is None:
+            raise DiagError(f"there is no tuning here ({FILE_NAME})", path=show)
+        print_tuning(kept, show, evidence=evidence)
+        return
     arguments = list(context.args)
     if not any(argument.partition("=")[0] == "--steps" for argument in arguments):
         arguments = ["--steps", str(_STEPS), *arguments]
@@ -62,5 +72,4 @@ def tune(
     folder = out if out is not None else Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-tune"
     history = tune_training(arguments, folder, rounds, repeats, train, lambda text: say(f"diag: {text}", err=True))
     say()
-    print_history(history, evidence=evidence)
-    say(f"All of it: {folder / FILE_NAME}. In the browser: diag dashboard {folder}")
+    print_tuning(history, folder, evidence=evidence)

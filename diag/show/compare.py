@@ -1,5 +1,4 @@
-"""Two runs side by side, as text and as JSON: in which part of the step they differ, and how sure that is. A tuning,
-change by change."""
+"""Two runs side by side, as text and as JSON: in which part of the step they differ, and how sure that is."""
 
 from __future__ import annotations
 
@@ -10,8 +9,6 @@ from enum import IntEnum, auto
 from msgspec import to_builtins
 from msgspec.structs import replace
 from rich.console import Console
-from rich.markup import escape
-from rich.padding import Padding
 from rich.text import Text
 
 from diag import policy
@@ -23,14 +20,11 @@ from diag.model import Gap
 from diag.show.policy import PAGE
 from diag.tables import of_runs
 from diag.tables.of_runs import KERNELS, NamedTimes
-from diag.tune.history import History, Interval, Outcome, Round
 from diag.words import sentences
-from diag.words.formatting import counted, duration, share, short_name, size, spaced, visible
+from diag.words.formatting import counted, duration, short_name, spaced, visible
 from diag.words.table import (
     HUNDREDTHS_OF_MS,
     MEAN_COUNT,
-    SIZE,
-    TENTHS_OF_MS,
     TEXT_RIGHT,
     Cell,
     Column,
@@ -337,105 +331,3 @@ def _styles(comparison: Comparison) -> dict[tuple[int, str], str]:
 
 def _signed(ns: int) -> str:
     return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{duration(abs(ns))}"
-
-
-# -- tuning ------------------------------------------------------------------------------------------------------------
-#
-# A tuning as text: each change with its predicted gain, its measured gain and its outcome.
-
-_COLOUR = {Outcome.KEPT: "green", Outcome.REVERTED: "yellow", Outcome.FAILED: "red"}
-
-
-def print_history(history: History, console: Console | None = None, evidence: bool = False) -> None:
-    """What the tuning gained, the command with the changes that were kept, and a line for each change that was tried.
-    ``evidence``: all that is known of each change."""
-    console = report_console(console)
-    if evidence:
-        for done in history.rounds:
-            _print_round(console, done)
-        console.print()
-    console.print(_gained(history), style="bold")
-    if history.kept:
-        console.print("[bold]What to do:[/] train with the kept changes")
-        console.print(Padding(f"[cyan]{escape(history.command)}[/]", (0, 0, 0, 2), expand=False))
-    if history.rounds and not evidence:
-        console.print()
-        outcomes = {(place, "outcome"): _COLOUR[done.outcome] for place, done in enumerate(history.rounds)}
-        print_table(console, tuning_table(history), outcomes)
-    console.print()
-    if history.stopped:
-        stopped = history.stopped if evidence else history.stopped.partition(" (")[0]
-        console.print(f"[dim]Stopped: {escape(stopped)}.[/]")
-    for change in history.remaining:
-        console.print(f"[dim]Also advised, but not an option of diag run: {escape(change)}.[/]")
-
-
-def _gained(history: History) -> str:
-    """The step before and now, in one sentence."""
-    if not history.rounds:
-        return "No change was tried."
-    before, now = history.rounds[0].baseline_ns, history.step_ns_now
-    if now is None:
-        return f"No change made the step of {spaced(duration(before))} significantly shorter."
-    kept = f"{len(history.kept)} of {counted(len(history.rounds), 'change')} kept"
-    saved = share((before - now) / before)
-    return spaced(f"{duration(now)} a step instead of {duration(before)}, {saved} less: {kept}.")
-
-
-def tuning_table(history: History) -> Table:
-    """The changes that were tried: how the step changed, as predicted and as measured."""
-    rounds = history.rounds
-    return table_of(
-        "tuning",
-        "",
-        {
-            Column("change", long=True, weight=0): [done.change for done in rounds],
-            Column("outcome", weight=0): [str(done.outcome) for done in rounds],
-            Column("predicted_ns", TENTHS_OF_MS, label="predicted", weight=5): [
-                _change_of_step(done.predicted_gain_ns, done.baseline_ns) for done in rounds
-            ],
-            Column("measured_ns", TENTHS_OF_MS, label="measured", weight=6): [
-                _change_of_step(done.gain_ns, done.baseline_ns) for done in rounds
-            ],
-            Column("memory_bytes", SIZE, label="memory", weight=4): [
-                done.memory_delta_bytes or None for done in rounds
-            ],
-        },
-    )
-
-
-def _change_of_step(gain: Interval | None, step_ns: int) -> Cell | None:
-    """``-54.1 (-56%)``: a gain shortens the step."""
-    if gain is None:
-        return None
-    saved = gain.likely / step_ns if step_ns else 0.0
-    portion = f" ({-saved:+.0%})" if abs(saved) >= 0.005 else ""  # not -0%
-    return Cell(-gain.likely, f"{-gain.likely / 1e6:+,.1f}{portion}")
-
-
-def _print_round(console: Console, done: Round) -> None:
-    console.print(f"\n[bold]Round {done.number}: {escape(done.verdict)}[/]")
-    rows = [f"tried      {done.change}"]
-    rows.append(
-        f"predicted  {_gain(done.predicted_gain_ns, done.baseline_ns)}{_memory(done.predicted_memory_delta_bytes)}"
-    )
-    if done.gain_ns is not None:
-        runs = f"; {len(done.with_it)} runs with it, {len(done.without)} without, alternating"
-        rows.append(f"measured   {_gain(done.gain_ns, done.baseline_ns)}{_memory(done.memory_delta_bytes)}{runs}")
-    for row in rows:
-        console.print(Padding(escape(row), (0, 0, 0, 3)))
-    outcome = f"[{_COLOUR[done.outcome]}]{done.outcome}[/]"
-    console.print(Padding(f"{outcome:<10} {escape(done.reason)}", (0, 0, 0, 3)))
-
-
-def _gain(gain: Interval, step_ns: int) -> str:
-    low, likely, high = (value / 1e6 for value in gain)
-    share = abs(gain.likely) / step_ns if step_ns else 0.0
-    less = "less" if likely >= 0 else "more"
-    return f"{abs(likely):,.1f} ms a step {less}, {share:.0%} of it (gain between {low:,.1f} and {high:,.1f})"
-
-
-def _memory(delta: int | None) -> str:
-    if not delta:
-        return ""
-    return f"; {size(abs(delta))} {'more' if delta > 0 else 'less'} memory"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Console
 from rich.text import Text
 
@@ -23,6 +25,12 @@ class Screen:
         self._parts.setdefault(place, []).append(text)
         self.left -= rows_of(self.console, text.plain)
 
+    def put_command(self, place: int, text: Text) -> None:
+        """A text that ends in a command, which is not broken into rows, so that it can be copied."""
+        text.no_wrap = True
+        self._parts.setdefault(place, []).append(text)
+        self.left -= max(1, math.ceil(text.cell_len / self.console.width))
+
     def put_if_room(self, place: int, text: Text) -> bool:
         """False if there is none."""
         fits = rows_of(self.console, text.plain) <= self.left
@@ -33,12 +41,12 @@ class Screen:
     def put_table(self, place: int, table: Table, styles: Styles | None = None) -> None:
         """A table whose columns have no long text: each row takes one of the screen."""
         self._parts.setdefault(place, []).append((table, styles or {}))
-        self.left -= 1 + len(table.rows)
+        self.left -= 1 + len(table.rows) + bool(table.more)
 
     def print(self) -> None:
         for _, parts in sorted(self._parts.items()):
             for part in parts:
                 if isinstance(part, Text):
-                    self.console.print(part)
+                    self.console.print(part, soft_wrap=bool(part.no_wrap))
                 else:
                     print_table(self.console, *part, in_short=True)

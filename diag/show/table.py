@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 
 from rich import table as of_rich
@@ -49,6 +50,15 @@ def print_table(console: Console, table: Table, styles: Styles | None = None, in
         console.print(Text(f"A wider terminal also shows: {', '.join(dropped)}.", "dim"))
     for note in table.notes:
         console.print(Text(spaced(note), "dim"))
+
+
+def has_room(table: Table, room: int) -> bool:
+    """Whether the whole table fits: all columns, and all of each name."""
+    table = table.known().without_zeros()
+    shown, widths, _ = _fitted(table, room)
+    texts = (shown.headings, *shown.texts())
+    names = (max(cell_len(_shown(cells[place])) for cells in texts) for place in range(len(widths)))
+    return len(shown.columns) == len(table.columns) and all(map(operator.le, names, widths))
 
 
 def _shown(cell: str) -> str:

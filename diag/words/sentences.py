@@ -298,6 +298,11 @@ MORE_NOTES_ON_BOTH = Sentence("{notes} on the data of the two runs: -v")
 MORE_BEHIND_THE_COMPARISON = Sentence("More: --evidence --tables. Both in the browser: diag dashboard")
 AND_MORE_FINDINGS = Sentence("and {more}: --evidence")
 MORE_BEHIND_THE_TRIAGE = Sentence("All lines, stacks and what was ruled out: {command}")
+MORE_BEHIND_THE_TUNING = Sentence("More: diag tune --show {folder} -v.")
+IN_THE_BROWSER = Sentence("In the browser: diag dashboard {folder}")
+TUNING_STOPPED = Sentence("Stopped: {why}.")
+ALSO_ADVISED = Sentence("Also advised, but not an option of `diag run`: {changes}.")
+MORE_CHANGES = Sentence("and {changes} more")
 MORE_BEHIND_THE_PLAN = Sentence("More: {options}, or -v for all.")
 
 IDLE_BY_LAUNCHES = Sentence(

@@ -16,9 +16,9 @@ import pytest
 from rich.console import Console
 
 from diag.errors import DiagError
-from diag.show.compare import print_history
+from diag.show.tuning import print_tuning
 from diag.tune import loop
-from diag.tune.history import FILE_NAME, History, Outcome, load
+from diag.tune.history import FILE_NAME, History, Interval, Outcome, load
 from diag.tune.loop import gain, loss_difference, measured, tune, why_nothing_is_left
 from tests.command import diag_process
 from tests.copies import replace
@@ -203,7 +203,7 @@ def test_steps_that_count_are_measured(tmp_path: Path) -> None:
 def test_the_report_says_what_was_predicted_measured_and_done(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_history(tuned(tmp_path / "t", Trainer()), evidence=True)
+    print_tuning(tuned(tmp_path / "t", Trainer()), tmp_path / "t", evidence=True)
     text = " ".join(capsys.readouterr().out.split())
     for part in (
         "Round 1: Data-bound",
@@ -216,21 +216,72 @@ def test_the_report_says_what_was_predicted_measured_and_done(
         assert part in text
 
 
+def printed(history: History, width: int) -> list[str]:
+    """The rows of the answer on a terminal of this width, as it breaks them."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False, color_system=None, force_terminal=True)
+    print_tuning(history, Path("T"), console)
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    return [line[start : start + width] for line in lines for start in range(0, len(line) or 1, width)]
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_change_without_room_is_the_options_that_it_sets(tmp_path: Path, width: int) -> None:
+    (done,) = tuned(tmp_path / "t", Trainer()).rounds
+    long = replace(done, change="a change of many words " * 3)
+    name = long.change if width == 200 else "--num-workers 2"
+    assert any(line.startswith(f"{name} ") for line in printed(History((), (long,)), width))
+
+
 @pytest.mark.parametrize("width", [80, 200])
 def test_the_answer_of_a_tuning_is_short(tmp_path: Path, width: int) -> None:
     history = tuned(tmp_path / "t", Trainer())
     (done,) = history.rounds
-    out = io.StringIO()
-    print_history(history, Console(file=out, width=width, highlight=False, color_system=None, force_terminal=True))
-    lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
+    lines = printed(history, width)
     assert len(lines) <= 10
     assert lines[0].endswith("1 of 1 change kept.")
-    assert lines[1:3] == ["What to do: train with the kept changes", f"  {history.command}"]
-    (row,) = [line for line in lines if line.startswith(done.change[:30])]
+    assert lines[1] == f"What to do: {history.command}"
+    (row,) = [line for line in lines if line.startswith(done.change)]
     assert done.gain_ns is not None
     assert f"-{done.gain_ns.likely / 1e6:.1f} (-" in row
     assert "memory" not in "".join(lines)  # nothing is known of it
-    assert max(map(len, lines)) <= width
+    assert any(line.startswith("More: diag tune --show T -v") for line in lines)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("rounds", [0, 3, 12])
+@pytest.mark.parametrize("words", [1, 40])
+def test_ten_rows_hold_the_changes_that_were_kept(tmp_path: Path, width: int, rounds: int, words: int) -> None:
+    """However many changes were tried, and however much else is advised; and no number is cut."""
+    (kept,) = tuned(tmp_path / "t", Trainer()).rounds
+    tried = tuple(
+        replace(kept, number=number, outcome=Outcome.KEPT if number == rounds else Outcome.REVERTED,
+                gain_ns=Interval(-MS, number * MS, 1_234_567 * MS))
+        for number in range(1, rounds + 1)
+    )  # fmt: skip
+    command = "diag run --strategy fsdp2" + " --data /a/folder" * 4
+    remaining = tuple(f"{'word ' * words}{number}" for number in range(3))
+    history = History((), tried, {}, command, "nothing is left (for reasons)", remaining)
+    lines = printed(history, width)
+    assert len(lines) <= 10
+    if rounds:
+        assert f"What to do: {command}" in "".join(lines)
+        rows = [line for line in lines if line.startswith((kept.change, "--num-workers 2 "))]
+        assert len(rows) >= min(rounds, 2)
+        assert f"-{rounds}.0 (-" in rows[-1]
+        assert "kept" in rows[-1]
+        assert (len(rows) < rounds) is any(line == f"… and {rounds - len(rows)} more changes." for line in lines)
+    else:
+        assert "Stopped: nothing is left (for reasons)." in lines
+
+
+def test_a_tuning_can_be_read_later(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    history = tuned(folder, Trainer())
+    assert f"What to do: {history.command}" in diag_process("tune", "--show", folder).stdout
+    assert "Round 1: Data-bound" in diag_process("tune", "--show", folder, "-v").stdout
+    nothing = diag_process("tune", "--show", tmp_path)
+    assert (nothing.returncode, "there is no tuning here" in nothing.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(
