@@ -7,8 +7,7 @@
 FROM python:3.11-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
-COPY docs/guides docs/guides
-COPY docs/concepts docs/concepts
+COPY docs docs
 COPY sample_traces sample_traces
 COPY app app
 COPY collectors collectors

@@ -12,8 +12,7 @@ COPY collectors /opt/diag/collectors
 FROM ${BASE} AS packer
 WORKDIR /opt/diag-source
 COPY pyproject.toml README.md LICENSE constraints.txt ./
-COPY docs/guides docs/guides
-COPY docs/concepts docs/concepts
+COPY docs docs
 COPY sample_traces sample_traces
 COPY app app
 COPY collectors collectors

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
 from diag.collectors.launchers import KUBERNETES
 from diag.collectors.layout import RunLayout
 from tests.attach.trainings import steps_of
 from tests.command import diag
+from tests.kubernetes import SCHEMAS
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
@@ -114,20 +116,29 @@ def pods_of(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("file", PODS, ids=lambda path: path.name)
-def test_a_job_has_what_its_kind_requires(file: Path) -> None:
+def test_a_job_is_one_of_its_schema(file: Path) -> None:
     document = yaml.safe_load(file.read_text())
-    kinds = {"PyTorchJob": "kubeflow.org/v1", "JobSet": "jobset.x-k8s.io/v1alpha2"}
-    assert document["apiVersion"] == kinds[document["kind"]]
+    check = Draft202012Validator(SCHEMAS[document["kind"]])
+    assert [f"{error.json_path}: {error.message}" for error in check.iter_errors(document)] == []
+    for path, wrong in (("replicas", "2"), ("volumeMount", []), ("command", [8]), ("image", None)):
+        damaged = yaml.safe_load(file.read_text())
+        pod = pods_of(damaged)[0]
+        place = damaged["spec"] if path == "replicas" else pod["spec"]["containers"][0]
+        place[path] = wrong
+        assert not check.is_valid(damaged), path
+
+
+@pytest.mark.parametrize("file", PODS, ids=lambda path: path.name)
+def test_a_job_has_what_diag_and_its_operator_look_for(file: Path) -> None:
+    document = yaml.safe_load(file.read_text())
     assert document["metadata"]["name"]
     for pod in pods_of(document):
         (container,) = pod["spec"]["containers"]
         assert container["name"] == "pytorch"  # which the operator of PyTorchJobs looks for
         assert {"image", "command", "env"} <= set(container)
-        assert all(isinstance(word, str) for word in container["command"])
         names = {volume["name"] for volume in pod["spec"].get("volumes", [])}
         assert {mount["name"] for mount in container.get("volumeMounts", [])} == names
         for entry in container["env"]:
-            assert isinstance(entry.get("value", ""), str)
             label = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
             assert label is None or label.removeprefix("metadata.labels['").removesuffix("']") in KUBERNETES.values()
         used = {name for word in container["command"] for name in re.findall(r"\$\((\w+)\)", word)}

@@ -65,7 +65,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy2(ROOT / name, tree)
     unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("diag", *LINKED, "sample_traces", "docs/guides", "docs/concepts"):
+    for name in ("diag", *LINKED, "sample_traces", "docs"):
         if (ROOT / name).is_dir():  # git keeps no empty folders
             shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=unwanted)
     files = build(tree, folder / "dist", "--wheel", "--sdist")
@@ -88,9 +88,11 @@ def test_wheel_holds_every_module_once_under_diag(built: dict[str, Path]) -> Non
     assert len(samples) > 11 * 6
     assert sorted(name for name in names if name.startswith("diag/sample_traces/")) == sorted(samples)
     # What `diag help` shows.
+    pages = [path.relative_to(ROOT / "diag").as_posix() for path in (ROOT / "diag").glob("*.md")]
     folders = (ROOT / "docs/guides", ROOT / "docs/concepts")
-    pages = [path.relative_to(ROOT / "docs").as_posix() for folder in folders for path in folder.glob("*.md")]
+    pages += [path.relative_to(ROOT / "docs").as_posix() for folder in folders for path in folder.glob("*.md")]
     assert len(pages) > 20
+    assert "glossary.md" in pages
     assert {f"diag/{page}" for page in pages} == {name for name in names if name.endswith(".md")} - {
         "diag/sample_traces/README.md"
     }
