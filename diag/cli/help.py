@@ -217,9 +217,10 @@ def _show_json(name: str | None) -> None:
 
 def _no_topic(name: str, every: Collection[str], listed_by: str, written_in: Collection[str] = ()) -> DiagError:
     """``written_in``: pages that are about it."""
-    close = written_in or get_close_matches(name, every, n=3, cutoff=0.5)
-    did_you_mean = "it is written about in" if written_in else "did you mean"
-    hint = f"{did_you_mean} {' or '.join(close)}{'. ' if written_in else '? '}" if close else ""
+    close = get_close_matches(name, every, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    if written_in:
+        hint = f"read about it: {' or '.join(f'`diag help {page}`' for page in written_in)}. "
     return DiagError(f"there is no topic {name}", hint=f"{hint}`{listed_by}` lists them", exit_code=ExitCode.USAGE)
 
 
