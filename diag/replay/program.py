@@ -312,17 +312,16 @@ class Replayed(Struct, frozen=True, eq=False):
 
 def replay(program: Program) -> Replayed:
     """When every step ends on every rank. StuckError where the program cannot run to its end."""
+    laid = [stretch.laid for stretch in program.stretches]
+    events = [Events.of(stretch, *of_it) for stretch, of_it in zip(program.stretches, laid, strict=True)]
+    step_ends, waited_ns = _run(program.stretches, events)
     durations: list[Series] = []
     least: list[npt.NDArray[np.float64]] = []
     ends: dict[int, list[Series]] = defaultdict(list)
-    totals: Counter[Kind] = Counter()
-    for stretch in program.stretches:
-        line, first = stretch.laid
-        events = Events.of(stretch, line, first)
-        step_ends, waited_ns = (_in_lockstep if events.alike(stretch) else _in_turn)(stretch, events)
-        totals[Kind.COMM] += waited_ns
-        durations.append(step_durations(stretch.begin_ns, step_ends))
-        for rank, of_rank in step_ends.items():
+    totals: Counter[Kind] = Counter({Kind.COMM: waited_ns})
+    for stretch, (line, first), of_stretch in zip(program.stretches, laid, step_ends, strict=True):
+        durations.append(step_durations(stretch.begin_ns, of_stretch))
+        for rank, of_rank in of_stretch.items():
             ends[rank].append(of_rank)
         work = line.code == WORK
         spent = np.bincount(kinds_of(line.label[work]), weights=line.ns[work])
@@ -378,16 +377,28 @@ class Events(NamedTuple):
         edges = np.concatenate(([0], np.cumsum(~work)))[first]
         return cls(tuple(stretch.lines), edges, line.code[~work], line.call[~work], at_ns[~work])
 
+    @property
+    def together(self) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int32], Series]:
+        """Of lines whose codes are equal: these, and call and time, [operations, ranks]."""
+        ranks = len(self.ranks)
+        return self.code[: self.first[1]], self.call.reshape(ranks, -1).T, self.at_ns.reshape(ranks, -1).T
+
     def alike(self, stretch: Stretch) -> bool:
         """Whether all ranks, and many, do the same at the same place of their lines: each enters a collective, perhaps
-        of a part of the ranks, where its other members do."""
+        of a part of the ranks, where its other members do, and before it waits for it."""
         counts = np.diff(self.first)
         if len(self.ranks) < REPLAY.least_ranks_in_lockstep or (counts != counts[0]).any():
             return False
-        code, call = self.code.reshape(len(counts), -1), self.call.reshape(len(counts), -1).T
-        if (code != code[0]).any():
+        code, call, _ = self.together
+        if (self.code.reshape(len(counts), -1) != code).any():
             return False
-        entered = call[code[0] == ISSUE]
+        issues = code == ISSUE
+        entered = call[issues]
+        turn = np.full(len(stretch.collectives) + 1, len(entered))
+        turn[entered] = np.arange(len(entered))[:, None]
+        waits = code == WAIT
+        if (turn[call[waits]] >= np.cumsum(issues)[waits][:, None]).any():
+            return False
         place = np.arange(len(entered))[:, None] * len(stretch.collectives) + entered
         places, members = np.unique(place, return_counts=True)
         which = places % max(1, len(stretch.collectives))
@@ -403,44 +414,78 @@ class Events(NamedTuple):
         }
 
 
-def _in_lockstep(stretch: Stretch, events: Events) -> tuple[dict[int, Series], int]:
-    """When each step ends on each rank, and how long all ranks waited for collectives. A rank is somewhere at ``base``
-    (its begin and its waiting so far) and the work before."""
-    ranks, collectives = events.ranks, list(stretch.collectives.values())
-    code = events.code[: events.first[1]]
-    call, at_ns = (np.ascontiguousarray(each.reshape(len(ranks), -1).T) for each in (events.call, events.at_ns))
-    begin = base = np.array([stretch.begin_ns[rank] for rank in ranks], dtype=np.int64)
+def _run(stretches: Sequence[Stretch], events: Sequence[Events]) -> tuple[list[Mapping[int, Series]], int]:
+    """By stretch, when each step ends on each rank; and how long all ranks waited for collectives."""
+    found: list[Mapping[int, Series]] = [{}] * len(stretches)
+    waited_ns = 0
+    alike: dict[bytes, list[int]] = {}
+    for at, (stretch, own) in enumerate(zip(stretches, events, strict=True)):
+        if own.alike(stretch):
+            alike.setdefault(own.together[0].tobytes(), []).append(at)
+        else:
+            found[at], waited = _in_turn(stretch, own)
+            waited_ns += waited
+    for places in alike.values():
+        ends, waited = _in_lockstep([stretches[at] for at in places], [events[at] for at in places])
+        waited_ns += waited
+        for at, of_stretch in zip(places, ends, strict=True):
+            found[at] = of_stretch
+    return found, waited_ns
+
+
+def _in_lockstep(stretches: Sequence[Stretch], events: Sequence[Events]) -> tuple[list[Mapping[int, Series]], int]:
+    """``_run`` of stretches in which all ranks do the same at the same place. A rank is somewhere at ``base`` (its
+    begin and its waiting so far) and the work before."""
+    code = events[0].together[0]
+    columns = edges_of([len(own.ranks) for own in events])  # of each stretch
+    counted = edges_of([len(stretch.collectives) for stretch in stretches])
+    call = np.concatenate([own.together[1] + first for own, first in zip(events, counted[:-1], strict=True)], axis=1)
+    at_ns = np.concatenate([own.together[2] for own in events], axis=1)
+    begun = [of.begin_ns[rank] for of, own in zip(stretches, events, strict=True) for rank in own.ranks]
+    begin = base = np.array(begun, dtype=np.int64)
+    entered = call[code == ISSUE]
+    turn = np.full(counted[-1], -1)  # the operation at which its members enter it
+    turn[entered] = np.arange(len(entered))[:, None]
+    tail = np.zeros(entered.shape, dtype=np.int64)
+    for stretch, own, column, first in zip(stretches, events, columns, counted, strict=False):
+        column_of = {rank: at for at, rank in enumerate(own.ranks, int(column))}
+        tails = [c.tail_ns for c in stretch.collectives.values()]
+        rows = np.repeat(turn[first : first + len(tails)], list(map(len, tails)))
+        of_rank = np.array([column_of[rank] for of_call in tails for rank in of_call], dtype=np.int64)
+        ns = np.array([ns for of_call in tails for ns in of_call.values()], dtype=np.int64)
+        tail[rows[rows >= 0], of_rank[rows >= 0]] = ns[rows >= 0]
+    collectives = [c for stretch in stretches for c in stretch.collectives.values()]
     transfer, latency = np.array([(c.transfer_ns, c.latency_ns) for c in collectives], dtype=np.int64).reshape(-1, 2).T
     groups: dict[str, int] = {}
     group = np.array([groups.setdefault(c.group, len(groups)) for c in collectives], dtype=np.int64)
-    everyone = np.arange(len(ranks))
-    free = np.full((len(groups), len(ranks)), _LONG_AGO)
-    issues = np.flatnonzero(code == ISSUE)
-    issued = np.full(len(collectives) + 1, -1)  # at which of these, so far
-    done = np.zeros((len(issues), len(ranks)), dtype=np.int64)
+    every = np.arange(columns[-1])
+    free = np.full((len(groups), len(every)), _LONG_AGO)
+    done = np.zeros((len(entered), len(every)), dtype=np.int64)
     ends: list[Series] = []
+    issued = 0
     for what, which, at in zip(code.tolist(), call, at_ns, strict=True):
         if what == ISSUE:
             order = np.argsort(which, kind="stable")
-            first = np.flatnonzero(np.diff(which[order], prepend=-1))
-            entered = which[order[first]]
-            wire = group[which], everyone
-            queue = np.maximum.reduceat(free[wire][order], first)
-            came = np.maximum.reduceat((base + at)[order], first)
-            ended = np.maximum(came, queue - latency[entered]) + transfer[entered]
-            issued[entered] = turn = issued.max() + 1
-            tails = [collectives[of].tail_ns[rank] for of, rank in zip(which.tolist(), ranks, strict=True)]
-            done[turn, order] = np.repeat(ended, np.diff(first, append=len(order)))
-            done[turn] += np.array(tails, dtype=np.int64)
-            free[wire] = np.maximum(done[turn], free[wire])
+            of = which[order]
+            first = np.flatnonzero(np.diff(of, prepend=-1))
+            wire = group[which], every
+            free_ns = free[wire]
+            queue, came = (np.maximum.reduceat(each[order], first) for each in (free_ns, base + at))
+            ended = np.maximum(came, queue - latency[of[first]]) + transfer[of[first]]
+            done[issued, order] = np.repeat(ended, np.diff(first, append=len(order)))
+            done[issued] += tail[issued]
+            free[wire] = np.maximum(done[issued], free_ns)
+            issued += 1
         elif what == END:
             ends.append(base + at)
-        elif (issued[which] >= 0).all():
-            base = np.maximum(base, done[issued[which], everyone] - at)
         else:
-            return _in_turn(stretch, events)  # which says who is stuck
-    by_rank = np.stack(ends, axis=1) if ends else np.zeros((len(ranks), 0), dtype=np.int64)
-    return dict(zip(ranks, by_rank, strict=True)), int((base - begin).sum())
+            base = np.maximum(base, done[turn[which], every] - at)
+    by_column = np.stack(ends, axis=1) if ends else np.zeros((len(every), 0), dtype=np.int64)
+    of_each = np.split(by_column, columns[1:-1])
+    found: list[Mapping[int, Series]] = [
+        dict(zip(own.ranks, of, strict=True)) for own, of in zip(events, of_each, strict=True)
+    ]
+    return found, int((base - begin).sum())
 
 
 def _in_turn(stretch: Stretch, events: Events) -> tuple[dict[int, Series], int]:

@@ -186,6 +186,25 @@ def test_ranks_in_another_order_take_the_same_time(shards: int) -> None:
     assert one.total_ns == another.total_ns
 
 
+def test_stretches_that_are_replayed_together_take_as_long_as_each_alone() -> None:
+    """All ranks do the same in some of them; in others they meet in groups, or in another order."""
+    programs = [base_of(simulate(Fsdp(ranks=6, steps=steps, jitter=0.2))).program for steps in (5, 4, 4)]
+    base = base_of(simulate(Fsdp(ranks=6, steps=5, jitter=0.4)))
+    for level in (Level.FAST, Level.SLOW):
+        changed = hybrid_shard(2)(base.program, base.costs, level)
+        assert isinstance(changed, Mutated)
+        programs.append(changed.program)
+    stretch = programs[1].stretches[0]
+    first = {rank: replace(line, ns=line.ns + 7 * line.is_work()) for rank, line in stretch.lines.items()}
+    programs.append(replace(programs[1], stretches=(replace(stretch, lines=first),)))
+    alone = [replay(program) for program in programs]
+    together = replay(replace(base.program, stretches=tuple(p.stretches[0] for p in programs)))
+    assert together.dur_ns.tolist() == [ns for each in alone for ns in each.dur_ns.tolist()]
+    for rank, ends in together.end_ns.items():
+        assert ends.tolist() == [ns for each in alone for ns in each.end_ns[rank].tolist()]
+    assert together.total_ns == {kind: sum(each.total_ns.get(kind, 0) for each in alone) for kind in together.total_ns}
+
+
 def test_of_a_long_run_stretches_over_all_of_it_are_replayed() -> None:
     """A rank is slow in the last quarter: so it is in a quarter of the replayed steps."""
     steps = 2 * REPLAY.most_replayed_steps
