@@ -85,7 +85,7 @@ class Line(Struct, frozen=True, eq=False):
         columns = (self.code.tolist(), self.ns.tolist(), self.label.tolist(), self.call.tolist())
         return list(zip(*columns, strict=True))
 
-    def take(self, rows: Mask | Series) -> Line:
+    def take(self, rows: Mask | Series | slice) -> Line:
         return Line(self.code[rows], self.ns[rows], self.label[rows], self.call[rows])
 
     def with_rows(self, before: Series, code: Series, call: Series) -> Line:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from diag.account.critical_path import label_of
 from diag.model.keys import Key
-from diag.model.ragged import places_from
+from diag.model.ragged import edges_of, places_from
 from diag.model.steps import Detail, Kind
 from diag.replay.policy import REPLAY
 
@@ -96,36 +97,42 @@ class Mark(NamedTuple):
 def rearranged(stretch: Stretch, change: Callable[[list[Mark]], list[Mark]], held_up_ns: Sequence[int]) -> Stretch:
     """The stretch with the lines' operations in another order. Lines that differ in their times only are changed
     together. ``held_up_ns``: of new work, for each call."""
-    orders: dict[tuple[bytes, ...], Series] = {}
-    lines = {}
-    for rank, line in stretch.lines.items():
-        rows = np.append(np.flatnonzero(line.code != WORK), len(line.code))
-        code, call = line.code[rows[:-1]], line.call[rows[:-1]]
-        begins = np.append(0, rows[:-1] + 1)  # of the work before each operation
-        key = code.tobytes(), call.tobytes(), (begins < rows).tobytes()
-        if key not in orders:
-            works = (begins < rows).tolist()
-            marks = []
-            for at, (what, which) in enumerate(zip(code.tolist(), call.tolist(), strict=True)):
-                marks += [Mark(WORK, -1, at)] * works[at] + [Mark(what, which, at)]
-            order = change(marks + [Mark(WORK, -1, len(code))] * works[-1])
-            orders[key] = np.array(order, dtype=np.int64).reshape(-1, 3)
-        lines[rank] = _in_order(line, rows, begins, orders[key], held_up_ns)
-    return stretch.with_lines(lines)
+    line, first = stretch.laid
+    at = np.flatnonzero(line.code != WORK)
+    edges = np.searchsorted(at, first)
+    # Of each rank its operations and the end of its line, and where the work before each begins.
+    rows, begins = np.insert(at, edges[1:], first[1:]), np.insert(at + 1, edges[:-1], first[:-1])
+    worked, code, call = begins < rows, line.code[at], line.call[at]
+    alike: dict[tuple[bytes, ...], list[int]] = defaultdict(list)
+    for place, (i, j) in enumerate(pairwise(edges.tolist())):
+        works = worked[i + place : j + place + 1]
+        alike[code[i:j].tobytes(), call[i:j].tobytes(), works.tobytes()].append(place)
+    changed: dict[int, Line] = {}
+    for places in alike.values():
+        i, j = edges[places[0] : places[0] + 2].tolist()
+        works = worked[i + places[0] : j + places[0] + 1].tolist()
+        marks = []
+        for number, (what, which) in enumerate(zip(code[i:j].tolist(), call[i:j].tolist(), strict=True)):
+            marks += [Mark(WORK, -1, number)] * works[number] + [Mark(what, which, number)]
+        order = np.array(change(marks + [Mark(WORK, -1, j - i)] * works[-1]), dtype=np.int64).reshape(-1, 3)
+        own = (edges[places] + places)[:, None] + np.arange(j - i + 1)
+        changed |= zip(places, _in_order(line, rows[own], begins[own], order, held_up_ns), strict=True)
+    return stretch.with_lines({rank: changed[place] for place, rank in enumerate(stretch.lines)})
 
 
-def _in_order(line: Line, rows: Series, begins: Series, order: Series, held_up_ns: Sequence[int]) -> Line:
+def _in_order(line: Line, rows: Series, begins: Series, order: Series, held_up_ns: Sequence[int]) -> Iterator[Line]:
+    """The lines of several ranks, which are parts of this one. ``rows``, ``begins``: of each operation of each of them,
+    [ranks, operations]; ``order``: a row for each ``Mark``."""
     code, call, at = order.T
     work, new = code == WORK, at < 0
-    first = np.where(new, 0, np.where(work, begins[at], rows[at]))
-    count = np.where(work & ~new, rows[at] - begins[at], 1)
-    place = np.cumsum(count) - count
-    taken = line.take(places_from(first, count))
-    added, works = place[new], work[new]
+    first = np.where(new, 0, np.where(work, begins[:, at], rows[:, at]))
+    count = np.where(work & ~new, rows[:, at] - begins[:, at], 1)
+    taken = line.take(places_from(first.ravel(), count.ravel()))
+    added, works = (np.cumsum(count) - count.ravel()).reshape(count.shape)[:, new], work[new]
     held_up = np.append(np.array(held_up_ns, dtype=np.int64), 0)[call[new]]
     taken.code[added], taken.label[added] = code[new], label_of(Kind.COMPUTE, Detail.NONE)
     taken.ns[added], taken.call[added] = np.where(works, held_up, 0), np.where(works, -1, call[new])
-    return taken
+    return (taken.take(slice(i, j)) for i, j in pairwise(edges_of(count.sum(axis=1)).tolist()))
 
 
 def gathered_ahead(stretch: Stretch, depth: int, slowdown: float = 0.0) -> Stretch:
