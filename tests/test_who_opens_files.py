@@ -45,7 +45,6 @@ REASONS = {
     # Folders whose entries are looked at one by one, without following links.
     "diag/traces/pruning.py": "its own entries",
     "diag/traces/shelf.py": "its own sources, for the version of what it keeps",
-    "diag/rundir/answers.py": "its own sources, for the version of what it keeps",
     "collectors/packing.py": "a lock",
     "diag/rundir/copies.py": "a local copy of its own",
     "diag/rundir/local.py": "a folder's names",

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import blake2b
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,7 +165,8 @@ def _state_bytes(state: RunState) -> bytes:
 @cache
 def _code() -> str:
     """Stands for the code of the analysis."""
-    package = Path(__file__).parents[1]
-    folders = (package, package / "collectors")  # which is a link in a checkout
-    kinds = ("*.py", "*.json", "*.toml")
-    return hash_of_sources(*{file.resolve() for kind in kinds for folder in folders for file in folder.rglob(kind)})
+    package = Path(__file__).resolve().parents[1]
+    folders = (package, (package / "collectors").resolve())  # which is a link in a checkout
+    kinds = (".py", ".json", ".toml")
+    found = (walk(folder, wanted=lambda name: name.endswith(kinds), fenced=False, order=None) for folder in folders)
+    return hash_of_sources(*map(Path, set(chain.from_iterable(found))))
