@@ -87,6 +87,7 @@ def attribute(
     waits = waiting(matched)
     begun = _begun_in(came, by_step)
     left_out = steps_left_out(tables, sorted(by_step)) if left_out is None else left_out
+    detailed = None if detailed is None else frozenset(detailed)
     division, marker = _division(ranks)
     numbers = sorted(by_step)
     paths, changes = walks([_comparable(by_step[number], tied) for number in numbers], timelines, came)
@@ -128,7 +129,7 @@ def attribute(
         division=division,
         step_marker=marker,
         idle_known=all(device.idle_known for device in clocked.values()),
-        detailed=None if detailed is None else frozenset(detailed),
+        detailed=detailed,
     )
 
 

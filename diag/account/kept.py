@@ -246,7 +246,7 @@ def _block(kept: _Kept, detailed: frozenset[int]) -> Block:
     account = Attribution(
         **msgspec.structs.asdict(kept.of_run),
         steps=_steps(kept),
-        rank_steps=tuple(step for step in steps_from(kept.detail) if step.step in detailed),
+        rank_steps=tuple(steps_from(kept.detail, detailed)),
         collectives=_collectives(kept).of_steps(detailed),
         detailed=detailed,
     )

@@ -7,13 +7,13 @@ The pieces and calls of all steps are columns, one step after the other, with th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from diag.model.ragged import owners
 from diag.model.steps import Pieces, RankStep, Segments, Stall
 from diag.rundir.arrays import Array, check_places, edges_in
 from diag.rundir.columns import Ints
@@ -83,28 +83,30 @@ def keep(steps: Sequence[RankStep]) -> KeptSteps:
     )
 
 
-def steps_from(kept: KeptSteps) -> list[RankStep]:
-    """ValueError or KeyError if the arrays do not fit together."""
+def steps_from(kept: KeptSteps, of: Collection[int] | None = None) -> list[RankStep]:
+    """All, or those of these steps. ValueError or KeyError if the arrays do not fit together."""
     numbers = kept.numbers.read("int64")
-    columns: dict[str, Any] = {name: kept.pieces[name].read(of) for name, of in _SEGMENTS.items()}
+    columns: dict[str, Any] = {name: kept.pieces[name].read(of_type) for name, of_type in _SEGMENTS.items()}
     if len({len(column) for column in columns.values()}) > 1:
         raise ValueError("columns of different lengths")
     pieces = Pieces(Segments(**columns), edges_in(kept.piece_edges, len(numbers), len(columns["kind"])))
     calls = {rank: _calls(of_rank, kept.groups, kept.names) for rank, of_rank in kept.calls.items()}
     places = kept.places.read("int64")
-    edges = edges_in(kept.place_edges, len(numbers), len(places)).tolist()
+    edges = edges_in(kept.place_edges, len(numbers), len(places))
+    ranks, there = (numbers[:, _NUMBERS.index(name)] for name in ("rank", "step"))
+    listed = np.array([len(calls[rank]) for rank in ranks.tolist()], dtype=np.int64)
+    if len(kept.sources) != len(numbers) or ((places < 0) | (places >= listed[owners(edges)])).any():
+        raise ValueError("arrays that do not fit together")
     steps = []
-    for at, (row, source, segments, (first, last)) in enumerate(
-        zip(numbers.tolist(), kept.sources, pieces, pairwise(edges), strict=True)
-    ):
-        of_step: dict[str, Any] = dict(zip(_NUMBERS, row, strict=True))
+    for at in range(len(numbers)) if of is None else np.flatnonzero(np.isin(there, list(of))).tolist():
+        of_step: dict[str, Any] = dict(zip(_NUMBERS, numbers[at].tolist(), strict=True))
         for name in ("comm_known", "hidden_known", "waits_known"):
             of_step[name] = bool(of_step[name])
-        own = calls[of_step["rank"]]
-        check_places(places[first:last], len(own))
-        collectives = Some(own, places[first:last])
+        collectives = Some(calls[of_step["rank"]], places[edges[at] : edges[at + 1]])
         stalls = kept.stalls.get(at, ())
-        steps.append(RankStep(**of_step, source=source, segments=segments, collectives=collectives, stalls=stalls))
+        steps.append(
+            RankStep(**of_step, source=kept.sources[at], segments=pieces[at], collectives=collectives, stalls=stalls)
+        )
     return steps
 
 
