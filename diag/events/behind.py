@@ -14,9 +14,11 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from diag.events.differs import Kind
 from diag.events.operations import needs_all
 from diag.events.policy import COLLECTIVES
 from diag.events.rows import Did, Event, M
+from diag.events.vote import vote
 
 O = TypeVar("O")  # noqa: E741 -- what a source records of a call
 
@@ -277,25 +279,28 @@ Counts = tuple[int, ...]  # of each operation, or of all together
 @dataclass(frozen=True, slots=True)
 class Uneven(Generic[M]):
     """Members whose counters differ from the usual ones. ``crossed``: they made more calls of one operation and fewer
-    of another, so they made other calls. Without such: ``behind``, those that are furthest behind. What few have made
-    in addition (``ahead``), all others have not: then these are behind, however many they are."""
+    of another, so they made other calls; ``kind``: whether instead of the usual ones, as many in all. Without such:
+    ``behind``, those that are furthest behind. What few have made in addition (``ahead``), all others have not: then
+    these are behind, however many they are."""
 
     behind: tuple[M, ...] = ()
     ahead: tuple[M, ...] = ()
     crossed: tuple[M, ...] = ()
+    kind: Kind | None = None
 
 
 def usual_counts(counts: Iterable[Counts]) -> Counts:
     """The most frequent ones; if equally frequent, the greatest."""
     votes = Counter(counts)
-    return max(votes, key=lambda its: (votes[its], sum(its)))
+    return vote({its: votes[its] for its in sorted(votes, key=sum, reverse=True)}).usual
 
 
 def uneven(differs: Mapping[M, Collection[int]], members: Iterable[M]) -> Uneven[M]:
     """``differs``: for members with other counters than the usual ones, how far each counter differs."""
     crossed = tuple(member for member, apart in differs.items() if min(apart) < 0 < max(apart))
     if crossed:
-        return Uneven(crossed=crossed)
+        even = all(sum(differs[member]) == 0 for member in crossed)
+        return Uneven(crossed=crossed, kind=Kind.OPERATION if even else Kind.NUMBER)
     below = {member: sum(apart) for member, apart in differs.items() if max(apart) <= 0}
     if below:
         least = min(below.values())

@@ -14,6 +14,7 @@ from typing import Generic
 
 from diag.events.policy import COLLECTIVES
 from diag.events.rows import Event, M
+from diag.events.vote import vote
 
 
 class Kind(StrEnum):
@@ -121,7 +122,7 @@ def who_differs(
     values = {event.who: _value(event, aspect) for event in met}
     odd, by = _vote(values, known or Known())
     right = [event for event in met if event.who not in odd] or met
-    most = Counter(values[event.who] for event in right).most_common(1)[0][0]
+    most = vote(Counter(values[event.who] for event in right)).usual
     usual = next(event for event in right if values[event.who] == most)
     wrong = [event for event in met if event.who in odd]
     strange = next((event for event in wrong if values[event.who] != most), wrong[0])
@@ -146,10 +147,9 @@ def _value(event: Event[M], aspect: str) -> Hashable:
 
 def _vote(values: Mapping[M, Hashable], known: Known[M]) -> tuple[list[M], By]:
     """The members that are wrong, and what shows it."""
-    votes = Counter(values.values()).most_common(2)
-    (usual, count), (_, second) = votes
-    minority = [who for who, value in values.items() if value != usual]
-    if 2 * count > len(values):
+    voted = vote(Counter(values.values()))
+    minority = [who for who, value in values.items() if value != voted.usual]
+    if voted.most:
         return minority, By.VOTE
     unsteady = [who for who in values if not (known.steady or {}).get(who, False)]
     if known.steady and 0 < len(unsteady) < len(values):
@@ -157,11 +157,10 @@ def _vote(values: Mapping[M, Hashable], known: Known[M]) -> tuple[list[M], By]:
     lawless = [who for who in values if who in known.lawless]
     if 0 < len(lawless) < len(values):
         return lawless, By.LAW
-    if count > second:
+    if voted.clear:
         return minority, By.VOTE
-    named = Counter(known.named or {}).most_common(2)
-    if named and (len(named) == 1 or named[0][1] > named[1][1]):
-        return [named[0][0]], By.REPORT
+    if known.named and (named := vote(known.named)).clear:
+        return [named.usual], By.REPORT
     return list(values), By.NOTHING
 
 

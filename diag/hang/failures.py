@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from diag.ended.model import Culprit, short_host
+from diag.events.vote import vote
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
 from diag.hang.classes.processes import SAYS
@@ -348,7 +349,7 @@ class GroupTimeouts:
     @property
     def usual(self) -> tuple[int, str, int | None, int | None]:
         """The call that most of them wait in."""
-        return Counter(report.call for report in self.reports).most_common(1)[0][0]
+        return vote(Counter(report.call for report in self.reports)).usual
 
     @property
     def words(self) -> str:

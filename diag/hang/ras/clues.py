@@ -16,6 +16,7 @@ from typing import NewType
 from diag.ended.model import Clue, Culprit, Source
 from diag.events.behind import uneven, usual_counts, waits_of
 from diag.events.rows import Did, Event, GroupRank
+from diag.events.vote import Vote, vote
 from diag.hang.policy import NCCL_RAS
 from diag.words.formatting import begun, counted, listing, spaced
 
@@ -323,7 +324,6 @@ def _odd(series: Series) -> _Odd | None:
     differs = _differences(comm)
     if not differs:
         return None
-    usual = _usual(comm)
     size = comm.size or sum(level.number for level in next(iter(comm.counts.values())))
     everybody = map(GroupRank, range(size if size <= NCCL_RAS.most_named_behind else 0))
     found = uneven({GroupRank(rank): list(by_op.values()) for rank, by_op in differs.items()}, everybody)
@@ -331,8 +331,7 @@ def _odd(series: Series) -> _Odd | None:
     ranks = list[int](found.crossed or found.behind)
     if crossed:
         sure = 1 - (1 - NCCL_RAS.crossed_counts) * (1 - series.sure) if series.still else NCCL_RAS.crossed_counts
-        same = all(sum(differs[rank].values()) == 0 for rank in ranks)
-        fault, difference = ("mismatch_op" if same else "desync"), "launched different collectives than"
+        fault, difference = str(found.kind), "launched different collectives than"
     elif not ahead:
         sure, fault, difference = series.sure, "missing_rank", "launched fewer collectives than"
     else:
@@ -348,8 +347,9 @@ def _odd(series: Series) -> _Odd | None:
         )
     elif not series.still and series.before is not None and not unchanged_counts(series, ranks):
         return None
-    majority = usual.number if usual is not None else 0
-    if not ahead and (2 * len(ranks) >= size or 2 * majority <= size):
+    apart = [levels for levels in comm.counts.values() if len(levels) > 1]
+    most = bool(apart) and all(_vote(levels, size).most for levels in apart)
+    if not ahead and (2 * len(ranks) >= size or not most):
         sure *= NCCL_RAS.no_majority_factor
     if fault != "missing_rank" and size == 2:
         ranks = sorted({*ranks, *(member for member in comm.members)})
@@ -372,10 +372,8 @@ def _of(comm: Comm) -> str:
     return f"{comm.name}{f' of {comm.size} ranks' if comm.size is not None else ''}"
 
 
-def _usual(comm: Comm) -> Level | None:
-    """The most frequent value of a collective whose counts differ."""
-    levels = [of_op[0] for of_op in comm.counts.values() if len(of_op) > 1]
-    return min(levels, key=lambda level: level.number, default=None)
+def _vote(levels: Sequence[Level], of: int | None = None) -> Vote[int | str]:
+    return vote({level.value: level.number for level in levels}, of)
 
 
 def _differences(comm: Comm) -> dict[int, dict[str, int]]:
@@ -391,10 +389,11 @@ def _differences(comm: Comm) -> dict[int, dict[str, int]]:
     for op, levels in comm.counts.items():
         if len(levels) < 2:
             continue
-        for level in levels[1:]:
+        usual_value = int(_vote(levels).usual)
+        for level in levels:
             for member in level.members:
-                if member.rank is not None:
-                    by_rank[member.rank][op] = int(level.value) - int(levels[0].value)
+                if member.rank is not None and level.value != usual_value:
+                    by_rank[member.rank][op] = int(level.value) - usual_value
     return dict(by_rank)
 
 
@@ -429,7 +428,7 @@ def _counts(comm: Comm, differs: Mapping[int, Mapping[str, int]], rank: int) -> 
 def _usual_value(comm: Comm, op: str) -> int:
     if comm.vectors:
         return usual_counts(comm.vectors.values())[list(comm.counts).index(op)]
-    return int(comm.counts[op][0].value)
+    return int(_vote(comm.counts[op]).usual)
 
 
 def _counts_differ(comm: Comm) -> bool:
@@ -500,13 +499,9 @@ def _not_running(series: Sequence[Series], names: Names) -> list[Clue]:
     for entry in series:
         comm = entry.comm
         levels = sorted(entry.comm.statuses, key=lambda level: -level.number)
-        if (
-            len(levels) < 2
-            or any(level.value == "ABORT" for level in levels)
-            or 2 * levels[0].number <= sum(x.number for x in levels)
-        ):
+        if len(levels) < 2 or any(level.value == "ABORT" for level in levels) or not _vote(levels).most:
             continue
-        usual = levels[0].value
+        usual = _vote(levels).usual
         for level in levels[1:]:
             reason = _reason(usual, level.value)
             if reason is None or not level.members:

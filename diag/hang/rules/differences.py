@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from diag.ended.model import Clue, Culprit
+from diag.events.differs import who_differs
+from diag.events.rows import Call, Event, JobRank
 from diag.hang.classes.base import Hit
 from diag.hang.failures import ended_well, lives
 from diag.hang.job import JobLogs, culprit_of
@@ -134,10 +136,8 @@ def _mismatched_ranks(job: JobLogs, hits: list[Hit]) -> list[Culprit]:
 
 def _minority(values: Mapping[int, str]) -> list[int]:
     """The keys whose value is not the most frequent one; in a tie all keys."""
-    counts = Counter(values.values()).most_common()
-    if len(counts) > 1 and counts[0][1] == counts[1][1]:
-        return sorted(values)
-    return sorted(key for key, value in values.items() if value != counts[0][0])
+    difference = who_differs([Event(JobRank(key), 0, Call(sizes=value)) for key, value in values.items()])
+    return list(difference.odd) if difference is not None else []
 
 
 def _versions(job: JobLogs) -> _Difference | None:

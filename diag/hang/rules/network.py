@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from diag.ended.model import Clue, Culprit, short_host
+from diag.events.vote import vote
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
 from diag.hang.failures import failed as job_failed
@@ -360,15 +361,15 @@ def completions(job: JobLogs) -> list[Clue]:
     pairs = [_pair(job, hit) for hit in hits]
     links = {pair.ends for pair in pairs if len(pair.ends - {""}) == 2}
     counts = Counter(end for link in links for end in link if end)
-    ranked = counts.most_common()
+    often = vote(counts) if len(counts) > 1 else None
     status = _status(hits[0])
     seen = f"status {status}{' (retries used up)' if status == _RETRIES_USED_UP else ''}"
     flushed = job.named("completion-flushed")[:2]
-    if len(links) > 1 and len(ranked) > 1 and ranked[0][1] > ranked[1][1]:
-        end = ranked[0][0]
-        adapters = Counter(pair.hca for pair in pairs if pair.here == end and pair.hca)
-        peer = adapters.most_common(1)[0][0] if len(adapters) == 1 else ""
-        note = f"{end} is one end of {ranked[0][1]} of {len(links)} links with {seen}."
+    if len(links) > 1 and often is not None and often.clear:
+        end = often.usual
+        adapters = {pair.hca for pair in pairs if pair.here == end and pair.hca}
+        peer = next(iter(adapters)) if len(adapters) == 1 else ""
+        note = f"{end} is one end of {counts[end]} of {len(links)} links with {seen}."
         return [
             clue_of(
                 "ib_completion_error",

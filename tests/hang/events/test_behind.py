@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from diag.events.behind import Waits, uneven, uneven_counters, waits_of
+from diag.events.differs import Kind
 from diag.events.rows import Call, Did, Event, JobRank
 
 RowWaits = Waits[JobRank, Event[JobRank]]
@@ -76,3 +77,6 @@ def test_even_counters_name_nobody() -> None:
 def test_more_of_one_call_and_fewer_of_another_is_no_delay() -> None:
     found = uneven({JobRank(2): (-1, 1), JobRank(3): (-2, 0)}, map(JobRank, range(4)))
     assert (found.crossed, found.behind) == ((2,), ())
+    assert found.kind is Kind.OPERATION  # as many calls as the others, and another one among them
+    fewer = uneven({JobRank(2): (-2, 1)}, map(JobRank, range(4)))
+    assert (fewer.crossed, fewer.kind) == ((2,), Kind.NUMBER)
