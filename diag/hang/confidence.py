@@ -80,6 +80,8 @@ def bounded(by_rule: float, with_rivals: bool = False) -> float:
     bound = HANG_EVIDENCE.confidence_at_most
     if by_rule < HANG_EVIDENCE.names_the_cause:
         bound = HANG_EVIDENCE.unless_the_cause_is_named
+    if by_rule <= HANG_EVIDENCE.suggests:
+        bound = HANG_EVIDENCE.when_it_suggests
     return min(bound, HANG_EVIDENCE.with_a_rival) if with_rivals else bound
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from diag.ended.model import Culprit
 from diag.hang.api import triage
 from diag.hang.confidence import doubts_of, fitted, models
+from diag.hang.policy import HANG_EVIDENCE
 from tests.bench.hang_confidence.__main__ import fits, read
 
 ONE, TWO, HOST = [Culprit(3)], [Culprit(3), Culprit(4)], [Culprit(host="n1")]
@@ -21,6 +22,16 @@ def sure(
 def test_only_a_line_that_names_the_cause_makes_an_answer_sure() -> None:
     assert min(sure(0.9, ONE)) >= 0.9  # type: ignore[type-var]
     assert max(sure(0.7, ONE)) < 0.9  # type: ignore[type-var]
+
+
+def test_a_line_that_only_suggests_is_less_sure_than_one_that_reports_an_effect() -> None:
+    assert max(sure(0.5, ONE)) <= HANG_EVIDENCE.when_it_suggests < sure(0.7, ONE)[0]  # type: ignore[type-var]
+
+
+def test_the_bound_of_suggestions_is_what_their_first_runs_support() -> None:
+    suggested = [row for row in read() if row.by_rule <= HANG_EVIDENCE.suggests]
+    right = sum(row.right_class for row in suggested)
+    assert HANG_EVIDENCE.when_it_suggests <= (right + 1) / (len(suggested) + 2)
 
 
 def test_several_culprits_are_no_surer_than_their_evidence() -> None:
