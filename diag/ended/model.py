@@ -42,6 +42,7 @@ class Clue:
     victims: tuple[int, ...] = ()  # ranks that only wait
     time_ns: int | None = None
     from_dumps: bool = False
+    rivalled: bool = False  # others report another one of its class, and nothing shows which of them was first
     comes_first: bool = False  # records show that everything else followed from it, whatever its class
 
     @property

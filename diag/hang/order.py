@@ -260,7 +260,7 @@ def confidence_of(cause: Clue, others: Sequence[Clue]) -> Confidence:
         round(min(value, HANG_EVIDENCE.confidence_at_most), 2),
         cause.confidence,
         tuple(because),
-        bool(rivals) or others_named,
+        bool(rivals) or others_named or cause.rivalled,
     )
 
 

@@ -16,10 +16,11 @@ from diag.hang.classes.waiting import WAITED_FOR_OTHERS
 from diag.hang.failures import FailedRank, Timeout, failed_ranks, timeouts_of, went_on
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Line, Role
-from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
+from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import time_of
 from diag.hang.rules.ends import names_anybody, reported_ends, who_ended
 from diag.hang.rules.tracebacks import RankException, ended_after, first_of_each, is_fatal, is_last_word
+from diag.words.formatting import counted, listing, spaced
 
 _STOPS = tuple(CLASSES["job_cancelled"].patterns)  # what ends after one of these was asked to
 
@@ -46,6 +47,7 @@ def by_exception(job: JobLogs) -> list[Clue]:
         min(sure, HANG_RULES.raised_without_frames) if all(exception.traceback is None for exception in first) else sure
     )
     worker = lost_worker(first[0].message) if len(same) == len(first) else None
+    others = [exception for exception in first if exception not in same]
     if len({exception.line.path for exception in first}) == 1:
         first = same  # what another rank raised below, in the same file, it may have raised because of these
     exits = _exit_lines(job, [exception.culprit for exception in first], blocks)
@@ -64,10 +66,28 @@ def by_exception(job: JobLogs) -> list[Clue]:
             distinct([exception.culprit for exception in first]),
             tuple(dict.fromkeys(line.evidence for line in (*lines, *exits)))[:8],
             sure,
-            f"It {note}: {description.removeprefix('raised ')}" if worker else f"It {description}",
+            f"It {note}: {description.removeprefix('raised ')}"
+            if worker
+            else f"It {_unordered(first, others, description)}",
             time_ns=time_of([*lines, *exits]),
+            rivalled=bool(others),
         )
     ]
+
+
+def _unordered(first: Sequence[RankException], others: Sequence[RankException], description: str) -> str:
+    """What was raised, with the ``others`` that may have been first; ``first``: those whose processes are named."""
+    if not others:
+        return description
+    if len(first) > 1 and set(map(id, others)) <= set(map(id, first)):
+        who = (f"rank {one.culprit.rank}" if one.culprit.rank is not None else one.culprit.host for one in first)
+        raised = [f"{name} {one.name}" for name, one in zip(who, first, strict=True) if name and one.name]
+        shown = f" ({', '.join(raised[: HANG_ANSWER.kinds_shown])})" if raised else ""
+        return f"raised different exceptions{shown}, and no line shows which was first"
+    ranks = [one.culprit.rank for one in others if one.culprit.rank is not None]
+    who_else = spaced(listing(sorted(ranks))) if len(ranks) == len(others) else counted(len(others), "other")
+    what = others[0].name if len(others) == 1 and others[0].name else "another exception"
+    return f"{description}; {who_else} raised {what}, and no line shows which was first"
 
 
 def _only_end(job: JobLogs) -> Culprit | None:

@@ -9,9 +9,11 @@ import pytest
 
 import diag.hang.api
 from diag.ended.model import Clue, Culprit, Source
+from diag.hang.api import triage
 from diag.hang.classes import CLASSES, NEVER_ROOTS, PATTERNS, anchors, hits_of
 from diag.hang.flight import FlightFindings
 from diag.hang.model import Communicator, Member, Role, Stack
+from diag.hang.policy import HANG_EVIDENCE
 from diag.hang.reason import reason
 from tests.hang.reason.builders import Job, call
 
@@ -95,7 +97,22 @@ def test_two_exceptions_that_nothing_orders_are_both_named_less_surely() -> None
     two.traceback(2, "ValueError: first")
     two.traceback(0, "KeyError: 'second'")
     assert ranks(reason(two.logs())) == [0, 2]
+    assert "different exceptions (rank 0 KeyError, rank 2 ValueError)" in reason(two.logs()).headline
     assert (reason(two.logs()).culprit_confidence or 1) < (reason(one.logs()).culprit_confidence or 0)
+
+
+def test_of_two_exceptions_in_one_file_the_upper_one_is_named_as_one_of_two(tmp_path: Path) -> None:
+    """Lines of several processes run into each other: their order is no order of time."""
+    first, second = "[rank0]: ValueError: bad shape\n", "[rank1]: KeyError: 7\n"
+    begin = '[rank{}]: Traceback (most recent call last):\n[rank{}]:   File "/w/a.py", line 3, in f\n'
+    (tmp_path / "one.log").write_text(begin.format(0, 0) + first)
+    (tmp_path / "two.log").write_text(begin.format(0, 0) + first + begin.format(1, 1) + second)
+    one, two = triage([str(tmp_path / "one.log")]), triage([str(tmp_path / "two.log")])
+    assert ranks(two) == ranks(one) == [0]
+    assert max(two.confidence, two.culprit_confidence or 1) <= HANG_EVIDENCE.with_a_rival < one.confidence
+    assert "rank 1 raised KeyError, and no line shows which was first" in two.headline.replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
 
 
 def test_the_process_that_said_why_did_not_merely_crash() -> None:
