@@ -16,7 +16,7 @@ from diag.ended.model import Clue, Source
 from diag.ended.policy import ENDED
 from diag.ended.raised import Chain, about_the_group, lost_worker, shortened
 from diag.ended.read import Rank, Rundir
-from diag.events.left import Ended, who_left
+from diag.events.left import Ended, Left, who_left
 from diag.words.formatting import begun, counted, listing, spaced
 
 # torchrun's guess at the root cause is not used: a rank that loses a peer often ends before that peer does.
@@ -84,11 +84,12 @@ def clues_of_ends(run: Rundir, explained: bool = False) -> list[Clue]:
         rank: record.exit for rank, record in sorted(run.ranks.items()) if record.exit is not None and record.exit.first
     }
     killed = {rank: ended for rank, ended in first.items() if _is_killed(run.ranks[rank], ended.exit_code)}
-    raised = {rank: chain for rank, chain in chains.items() if not killed or rank in first}
+    left = _left(run, killed, chains, first)
+    raised = [rank for rank in left.first if rank in chains]
     victims = _victims(run, {*killed, *raised})
     clues = [_killed(run, code, ranks, victims) for code, ranks in _by_signal(killed).items()]
     if raised:
-        clues.append(_raised(run, raised, set(first)))
+        clues.append(_raised(run, raised, () if killed else left.later, set(first)))
     if not clues:
         clues += _gone(run)
     asked = _asked(run, faulty=bool(clues))
@@ -98,6 +99,14 @@ def clues_of_ends(run: Rundir, explained: bool = False) -> list[Clue]:
         victims = _victims(run, first)
         clues += [clue for rank, ended in first.items() if (clue := _by_code(run, rank, ended, explained, victims))]
     return clues or _left_early(run)
+
+
+def _left(run: Rundir, killed: Collection[int], raised: Collection[int], first: Collection[int]) -> Left[int]:
+    """Who left of their own accord, and which of them first. ``first``: whom the launcher saw end first."""
+    # Error files have whole seconds, 0 where there is none; an exit has none.
+    times = {rank: 10**9 * run.ranks[rank].raised_at or None for rank in raised if rank not in killed}
+    ends = (Ended(rank, times.get(rank), first=rank in first) for rank in sorted({*killed, *raised}))
+    return who_left(ends, int(ENDED.clocks_apart_s * 1e9))
 
 
 def _is_killed(record: Rank, code: int) -> bool:
@@ -366,13 +375,10 @@ def _while_others_ran(run: Rundir, ranks: Collection[int]) -> str:
     return f" while {spaced(listing(sorted(running)))} {'was' if len(running) == 1 else 'were'} still running"
 
 
-def _raised(run: Rundir, chains: Mapping[int, Chain], first: Collection[int]) -> Clue:
-    """One clue: the ranks that raised first, as far as that is known, else all."""
-    # Error files have whole seconds, 0 where there is none. The launcher sees the first end of all.
-    seen_first = [rank for rank in chains if rank in first] or list(chains)
-    ends = (Ended(rank, 10**9 * run.ranks[rank].raised_at or None) for rank in seen_first)
-    ranks = list(who_left(ends, int(ENDED.clocks_apart_s * 1e9)).first)
-    later = [rank for rank in chains if rank not in ranks]
+def _raised(run: Rundir, ranks: list[int], later: Collection[int], first: Collection[int]) -> Clue:
+    """One clue: the ranks that raised first, as far as that is known, else all. ``first``: whom the launcher saw end
+    first."""
+    chains = raised_by(run)
     note = _who_raised(run, ranks, first)
     worker = lost_worker(chains[ranks[0]].words) if len(ranks) == 1 else None
     fault_class, words = worker or ("rank_killed_exception", "")
@@ -386,7 +392,7 @@ def _raised(run: Rundir, chains: Mapping[int, Chain], first: Collection[int]) ->
         tuple(line for rank in ranks[: ENDED.most_ends_shown] for line in _evidence_of_ends(run.ranks[rank])),
         ENDED.raised if len(ranks) == 1 else ENDED.raised_by_several,
         note,
-        _victims(run, chains),
+        _victims(run, ranks),
     )
 
 

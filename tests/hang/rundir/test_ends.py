@@ -156,6 +156,9 @@ def test_two_bugs(tmp_path: Path) -> None:
     assert (blamed(found), found.victims) == ([1], ())
     assert f"raised {other}" in found.headline
     assert f"later rank 0 raised {BUG}" in found.headline
+    # A process may take long to end after what it raised: the launcher sees another one end before it.
+    ends = {0: Ended(1, error=record(BUG), time=100), 1: Ended(1, True, error=record(other), time=110)}
+    assert blamed(answer(tmp_path / "slow", ends)) == [0]
 
 
 @pytest.mark.parametrize(
