@@ -113,6 +113,9 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
         _features(answer, attribution, examination, coverage, tables),
         _rules(answer, attribution, examination, coverage, tables),
     )
+    if len(coverage.ranks_used) == 1:  # of several: there is no second clock that could agree or not
+        one = "only one rank was recorded, and nothing shows when the others were ready"
+        doubts = tuple(replace(doubt, name=one) if doubt.name == "clock" else doubt for doubt in doubts)
     return Verdict(
         bottleneck=answer.bottleneck,
         severity=level,

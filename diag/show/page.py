@@ -459,7 +459,7 @@ def _basis(coverage: Coverage) -> str:
     total = len(coverage.ranks_used) + len(coverage.ranks_missing)
     clock = coverage.clock_uncertainty_ns
     told = {"used": len(coverage.ranks_used), "ranks": counted(total, "rank")}
-    if total <= 1:
+    if len(coverage.ranks_used) <= 1:  # nothing to align
         return sentences.RANKS_USED(**told)
     if clock is None:
         return sentences.RANKS_NOT_ALIGNED(**told)

@@ -14,6 +14,7 @@ from diag.api import analyze
 from diag.diagnoses.confidence import NO_DOUBT, Features, Rule, fit, told, weighed
 from diag.diagnoses.policy import CONFIDENCE
 from diag.show.json import to_json
+from diag.show.page import page_of
 from diag.words.wording import DOUBTS, doubts
 from tests.bench.confidence.cases import FEATURES, SEEN, UNSEEN, read
 from tests.bench.confidence.fitting import SURE, calibration_error, confidence, error_by_chance, fitted, surely_wrong
@@ -82,3 +83,13 @@ def test_the_answer_says_what_lowered_its_confidence() -> None:
     assert "ranks that were not recorded may be at fault" in names
     assert {doubt["name"] for doubt in json.loads(to_json(result))["verdict"]["doubts"]} == names
     assert all(DOUBTS.get(name, name) in doubts(result.verdict) for name in names)
+
+
+def test_of_one_recorded_rank_nothing_is_said_about_clocks() -> None:
+    """There is no second one that could agree or not."""
+    result = analyze(without_rank(simulate(Plan(ranks=2, transfer_ns=40_000_000)), 1))
+    names = {doubt.name for doubt in result.verdict.doubts}
+    assert "clock" not in names
+    assert any("only one rank was recorded" in name for name in names)
+    assert "clocks" not in doubts(result.verdict)
+    assert page_of(result).basis.startswith("1 of 2\N{NO-BREAK SPACE}ranks. The confidence is lower")
