@@ -47,13 +47,15 @@ def is_configuration(text: str) -> bool:
     return True
 
 
-def lint_command(paths: Sequence[Path], gpus: int | None, per_host: int, as_json: bool) -> ExitCode:
+def lint_command(paths: Sequence[Path], gpus: int | None, per_host: int | None, as_json: bool) -> ExitCode:
     """Prints the linter's report; GATE_EXCEEDED where there are errors."""
 
     from diag.linting.lint import lint
     from diag.linting.model import NoticeSeverity
+    from diag.planning.policy import PLANNING
     from diag.show.plan import lint_to_json, print_lint
 
+    per_host = per_host or PLANNING.per_host
     files = lint(paths, gpus, per_host)
     if as_json:
         put(lint_to_json(files) + "\n")
@@ -72,7 +74,10 @@ class PlanOptions:
 
     gpus: int | None = option(None, _CLUSTER, "Number of GPUs; by default 8.", least=1, most=MOST_RANKS)
     gpu: str | None = option(None, _CLUSTER, "Type of the GPUs: H100, A100-80, ...")
-    per_host: int = option(8, _CLUSTER, "GPUs per host.", least=1, most=MOST_RANKS)
+    per_host: int | None = option(
+        None, _CLUSTER, "GPUs that fast links connect, as those of a host; by default 8, of GB200 72.",
+        least=1, most=MOST_RANKS,
+    )  # fmt: skip
     memory_gb: float | None = option(None, _CLUSTER, "Memory per GPU in GB.", "--memory", metavar="GB")
     within_gb_s: float | None = option(
         None, _CLUSTER, "Bus bandwidth between the GPUs of a host.", "--within", metavar="GB/s"

@@ -374,7 +374,8 @@ class CostCurve(Struct, frozen=True):
 # -- peaks of devices --------------------------------------------------------------------------------------------------
 
 
-# (pattern of the name, TFLOP/s, GB/s), specific before general; names as the drivers write them.
+# (pattern of the name, TFLOP/s of dense bf16 or fp16, GB/s), specific before general; names as the drivers write them.
+# Of the vendors' data sheets: GB200 and GB300 NVL72, HGX B200 and B300 (half of what is given with sparsity), MI350.
 _PEAKS: tuple[tuple[str, float, float], ...] = (
     (r"GB[23]00", 2500, 8000),
     (r"B[23]00", 2250, 8000),

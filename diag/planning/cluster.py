@@ -16,12 +16,13 @@ from .shape import Shape
 
 class Gpu(Struct, frozen=True):
     """A GPU by its product name. ``within_gb_s``: bus bandwidth of collectives between the GPUs of a host, in each
-    direction and for each GPU."""
+    direction and for each GPU. ``per_host``: how many GPUs these links connect, where a host is not the limit."""
 
     name: str
     memory_gb: float
     driver_name: str
     within_gb_s: float
+    per_host: int = PLANNING.per_host
 
 
 # Capacities are the vendors'. Bandwidths are three quarters of one direction of the links (NVLink 2 to 5, Infinity
@@ -38,7 +39,8 @@ GPUS = {
         Gpu("H200", 141, "NVIDIA H200", 337),
         Gpu("B200", 192, "NVIDIA B200", 675),
         Gpu("B300", 288, "NVIDIA B300 SXM6 AC", 675),  # docs.nvidia.com, NIM for Boltz-2, release notes of 1.7.0
-        Gpu("GB200", 186, "NVIDIA GB200", 675),  # MLPerf inference 6.1, system GB200-NVL72
+        # MLPerf inference 6.1, system GB200-NVL72; NVLink connects the 18 hosts of a rack (nvidia.com, GB200 NVL72)
+        Gpu("GB200", 186, "NVIDIA GB200", 675, 72),
         Gpu("L4", 24, "NVIDIA L4", 24),
         Gpu("L40S", 48, "NVIDIA L40S", 24),
         Gpu("A10G", 24, "NVIDIA A10G", 12),
@@ -76,7 +78,7 @@ def cluster_of(
     gpus: int,
     gpu: str | None,
     *,
-    per_host: int = 8,
+    per_host: int | None = None,
     memory_gb: float | None = None,
     within_gb_s: float | None = None,
     across_gb_s: float | None = None,
@@ -89,6 +91,8 @@ def cluster_of(
     within = (
         within_gb_s if within_gb_s is not None else known_gpu.within_gb_s if known_gpu else GPUS["A100-80"].within_gb_s
     )
+    if per_host is None:
+        per_host = known_gpu.per_host if known_gpu else PLANNING.per_host
     across = across_gb_s if across_gb_s is not None else PLANNING.across_gb_s
     peak = peak_of(known_gpu.driver_name) if known_gpu else None
     tflop_s = peak_tflop_s if peak_tflop_s is not None else peak.tflop_s if peak else None

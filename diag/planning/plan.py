@@ -370,7 +370,7 @@ def plan_for(
     gpus: int = 8,
     gpu: str | None = None,
     *,
-    per_host: int = 8,
+    per_host: int | None = None,
     memory_gb: float | None = None,
     within_gb_s: float | None = None,
     across_gb_s: float | None = None,

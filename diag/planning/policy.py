@@ -9,6 +9,7 @@ class Planning(Topic, name="planning", fixed=True):
     """What a plan assumes, and which strategy it advises."""
 
     across_gb_s = threshold(40.0, "GB/s", "chosen", "about the bandwidth of a 400 Gbit/s adapter per GPU")
+    per_host = threshold(8, "GPUs", "chosen", "that fast links connect: those of a host of most kinds")
     most_stages = threshold(1 << 14, "stages", "chosen", "a hundred times the blocks of the deepest models")
     warm_up_steps = threshold(
         2, "steps", "chosen", "first steps, in which optimizer states, buckets and the allocator's blocks are created"

@@ -22,6 +22,20 @@ def planned(topology: str | None, gpus: int = 64, model: str = "llama-3-8b", **b
     return plan(size_of(model), MIXED, cluster_of(gpus, "H100"), Batch(**batch), topology=axes)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("gpu", "memory_gb", "tflop_s", "memory_gb_s", "within", "per_host"),
+    [("GB200", 186, 2500, 8000, 675, 72), ("B300", 288, 2250, 8000, 675, 8), ("MI355X", 288, 2500, 8000, 403, 8)],
+)
+def test_what_is_known_of_the_newest_gpus(
+    gpu: str, memory_gb: int, tflop_s: int, memory_gb_s: int, within: int, per_host: int
+) -> None:
+    """Dense bf16. NVLink connects the 72 GPUs of a GB200 NVL72, so that sharding within a host is within the rack."""
+    known = cluster_of(144, gpu)
+    assert (known.memory, known.tflop_s, known.memory_gb_s) == (memory_gb * 10**9, tflop_s, memory_gb_s)
+    assert (known.within, known.per_host) == (within * 1e9, per_host)
+    assert cluster_of(144, gpu, per_host=4).per_host == 4
+
+
 @pytest.mark.parametrize("given", ["dp=64", "dp=64,tp=1,pp=1,cp=1", "tp=1,dp=64"])
 def test_data_parallelism_alone_is_what_it_was(given: str) -> None:
     alone, told = planned(None), planned(given)
