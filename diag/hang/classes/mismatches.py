@@ -115,6 +115,16 @@ _CALLS = (
                 "Horovod compared the calls of a tensor: {one} against {other}.",
                 support=NAMES_AN_EFFECT,
             ),
+            "tf-shape": LogPattern(
+                ("hape mismatch in the collective instance",),
+                r"hape mismatch in the collective instance (?P<instance>\d+)\. Op at device (?:/job:\w+/replica:"
+                r"\d+/task:(?P<task>\d+)/)?(?:device:)?(?P<device>[\w:]{1,40}) expected shape (?P<one>\[[\d,?]{0,80}"
+                r"\]) but another member in the group expected shape (?P<other>\[[\d,?]{0,80}\])",
+                "TensorFlow 2.2+; tensorflow/core/common_runtime/collective_param_resolver_local.cc",
+                "In TensorFlow's collective {instance}, {device}[ of task {task}] has shape {one}, another member "
+                "{other}.",
+                support=NAMES_AN_EFFECT,
+            ),
             "gloo-length": LogPattern(
                 ("op.preamble.length <= op.nbytes",),
                 r"op\.preamble\.length <= op\.nbytes\. (?P<remote>\d+) vs (?P<local>\d+)",
@@ -358,9 +368,13 @@ _CALLS = (
                 SUGGESTS,
             ),
             "heartbeat-lost": confirms(
-                (" heartbeat timeout", " seems down, retrying", " is down, aborting collectives"),
-                r"/job:\w+/replica:\d+/task:(?P<rank>\d+) (?:heartbeat timeout|seems down, retrying|is down, aborting "
-                r"collectives)",
+                (
+                    " heartbeat timeout",
+                    " seems down, retrying",
+                    " is down, aborting collectives",
+                    "check alive failed, ",
+                ),
+                r"/job:\w+/replica:\d+/task:(?P<rank>\d+) (?:heartbeat timeout|seems down, retrying|is down\b)",
                 "JAX, TensorFlow; tsl/distributed_runtime/coordination/coordination_service.cc, "
                 "tensorflow/python/distribute/collective_all_reduce_strategy.py",
                 "Task {rank} sends no heartbeats any more: it ended, was preempted, or lost the network.",

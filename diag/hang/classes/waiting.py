@@ -400,6 +400,23 @@ CLASSES = (
                 "The kernel saw a CPU stand still[ for {seconds} s, in {name}][: {stall}].",
                 SUGGESTS,
             ),
+            "task-restarted": confirms(
+                (" current incarnation doesn't match", " with a different incarnation"),
+                r"/job:\w+/replica:\d+/task:(?P<rank>\d+)[\w:/]{0,40} (?:current incarnation doesn't match|"
+                r"unexpectedly tried to connect with a different incarnation)",
+                "TensorFlow 2.4+, JAX; tensorflow/core/common_runtime/collective_param_resolver_local.cc, "
+                "tsl/distributed_runtime/coordination/coordination_service.cc",
+                "Task {rank} has restarted, and the others still wait for its earlier process: why that ended is in "
+                "its own log.",
+                SUGGESTS,
+            ),
+            "collective-waited": confirms(
+                ("Collective has timed out ",),
+                r"Collective has timed out (?:waiting for other workers|during execution)",
+                "TensorFlow 2.4+; tensorflow/core/common_runtime/base_collective_executor.cc",
+                "TensorFlow waited too long for other workers in a collective; which did not come is not printed.",
+                SUGGESTS,
+            ),
             "lightgbm-waits": confirms(
                 ("[LightGBM] [Warning] Connecting to rank ",),
                 r"\[LightGBM\] \[Warning\] Connecting to rank (?P<rank>\d+) failed, waiting",

@@ -38,7 +38,7 @@ def clues(job: JobLogs) -> list[Clue]:
         *_analyser(job),
         *_same_model(job),
         *_parameters(job),
-        *_horovod(job),
+        *_told(job),
     ]
 
 
@@ -125,9 +125,13 @@ def _parameters(job: JobLogs) -> list[Clue]:
     return [clue_of("mismatch_shape", hits, culprits, hits[0].sentence, confidence=sure)]
 
 
-def _horovod(job: JobLogs) -> list[Clue]:
-    """Horovod's coordinator compares the calls of a tensor, and tells all ranks what differs, and not whose."""
-    found = (("mismatch_op", job.named("horovod-operation")), ("mismatch_shape", job.named("horovod-shape")))
+def _told(job: JobLogs) -> list[Clue]:
+    """Horovod's coordinator and TensorFlow's compare the calls of a tensor, and tell all ranks what differs, and not
+    whose."""
+    found = (
+        ("mismatch_op", job.named("horovod-operation")),
+        ("mismatch_shape", job.named("horovod-shape", "tf-shape")),
+    )
     return [clue_of(name, hits, [], hits[0].sentence) for name, hits in found if hits]
 
 

@@ -116,6 +116,51 @@ def test_tensorflow_names_a_task_that_is_down(tmp_path: Path, words: str) -> Non
     assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("missing_rank", [3])
 
 
+ABORTED_BY = (
+    'Traceback (most recent call last):\n  File "t.py", line 9, in <module>\n'
+    "tensorflow.python.framework.errors_impl.{}: Collective ops is aborted by: {}\n"
+    "The error could be from a previous operation. Restart your program to reset. [Op:CollectiveReduceV2]\n"
+)
+TASK = "/job:worker/replica:0/task:2"
+
+
+@pytest.mark.parametrize(
+    ("error", "why", "fault", "ranks", "words"),
+    [
+        ("UnavailableError", f"cluster check alive failed, {TASK} is down", "missing_rank", [2], "Task 2 sends no"),
+        (
+            "FailedPreconditionError",
+            f"Device {TASK}/device:CPU:0 current incarnation doesn't match with one in the group. This usually means",
+            "undetermined",
+            [],
+            "Task 2 has restarted",
+        ),
+        (
+            "DeadlineExceededError",
+            "Collective has timed out waiting for other workers.",
+            "undetermined",
+            [],
+            "waited too long for other workers",
+        ),
+        (
+            "InvalidArgumentError",
+            f"Shape mismatch in the collective instance 100. Op at device {TASK}/device:GPU:0 expected shape [10,4] "
+            "but another member in the group expected shape [12,4]. This is likely due to different input shapes at",
+            "mismatch_shape",
+            [],
+            "GPU:0 of task 2 has shape [10,4], another member [12,4]",
+        ),
+    ],
+)
+def test_tensorflow_tells_every_task_why_collectives_are_aborted(
+    tmp_path: Path, error: str, why: str, fault: str, ranks: list[int], words: str
+) -> None:
+    """The task that raises this only heard of it."""
+    answer = of(tmp_path, ABORTED_BY.format(error, why))
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == (fault, ranks)
+    assert words in answer.headline.replace("\N{NO-BREAK SPACE}", " ")
+
+
 ERROR_FILE = (
     'ERROR:torch.distributed.elastic.multiprocessing.errors.error_handler:{\n  "message": {\n    "message": "%s",\n    '
     '"extraInfo": {\n'
