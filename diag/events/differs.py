@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Generic
 
 from diag.events.policy import COLLECTIVES
-from diag.events.rows import Event, M
+from diag.events.rows import Call, Event, M
 from diag.events.vote import vote
 
 
@@ -138,6 +138,12 @@ def who_differs(
         shift = shift_of(since(usual.who), [since(who) for who in odd])
     kind = Kind.NUMBER if shift else _ASPECTS[aspect]
     return Difference(kind, aspect, tuple(sorted(odd)), by, usual, strange, shift)
+
+
+def unlike_most(values: Mapping[M, Hashable]) -> list[M]:
+    """The members that have another value than most; all where nothing shows which are wrong, none where all agree."""
+    difference = who_differs([Event(who, 0, Call(sizes=value)) for who, value in values.items()])
+    return list(difference.odd) if difference is not None else []
 
 
 def _value(event: Event[M], aspect: str) -> Hashable:

@@ -16,6 +16,8 @@ from typing import NewType
 from diag.ended.model import Clue, Culprit, Source
 from diag.events.behind import uneven, usual_counts, waits_of
 from diag.events.rows import Did, Event, GroupRank
+from diag.events.said import Report as Word
+from diag.events.said import who_said_so
 from diag.events.vote import Vote, vote
 from diag.hang.policy import NCCL_RAS
 from diag.words.formatting import begun, counted, listing, spaced
@@ -166,7 +168,7 @@ def _all(members: Sequence[Member]) -> str:
     return f"{_member_words(members[0])} and {len(members) - 1} more"
 
 
-def _process(member: Member) -> object:
+def _process(member: Member) -> Hashable:
     """The identity of a process in all communicators."""
     return (member.host, member.pid, member.gpu) if member.pid is not None else (member.host, member.gpu, member.rank)
 
@@ -454,13 +456,13 @@ def _gone(reports: Sequence[Report], names: Names) -> list[Clue]:
         if level is None:
             continue
         members = _with_ranks(level.members, last, names)
-        known = {_process(replace(member, rank=None)) for member in level.members}
-        before = {_process(peer) for report in earlier if report.absent is not None for peer in report.absent.members}
+        known = who_said_so([_as_said(level)]).named
+        before = set(who_said_so(_as_said(report.absent) for report in earlier if report.absent is not None).named)
         if is_dead:
             sure = NCCL_RAS.process_dead if last.comms or last.rows else NCCL_RAS.process_dead_at_the_end
             problem = "RAS has had no connection for 60 s and considers dead"
         else:
-            sure = NCCL_RAS.unresponsive_twice if known and known <= before else NCCL_RAS.unresponsive
+            sure = NCCL_RAS.unresponsive_twice if known and before.issuperset(known) else NCCL_RAS.unresponsive
             problem = "RAS gets no answer from"
         shown = [
             member if comm is None or names.is_whole_job(comm) else replace(member, rank=None)
@@ -478,6 +480,11 @@ def _gone(reports: Sequence[Report], names: Names) -> list[Clue]:
             )
         )
     return clues
+
+
+def _as_said(level: Level) -> Word[Hashable]:
+    """The processes of which RAS says that they do not answer. It names no ranks of them."""
+    return Word(tuple(_process(replace(member, rank=None)) for member in level.members))
 
 
 def _with_ranks(peers: Sequence[Member], report: Report, names: Names) -> list[tuple[Member, Comm | None]]:

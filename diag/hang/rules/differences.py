@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from diag.ended.model import Clue, Culprit
-from diag.events.differs import who_differs
-from diag.events.rows import Call, Event, JobRank
+from diag.events.differs import unlike_most
 from diag.hang.classes.base import Hit
 from diag.hang.failures import ended_well, lives
 from diag.hang.job import JobLogs, culprit_of
@@ -131,13 +130,7 @@ def _mismatched_ranks(job: JobLogs, hits: list[Hit]) -> list[Culprit]:
     for hit in hits:
         version[int(hit.groups["group_rank"])] = hit.groups["version"]
         version[int(hit.groups["other_group_rank"])] = hit.groups["other_version"]
-    return [job.of_rank(rank) for rank in _minority(version)]
-
-
-def _minority(values: Mapping[int, str]) -> list[int]:
-    """The keys whose value is not the most frequent one; in a tie all keys."""
-    difference = who_differs([Event(JobRank(key), 0, Call(sizes=value)) for key, value in values.items()])
-    return list(difference.odd) if difference is not None else []
+    return [job.of_rank(rank) for rank in unlike_most(version)]
 
 
 def _versions(job: JobLogs) -> _Difference | None:
@@ -166,13 +159,13 @@ def _versions_of_hosts(job: JobLogs) -> _Difference | None:
     if len(set(versions.values())) < 2:
         return None
     hosts = list(versions)
-    odd = tuple(job.of_host(hosts[at]) for at in _minority({at: versions[host] for at, host in enumerate(hosts)}))
+    odd = tuple(job.of_host(hosts[at]) for at in unlike_most({at: versions[host] for at, host in enumerate(hosts)}))
     text = ", ".join(f"{version} on {host}" for host, version in versions.items())
     return _Difference(f"NCCL {text}.", odd, tuple(lines.values()))
 
 
 def _odd(job: JobLogs, values: Mapping[int, str]) -> tuple[Culprit, ...]:
-    return tuple(culprit_of(job.logs.processes[index]) for index in _minority(values))
+    return tuple(culprit_of(job.logs.processes[index]) for index in unlike_most(values))
 
 
 def _by_value(job: JobLogs, values: Mapping[int, str]) -> str:
@@ -215,6 +208,6 @@ def _plugins(job: JobLogs) -> _Difference | None:
     values = {number: "; ".join(sorted(loaded.get(name, {}))) for number, name in enumerate(names)}
     if len(set(values.values())) < 2:
         return None
-    odd = tuple(job.of_host(names[number]) for number in _minority(values))
+    odd = tuple(job.of_host(names[number]) for number in unlike_most(values))
     lines = tuple(next(iter(loaded[name].values())) if name in loaded else absent[name] for name in names)
     return _Difference("The hosts load different network plugins.", odd, lines)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from diag.ended.model import Clue, Culprit, short_host
+from diag.events.differs import unlike_most
 from diag.events.vote import vote
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
@@ -296,20 +297,12 @@ def _different_networks(used: list[Interface]) -> list[Interface]:
     first: dict[str, Interface] = {}
     for interface in used:
         first.setdefault(interface.host, interface)
-    networks: dict[str, list[Interface]] = defaultdict(list)
-    for interface in first.values():
-        network = (
-            ".".join(interface.address.split(".")[:2])
-            if "." in interface.address
-            else ":".join(interface.address.split(":")[:4])
-        )
-        networks[network].append(interface)
-    if len(networks) < 2:
-        return []
-    most = max(len(interfaces) for interfaces in networks.values())
-    larger = [interfaces for interfaces in networks.values() if len(interfaces) == most]
-    odd = [interface for interfaces in networks.values() if len(interfaces) < most for interface in interfaces]
-    return odd if len(larger) == 1 else [interface for interfaces in networks.values() for interface in interfaces]
+    interfaces = list(first.values())
+    return [interfaces[at] for at in unlike_most({at: _network(own.address) for at, own in enumerate(interfaces)})]
+
+
+def _network(address: str) -> str:
+    return ".".join(address.split(".")[:2]) if "." in address else ":".join(address.split(":")[:4])
 
 
 # -- InfiniBand completions with errors: the end that most failing links share is the suspect --------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diag.ended.model import Clue
-from diag.events.differs import By, Kind, Known, first_met, who_differs
+from diag.events.differs import By, Kind, Known, first_met, unlike_most, who_differs
 from diag.events.rows import Call, Event, JobRank
 from diag.hang.job import JobLogs
 from diag.hang.rules.mismatch import clues as of_logs
@@ -96,3 +96,18 @@ def test_watchdogs_of_two_ranks_show_which_sizes_do_not_fit_the_group() -> None:
         job.lines[-1] = replace(line, text=line.text.replace(*words), raw=line.raw.replace(*words))
     (clue,) = of_logs(JobLogs(job.logs()))
     assert (clue.fault_class, clue.ranks) == ("mismatch_shape", {1})
+
+
+@pytest.mark.parametrize(
+    ("values", "odd"),
+    [
+        ("aab", [2]),
+        ("aabc", [2, 3]),  # no majority, and yet more than any other
+        ("ab", [0, 1]),
+        ("aabb", [0, 1, 2, 3]),
+        ("aa", []),
+        ("a", []),
+    ],
+)
+def test_of_values_alone_those_unlike_most_are_odd(values: str, odd: list[int]) -> None:
+    assert unlike_most({JobRank(at): value for at, value in enumerate(values)}) == odd
