@@ -618,6 +618,20 @@ CLASSES = (
                 "name or an address that all hosts resolve. In Kubernetes, a pod's name is known only once its "
                 "service is.",
             ),
+            ("OFI poll failed",): (
+                "The line names the process that reports it, not the end that failed: the counters of the adapters on "
+                "the hosts of the job show a link that is down or resends, as does the fabric's manager.",
+                "Repeat the job without the hosts that report it; if it fails again, FI_LOG_LEVEL=warn makes libfabric "
+                "say more.",
+            ),
+            ("GNI_RC_ERROR",): (
+                "Start fewer processes on each host: each of them takes domains, queues and memory of the adapter, and "
+                "those that end badly leave them until the scheduler takes them back.",
+            ),
+            ("ibv_post_",): (
+                "Look at the queues of the adapter on {host}: more requests are in flight than the queue holds, or its "
+                "memory is not registered. A larger queue or fewer requests at a time show which.",
+            ),
             ("fi_getinfo",): (
                 "`fi_info -p efa` in the environment of the job on {host}: if it lists nothing, the adapters are not "
                 "visible there (in a container: /dev/infiniband), or libfabric has no provider for them.",
@@ -714,6 +728,31 @@ CLASSES = (
                 r"(?: \((?P<error>[^)\n]{1,60})\))?|(?P<ofi>OFI (?:fi_getinfo|getinfo|addrinfo)\(\) failed)",
                 "MPICH 1.3+, Intel MPI; src/pm/hydra/lib/utils/sock.c, src/mpid/ch4/netmod/ofi/ofi_init.c",
                 "MPICH cannot connect[ to {store}][: {error}][: {ofi}, libfabric has no provider for the network].",
+                support=NAMES_AN_EFFECT,
+            ),
+            "ofi-completion": LogPattern(
+                ("OFI poll failed (",),
+                r"OFI poll failed \((?:\w{1,40}\.[ch]:\d+:\w{1,80}:|default nic=[^:\n]{1,40}: )"
+                r"(?P<error>Input/output error|Connection (?:reset by peer|timed out|refused|aborted)|"
+                r"(?:No route to|Host is|Network is) \w+|Transport endpoint [\w ]{1,40}|Broken pipe|"
+                r"Software caused connection abort)(?: - (?P<reason>\w[\w ]{1,60}))?",
+                "MPICH 3.3+ and those made of it (Cray, Intel); src/mpid/ch4/netmod/ofi/ofi_events.c, errnames.txt",
+                "A transfer of MPICH over libfabric ended with an error: {error}[ ({reason})].",
+                support=NAMES_AN_EFFECT,
+            ),
+            "gni-resources": LogPattern(
+                ("GNI_RC_ERROR_RESOURCE", "GNI_RC_ERROR_NOMEM"),
+                r"(?:(?P<call>GNI_\w{2,40}) returned (?:error )?|\bUnable to initialize DLA, )"
+                r"(?P<error>GNI_RC_ERROR_(?:RESOURCE|NOMEM))",
+                "Cray's uGNI, cdm.c; libfabric 1.0 to 1.20, prov/gni/src/gnix_nic.c, gnix_cm_nic.c",
+                "Cray's network adapter has no resources left[ for {call}]: {error}.",
+                support=NAMES_AN_EFFECT,
+            ),
+            "verbs-post": LogPattern(
+                ("ail to ibv_post_send", "ail to ibv_post_recv"),
+                r"\b[Ff]ail to (?P<call>ibv_post_(?:send|recv))[^:\n]{0,80}: (?P<error>[A-Z][\w ]{1,60})",
+                "brpc 1.3+; src/brpc/rdma/rdma_endpoint.cpp",
+                "An adapter did not take a request: {call} failed with {error}.",
                 support=NAMES_AN_EFFECT,
             ),
             "pmix-unreachable": LogPattern(

@@ -22,7 +22,9 @@ _NOT_SET_UP = re.compile(
     r"(?i)not yet initialized|insufficient|no CUDA-capable|initialization|too old|no NVIDIA driver|no GPUs"
 )
 _NOT_OPENED = re.compile(r"\bUnable to open device\b|\bibv_open_device failed\b")
-_OF_A_GROUP = ("gloo-full-mesh",)  # a connection of every member with every other
+# The reporter of these need not be the one at fault: a connection of every member with every other, a transfer
+# whose other end is not named.
+_OF_A_GROUP = ("gloo-full-mesh", "ofi-completion")
 _FAILS = (Role.ROOT, Role.CASCADE)
 _DIGITS = "0123456789"
 # Patterns of the warning's source: they count only where no pattern matches the message.

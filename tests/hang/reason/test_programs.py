@@ -795,3 +795,35 @@ def test_a_connection_over_loopback_that_was_lost_had_been_there(tmp_path: Path)
     lost = "ws1:7:8 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer {}<56086>\n"
     assert of(tmp_path, using + lost.format("localhost")).fault_class == "net_connection_lost"
     assert of(tmp_path, using + lost.format("10.0.0.9")).fault_class == "net_wrong_interface"
+
+
+MPICH = "MPIDI_OFI_handle_cq_error({}): OFI poll failed ({})\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            MPICH.format(941, "ofi_events.c:943:MPIDI_OFI_handle_cq_error:Input/output error - UNREACHABLE"),
+            "UNREACHABLE",
+        ),
+        (MPICH.format(594, "default nic=hsn2: Connection reset by peer"), "Connection reset by peer"),
+        (
+            "libfabric:71:gni:ep_ctrl:gnix_nic_alloc():1069<warn> GNI_CdmAttach returned GNI_RC_ERROR_NOMEM\n",
+            "CdmAttach",
+        ),
+        ("W0301 09:00:00 71 rdma_endpoint.cpp:952] Fail to ibv_post_send: Invalid argument, window=3\n", "Invalid arg"),
+    ],
+)
+def test_a_fabric_that_refuses_a_transfer(tmp_path: Path, line: str, told: str) -> None:
+    """The process that reports it is not the one at fault."""
+    answer = of(tmp_path, f"step 71\nMPICH ERROR [Rank 5] - Abort(1) (rank 5 in comm 0): error stack:\n{line}")
+    assert answer.fault_class == "net_failure"
+    assert told in answer.headline
+    assert ranks(answer) in ([], [None])
+
+
+@pytest.mark.parametrize("error", ["Message too long - OK", "Cannot allocate memory"])
+def test_an_error_of_mpich_that_is_not_one_of_the_fabric(tmp_path: Path, error: str) -> None:
+    text = MPICH.format(941, f"ofi_events.c:943:MPIDI_OFI_handle_cq_error:{error}")
+    assert of(tmp_path, text).fault_class == "undetermined"
