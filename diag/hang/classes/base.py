@@ -108,9 +108,9 @@ RAISED = r"^(?:\w{1,60}\.){0,8}\w{0,60}(?:Error|Exception): (?:\[Errno -?\d+\] )
 _QUOTED = re.compile(r"""(?<![\w\\])(?P<mark>["'`])(?:(?!(?P=mark)(?!\w)).)*(?P=mark)(?!\w)""")
 
 # Programs quote the error that they report: "Last error: '...'", "failed: unhandled cuda error .. log entry '...'";
-# torchrun's error file is JSON; Rust prints { kind: StorageFull, message: "..." }.
+# torchrun's error file is JSON; gRPC for Python prints details = "..."; Rust { kind: StorageFull, message: "..." }.
 _REPORTS = re.compile(
-    r"(?i)(?:\b(?:message|status|error_string) ?= |"
+    r"(?i)(?:\b(?:message|status|(?:debug_)?error_string|details) ?= |"
     r"\blast (?:nccl )?(?:error|warning)[^'\"`]{0,80}|\b(?:error|failed|exception|reason|warning):?|, message:|"
     r"^\{\"message\": ?\{\"message\":)\s*$"
 )

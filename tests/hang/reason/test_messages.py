@@ -293,3 +293,15 @@ def test_a_connection_of_grpc_that_closed(tmp_path: Path) -> None:
     assert (answer.fault_class, answer.culprits[0].peer) == ("net_connection_lost", "10.0.0.7")
     steps = "".join(f"step {at} loss 3.{at}\n" for at in range(4))
     assert of(tmp_path, status + PEER.format(7)[1:] + steps).fault_class == "undetermined", "it was tried again"
+
+
+@pytest.mark.parametrize("field", ["details", "debug_error_string"])
+def test_an_error_of_grpc_for_python_is_not_a_quoted_one(tmp_path: Path, field: str) -> None:
+    """It writes its fields in quotation marks, and the address is in both."""
+    error = (
+        "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.7:912: Failed to connect to remote host"
+    )
+    answer = of(tmp_path, f'\tstatus = StatusCode.UNAVAILABLE\n\t{field} = "{error}: Connection refused"\n')
+    assert (answer.fault_class, [culprit.peer for culprit in answer.culprits]) == ("net_connect_refused", ["10.0.0.7"])
+    said = of(tmp_path, f'log.info("see {error}: Connection refused")\n')
+    assert said.fault_class == "undetermined"
