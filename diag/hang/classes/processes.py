@@ -144,6 +144,17 @@ def _of_open_mpi(number: int) -> LogPattern:
     )
 
 
+def _of_magick(number: int) -> LogPattern:
+    """What GraphicsMagick's handler, which any program that links it gets, prints before it aborts the process."""
+    return LogPattern(
+        (f"Magick: abort due to signal {number} (",),
+        rf"\bMagick: abort due to signal {number} \(",
+        "GraphicsMagick 1.2+; magick/magick.c (MagickPanicSignalHandler)",
+        f"The process caught a signal: {_WORDS[number]}.",
+        support=NAMES_AN_EFFECT,
+    )
+
+
 def _shell(number: int) -> LogPattern:
     """What shells print when a signal ends a command: bash and dash the text of strsignal, zsh its own words behind its
     name, fish the signal's name."""
@@ -323,10 +334,9 @@ CLASSES = (
                 support=NAMES_AN_EFFECT,
             ),
             "dask-memory": LogPattern(
-                (" memory budget. Restarting",),
-                r"\bWorker (?:tcp://\S+ \(pid=(?P<pid>\d+)\) )?exceeded \d+% memory "
-                r"budget\. Restarting",
-                "Dask 1.20+; distributed/nanny.py, worker_memory.py",
+                ("% memory budget.",),
+                r"\bWorker (?:\w+://\S+ \(pid=(?P<pid>\d+)\) )?exceeded \d+% memory budget\. {1,2}Restarting",
+                "Dask 1.20+, once with two blanks; distributed/nanny.py, worker_memory.py",
                 "Dask's nanny killed a worker that used more memory than its budget.",
                 support=NAMES_AN_EFFECT,
             ),
@@ -360,6 +370,7 @@ CLASSES = (
             "shell-sigbus": _shell(7),
             "ompi-sigbus": _of_open_mpi(7),
             "mvapich-sigbus": _of_mvapich(7),
+            "magick-sigbus": _of_magick(7),
             "caught-sigbus": LogPattern(
                 ("Caught signal 7 (Bus error", "Fatal Python error: Bus error", "*** SIGBUS "),
                 UCX + r"Caught signal 7 \(Bus error|Fatal Python error: Bus error|" + _GLOG.format("SIGBUS"),
@@ -392,6 +403,7 @@ CLASSES = (
             "shell-sigsegv": _shell(11),
             "ompi-sigsegv": _of_open_mpi(11),
             "mvapich-sigsegv": _of_mvapich(11),
+            "magick-sigsegv": _of_magick(11),
             **_ended(
                 "sigill", 4, "The launcher saw the process end by SIGILL: an instruction that this CPU does not have."
             ),
@@ -479,6 +491,13 @@ CLASSES = (
         ),
         next_steps=("Fix the exception on {rank_words}{waited}.",),
         if_read={
+            ("recomputed metadata: ", "Recomputed values for the following tensors"): (
+                "Activation checkpointing ran the forward pass again on {rank_words} and got other tensors: look for a "
+                "branch, a random number or a cache that differs between the two. `checkpoint(..., debug=True)` prints "
+                "the operators of both.",
+                "A shape of [0] is a parameter that DeepSpeed's ZeRO-3 has released by then: use_reentrant=True does "
+                "not compare them.",
+            ),
             ("exited unexpectedly",): (
                 "Look for the worker's own traceback above; `num_workers=0` shows the exception in the rank itself.",
                 "A worker without a traceback was killed, usually for memory: `dmesg -T | grep -i 'killed process'` "
@@ -605,6 +624,7 @@ CLASSES = (
                     "function was called before MPI_INIT",
                     "function was called after MPI_FINALIZE",
                     "Attempting to use an MPI routine",
+                    "recomputed metadata: {",
                 ),
                 r"(?P<message>^There are not enough slots available in the system[^\n]{0,80}|"
                 r"\*\*\* MPI_ERR_(?!TRUNCATE|PENDING|IN_STATUS)[A-Z_]+: [^\n]{1,120}|^\[TensorRT-LLM\]\[ERROR\] "
@@ -616,10 +636,11 @@ CLASSES = (
                 r"^(?:[\w./-]{1,80}: )?[\w./+-]{1,200}:\d+: [^\n]{1,400}: Assertion [`'][^\n]{1,200}' failed\.|"
                 r"\*\*\* The MPI_\w{1,60}\(\) function was called (?:before MPI_INIT|after MPI_FINALIZE) was invoked|"
                 r"\bAttempting to use an MPI routine (?:before initializing|after finalizing) \w+|"
+                r"^recomputed metadata: \{[^\n]{1,200}|"
                 r"\bsymbol lookup error: [^\n]{1,200}|\berror while loading shared libraries: [^\n]{1,200})",
                 "Rust, library/std/src/panicking.rs; glog, Abseil; glibc, assert/assert.c, elf/dl-error.c; "
                 "TensorRT-LLM, common/assert.h; Open MPI, help-orterun.txt, ompi/errhandler/errhandler.c; MPICH, "
-                "src/mpi/errhan/errnames.txt, and what is made from it",
+                "src/mpi/errhan/errnames.txt, and what is made from it; torch 2.1+, torch/utils/checkpoint.py",
                 "The program ended itself: {message}.",
                 SUGGESTS,
             ),

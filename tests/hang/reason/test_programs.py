@@ -827,3 +827,35 @@ def test_a_fabric_that_refuses_a_transfer(tmp_path: Path, line: str, told: str) 
 def test_an_error_of_mpich_that_is_not_one_of_the_fabric(tmp_path: Path, error: str) -> None:
     text = MPICH.format(941, f"ofi_events.c:943:MPIDI_OFI_handle_cq_error:{error}")
     assert of(tmp_path, text).fault_class == "undetermined"
+
+
+CHECKPOINT = (
+    "[rank{0}]: tensor at position 71:\n[rank{0}]: saved metadata: {{'shape': torch.Size([7, 9])}}\n"
+    "[rank{0}]: recomputed metadata: {{'shape': torch.Size([0])}}\n"
+)
+
+
+def test_the_end_of_an_error_of_activation_checkpointing(tmp_path: Path) -> None:
+    """The name of the exception stands above a list that may fill the log."""
+    answer = of(tmp_path, CHECKPOINT.format(3) + "W0301 09:00:00.000000 71 torch/distributed/elastic/multiprocessing/"
+                "api.py:900] Sending process 72 closing signal SIGTERM\n")  # fmt: skip
+    assert (answer.fault_class, ranks(answer)) == (RAISED, [3])
+    assert "ran the forward pass again on rank 3" in answer.next_steps[0]
+    named = "[rank3]: torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: Recomputed values differ.\n"
+    whole = of(tmp_path, f"[rank3]: {TRACEBACK[0]}\n{named}{CHECKPOINT.format(3)}")
+    assert (whole.fault_class, ranks(whole)) == (RAISED, [3])
+    assert "raised torch.utils.checkpoint.CheckpointError" in whole.headline
+
+
+@pytest.mark.parametrize(
+    ("line", "fault_class"),
+    [
+        ('Magick: abort due to signal 11 (SIGSEGV) "Segmentation Fault"...', "rank_killed_sigsegv"),
+        ('Magick: abort due to signal 7 (SIGBUS) "Bus Error"...', "rank_killed_sigbus"),
+        ("distributed.nanny - WARNING - Worker exceeded 91% memory budget.  Restarting", "rank_killed_sigkill"),
+        ("Worker tcp://10.0.0.7:91 (pid=71) exceeded 91% memory budget. Restarting...", "rank_killed_sigkill"),
+        ("Worker is at 91% memory usage. Pausing worker.", "undetermined"),
+    ],
+)
+def test_a_library_or_a_nanny_says_how_a_process_ended(tmp_path: Path, line: str, fault_class: str) -> None:
+    assert of(tmp_path, f"step 71\n{line}\n").fault_class == fault_class
