@@ -47,7 +47,7 @@ ENDS: dict[str, LogPattern] = {
     ),
     "spawned": confirms(
         ("terminated with the following error",),
-        r"^-- Process (?P<process>\d+) terminated with the following error",
+        r"^(?:-- )?Process (?P<process>\d+) terminated with the following error",
         "torch 1.0+; torch/multiprocessing/spawn.py",
         "The traceback of process {process} follows.",
         SUGGESTS,

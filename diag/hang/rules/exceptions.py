@@ -22,6 +22,8 @@ from diag.hang.rules.ends import names_anybody, reported_ends, who_ended
 from diag.hang.rules.tracebacks import RankException, ended_after, first_of_each, is_fatal, is_last_word
 from diag.words.formatting import counted, listing, spaced
 
+_CUT_OFF = "It raised an exception, which the end of the log cuts off"
+
 _STOPS = tuple(CLASSES["job_cancelled"].patterns)  # what ends after one of these was asked to
 
 # Checks that all ranks make together and fail together: fairseq/trainer.py
@@ -55,7 +57,7 @@ def by_exception(job: JobLogs) -> list[Clue]:
     said = shortened(first[0].message, 100)
     description = f"raised {first[0].name}{': ' * bool(said)}{said}" if first[0].name else f"ended with: {said}"
     if not first[0].name and not said:
-        description = "raised an exception, which the end of the log cuts off"
+        description = _CUT_OFF.removeprefix("It ")
         sure = min(sure, HANG_RULES.raised_and_cut)
     if any(words in first[0].message for words in _OF_ALL_RANKS):
         first = [replace(exception, culprit=Culprit()) for exception in first]
@@ -147,6 +149,8 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
     if called & set(lines):
         note = "It called MPI_Abort" + (f" with {ended_with}" if ended_with is not None else "")
     note += " and printed no exception." if read else "; no log of it was read."
+    if {hit.line for hit in job.named("spawned")} & set(lines):
+        note = _CUT_OFF
     evidence = tuple(dict.fromkeys(line.evidence for line in lines))
     # Where lines name a cause, the exit can be its consequence.
     alone = not any((b.exitcode or 0) > 0 and b.rank not in (culprit.rank, None, *known) for b in blocks)

@@ -43,7 +43,8 @@ def first_of_each(job: JobLogs) -> list[RankException]:
     for hit in job.named("exception", *_NAMELESS):
         if hit.line.source in ("nccl", "kernel", "stack"):
             continue
-        if hit.groups.get("message", "").startswith(TRACEBACK):  # of a worker: its exception stands below
+        # What a process passes on of a worker, whose exception stands below
+        if hit.groups.get("message", "").startswith(TRACEBACK) or _passes_on(job, hit):
             continue
         # The interpreter itself prints that it finds no module to run, without a traceback, and ends.
         begin = hit.line if hit.name in _ENDS_IT else _traceback_of(tracebacks, hit)
@@ -179,10 +180,20 @@ def _cut_traceback(job: JobLogs, line: Line) -> Line | None:
     return line if at < len(after) and after[at].number - line.number <= HANG_RULES.frame_reach else None
 
 
+def _passes_on(job: JobLogs, hit: Hit) -> bool:
+    """Whether torch.multiprocessing raised it to show, below an empty line, the traceback of a process that it
+    started."""
+    below = job.once(_frames).get((hit.line.path, "spawned"), [])
+    at = bisect_right(below, hit.line.number, key=lambda spawned: spawned.number)
+    near = at < len(below) and below[at].number - hit.line.number <= HANG_RULES.frame_reach
+    return near and not hit.groups.get("message")
+
+
 def _frames(job: JobLogs) -> dict[tuple[str, str], list[Line]]:
-    """By file, the frames of tracebacks, and the lines between the exceptions of a chain, in order."""
+    """By file, the frames of tracebacks, the lines between the exceptions of a chain, and the titles of tracebacks of
+    other processes, in order."""
     lines: dict[tuple[str, str], list[Line]] = defaultdict(list)
-    for hit in job.named("frame", "chained"):
+    for hit in job.named("frame", "chained", "spawned"):
         lines[hit.line.path, hit.name].append(hit.line)
     return lines
 

@@ -199,3 +199,38 @@ def test_words_that_are_cut() -> None:
     assert [bool(cut.search(text)) for text in ("No r", "No route to", "No route to host", "No", "No road")] == [
         *(True, True, False, False, False)
     ]
+
+
+SPAWN = (
+    "Traceback (most recent call last):\n"
+    '  File "/env/torch/multiprocessing/spawn.py", line 119, in join\n    raise {0}\n'
+    "{1}:{2}\n\n{3}Process 3 terminated with the following error:\n"
+    "Traceback (most recent call last):\n"
+    '  File "/env/torch/multiprocessing/spawn.py", line 20, in _wrap\n    fn(i, *args)\n'
+    '  File "/srv/loop.py", line 7, in turn\n    one()\n'
+)
+
+
+@pytest.mark.parametrize("name", ["Exception", "torch.multiprocessing.spawn.ProcessRaisedException"])
+@pytest.mark.parametrize("blank", ["", " "])
+@pytest.mark.parametrize("mark", ["-- ", ""])
+def test_what_spawn_raises_is_the_exception_of_the_process_that_it_names(
+    tmp_path: Path, name: str, blank: str, mark: str
+) -> None:
+    """torch before 1.8 raises a plain Exception."""
+    cut = SPAWN.format("Exception(msg)", name, blank, mark)
+    answer = of(tmp_path, cut)
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("rank_killed_exception", [3])
+    assert "which the end of the log cuts off" in answer.headline
+    assert answer.confidence < 0.5
+    answer = of(tmp_path, cut + "KeyError: 'tokens'\n")
+    assert [culprit.rank for culprit in answer.culprits] == [3]
+    assert "KeyError: 'tokens'" in answer.headline
+
+
+def test_an_exception_without_a_message_of_the_process_itself_counts(tmp_path: Path) -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/srv/loop.py", line 7, in turn\n    raise Exception\nException\n'
+    )
+    answer = of(tmp_path, text + "5 more lines\n" * 5 + "-- Process 3 terminated with the following error:\n")
+    assert "raised Exception" in answer.headline
