@@ -45,9 +45,8 @@ def by_exception(job: JobLogs) -> list[Clue]:
         exception for exception in first if (exception.name, exception.message) == (first[0].name, first[0].message)
     ]
     sure = HANG_RULES.raised if len(same) == len(first) else HANG_RULES.raised_by_several
-    sure = (
-        min(sure, HANG_RULES.raised_without_frames) if all(exception.traceback is None for exception in first) else sure
-    )
+    if not any(_has_frames_above(exception) for exception in first):
+        sure = min(sure, HANG_RULES.raised_without_frames)
     worker = lost_worker(first[0].message) if len(same) == len(first) else None
     others = [exception for exception in first if exception not in same]
     if len({exception.line.path for exception in first}) == 1:
@@ -90,6 +89,10 @@ def _unordered(first: Sequence[RankException], others: Sequence[RankException], 
     who_else = spaced(listing(sorted(ranks))) if len(ranks) == len(others) else counted(len(others), "other")
     what = others[0].name if len(others) == 1 and others[0].name else "another exception"
     return f"{description}; {who_else} raised {what}, and no line shows which was first"
+
+
+def _has_frames_above(raised: RankException) -> bool:
+    return raised.traceback is not None and raised.traceback.number <= raised.line.number
 
 
 def _only_end(job: JobLogs) -> Culprit | None:

@@ -52,6 +52,8 @@ def first_of_each(job: JobLogs) -> list[RankException]:
         if begin is None and hit.line.speaker == Speaker() and not blocks and not is_tied(job, hit.line):
             culprit = Culprit()  # nothing ties a line without a traceback to the processes of its file
         begin = begin or _cut_traceback(job, hit.line) or (hit.line if _IN_ERROR_FILE in hit.line.raw else None)
+        if begin is None and (begin := _traceback_below(job, hit.line)) is not None and not names_anybody(culprit):
+            culprit = speaker_of(job, begin)
         key = (culprit.rank, culprit.host) if culprit.rank is not None else (hit.line.path, culprit.host)
         message = hit.groups.get("message", "")
         if not names_anybody(culprit) and not job.communicators and (said := rank_said(message)) is not None:
@@ -180,6 +182,16 @@ def _cut_traceback(job: JobLogs, line: Line) -> Line | None:
     return line if at < len(after) and after[at].number - line.number <= HANG_RULES.frame_reach else None
 
 
+def _traceback_below(job: JobLogs, line: Line) -> Line | None:
+    """The first frame of a file, of one process, right below the only exception of the file: who pastes a log may put
+    what was raised above its traceback."""
+    frames = job.once(_frames).get((line.path, "frame"), [])
+    if not frames or not 0 < frames[0].number - line.number <= HANG_RULES.frame_reach:
+        return None
+    alone = len(job.once(_frames)[line.path, "exception"]) == 1
+    return frames[0] if alone and len({frame.speaker for frame in frames}) == 1 else None
+
+
 def _passes_on(job: JobLogs, hit: Hit) -> bool:
     """Whether torch.multiprocessing raised it to show, below an empty line, the traceback of a process that it
     started."""
@@ -190,10 +202,10 @@ def _passes_on(job: JobLogs, hit: Hit) -> bool:
 
 
 def _frames(job: JobLogs) -> dict[tuple[str, str], list[Line]]:
-    """By file, the frames of tracebacks, the lines between the exceptions of a chain, and the titles of tracebacks of
-    other processes, in order."""
+    """By file, the frames of tracebacks, exceptions, the lines between those of a chain, and the titles of tracebacks
+    of other processes, in order."""
     lines: dict[tuple[str, str], list[Line]] = defaultdict(list)
-    for hit in job.named("frame", "chained", "spawned"):
+    for hit in job.named("frame", "exception", "chained", "spawned"):
         lines[hit.line.path, hit.name].append(hit.line)
     return lines
 

@@ -234,3 +234,29 @@ def test_an_exception_without_a_message_of_the_process_itself_counts(tmp_path: P
     )
     answer = of(tmp_path, text + "5 more lines\n" * 5 + "-- Process 3 terminated with the following error:\n")
     assert "raised Exception" in answer.headline
+
+
+PASTED = "RuntimeError: the sizes overflow\n"
+TAGGED = (
+    '[1,{0}]<stderr>:  File "/srv/loop.py", line 9, in main\n[1,{0}]<stderr>:    turn()\n'
+    '[1,{0}]<stderr>:  File "/srv/loop.py", line 7, in turn\n[1,{0}]<stderr>:    one()\n'
+)
+
+
+def test_an_exception_that_was_pasted_above_its_traceback(tmp_path: Path) -> None:
+    answer = of(tmp_path, PASTED + TAGGED.format(6))
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("rank_killed_exception", [6])
+    assert PASTED.strip() in answer.headline
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PASTED + TAGGED.format(6) + TAGGED.format(4),  # whose is it?
+        PASTED + TAGGED.format(6) + "[1,6]<stderr>:KeyError: 'tokens'\n",  # the traceback of another one
+        PASTED + "step 1\n" * 7 + TAGGED.format(6),
+    ],
+)
+def test_an_exception_above_the_traceback_of_another_one(tmp_path: Path, text: str) -> None:
+    answer = of(tmp_path, text)
+    assert PASTED.strip() not in answer.headline or not answer.culprits
