@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields, replace
+from functools import cache
 from itertools import chain, islice, pairwise, starmap
 from operator import attrgetter
 from typing import Any, Final, Self, TypeVar, overload
@@ -49,8 +50,10 @@ class Columns(Sequence[T]):
     __hash__ = None  # type: ignore[assignment]
 
     @classmethod
-    def columns(cls) -> list[str]:
-        return [column.name for column in fields(cls) if column.name not in ("names", "groups")]  # type: ignore[arg-type]
+    @cache
+    def columns(cls) -> tuple[str, ...]:
+        every = fields(cls)  # type: ignore[arg-type]
+        return tuple(column.name for column in every if column.name not in ("names", "groups"))
 
     def take(self, places: Places) -> Self:
         """The records at these places, of a slice, or those for which a mask is true; mostly all of them."""
