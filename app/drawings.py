@@ -547,6 +547,8 @@ def alike_peaks(memory: Memory) -> str:
     low, high = float(peaks.min()), float(peaks.max())
     if high - low > DASHBOARD.equal_ranks_share * high:
         return ""
+    if size(low) == size(high):
+        return f"The peak is {size(high)} on every rank."
     return f"The peaks of all ranks are within {share(DASHBOARD.equal_ranks_share)}: {size(low)} to {size(high)}."
 
 

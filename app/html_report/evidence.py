@@ -95,7 +95,7 @@ def figures_of(view: RunView) -> Figures:
     collectives = collective_table(result.breakdowns.collectives, PAGE.most_text_rows)
     return Figures(
         timeline=_worst_step(view),
-        collectives=collectives if collectives.rows else None,
+        collectives=collectives.known().without_zeros() if collectives.rows else None,
         memory=_memory(view),
         hang=_hang(result),
     )

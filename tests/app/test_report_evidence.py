@@ -34,6 +34,7 @@ def test_the_worst_step_is_that_in_which_the_finding_costs_most(tmp_path: Path) 
     assert {"data wait", "compute"} <= {entry.name for entry in found.timeline.legend}
     assert "<title>data wait: 40.0" in found.timeline.drawn
     assert found.collectives is not None
+    assert found.collectives == found.collectives.known(), "no column of which nothing is known"
     assert found.hang is None
     text = render(result, "", "1")
     assert all(f"{entry.variable}: {entry.dark}" in text for entry in found.colours)
