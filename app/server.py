@@ -332,6 +332,7 @@ def main() -> None:
     if handed["name"] != str(root):  # a local copy of what has this name
         show_as({root: handed["name"]})
     gc.set_threshold(_OBJECTS_UNTIL_GC)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
     READY.clear()
     failed: list[BaseException] = []
 
