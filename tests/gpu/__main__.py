@@ -42,10 +42,8 @@ from tests.gpu.plan import (
     DEVICE,
     DONE,
     FAILED,
-    HANG_S,
     INSPECTOR,
     LEFT_OUT,
-    NCCL_HANG,
     OVERHEAD,
     OWN,
     PROBE,
@@ -55,7 +53,7 @@ from tests.gpu.plan import (
     Machine,
     Planned,
     filling_batch,
-    nccl_hang_s,
+    hang_s,
     plan,
     with_longer_faults,
 )
@@ -234,7 +232,7 @@ def record(
         del left_out[planned.name]
         left = seconds - (time.monotonic() - begin)
         usual = 1.5 * median([one["seconds"] for one in runs if not one["exit_code"]] or [10.0])
-        usual += HANG_S * planned.hangs
+        usual += hang_s(planned, machine)
         if only and not any(word == planned.name or (word in planned.name and word not in names) for word in only):
             left_out[planned.name] = "not asked for"
             continue
@@ -266,7 +264,8 @@ def _replace(folder: Path, name: str, text: str) -> None:
 
 def _case(run: dict[str, Any]) -> dict[str, Any]:
     """What became of a run: its state, why, and how long it took."""
-    wrong = bool(run["exit_code"]) != bool(run.get("hangs"))
+    early = bool(run.get("hangs")) and run["seconds"] < run.get("hangs_s", 0)  # it ended before its hang could
+    wrong = bool(run["exit_code"]) != bool(run.get("hangs")) or early
     if run.get("cut"):
         state, why = CUT, "the time budget ended it"
     elif run.get("timed_out"):
@@ -326,6 +325,7 @@ def trained(planned: Planned, folder: Path, machine: Machine, left_s: float) -> 
         command, own = by_torchrun(planned, where, machine)
         added |= own
     code, text, timed_out = run_limited(command, added, limit_s)
+    seconds, hangs_s = time.monotonic() - begin, hang_s(planned, machine)
     (folder / f"{planned.name}.log").write_text(text)
     if (layout := RunLayout(where)).is_run() and (planned.by_gloo or planned.name == PROBE or not machine.diag):
         update_manifest(layout, exit_code=code)
@@ -335,9 +335,10 @@ def trained(planned: Planned, folder: Path, machine: Machine, left_s: float) -> 
         "name": planned.name,
         "command": command,
         "exit_code": code,
-        "error": _last_error(where, text) if code and not planned.hangs else "",
+        "error": _last_error(where, text) if code and (not planned.hangs or seconds < hangs_s) else "",
         "hangs": planned.hangs,
-        "seconds": round(time.monotonic() - begin, 1),
+        "hangs_s": hangs_s,
+        "seconds": round(seconds, 1),
         "timed_out": timed_out,
         "cut": timed_out and limit_s < planned.limit_s,
         "load": os.getloadavg()[0],
@@ -366,7 +367,7 @@ def by_torchrun(planned: Planned, where: Path, machine: Machine) -> tuple[list[s
             kind = type(getattr(TrainerOptions(), name))
             values[name] = (value,) if kind is tuple else int(value) if value.isdecimal() else value
     if planned.hangs:
-        values["timeout_s"] = nccl_hang_s(machine) if planned.name == NCCL_HANG else HANG_S
+        values["timeout_s"] = hang_s(planned, machine)
     options = TrainerOptions(**values)
     ranks = 2 if planned.by_gloo else machine.ranks
     layout = RunLayout(where)

@@ -168,6 +168,7 @@ def ended(checked: Checked, planned: Planned) -> Found:
         raise NotApplicable(f"the batch that was to fill the memory did not train: exit code {outcome['exit_code']}")
     late = f", ended by the limit of {planned.limit_s} s" if outcome["timed_out"] else ""
     right = bool(outcome["exit_code"]) == planned.hangs and not outcome["timed_out"]
+    right &= outcome["seconds"] >= outcome.get("hangs_s", 0)  # else it failed before it could hang
     return right, f"exit code {outcome['exit_code']} after {outcome['seconds']:.0f} s{late}"
 
 

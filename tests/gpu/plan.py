@@ -13,7 +13,8 @@ class Machine:
     """Where the trainings run. ``gpus`` of 0: on the CPU with gloo. ``memory``: bytes of one GPU. ``multi_rank``: NCCL
     lets two ranks share a GPU; ``one_rank``: why it does not. ``inspector``: NCCL Inspector's plugin, "" if not found.
     ``gloo``: gloo's collectives take tensors of the GPU, so two ranks can share it without NCCL. ``numpy``: it exists.
-    ``diag``: whether the command line's packages are there; without them torchrun starts the trainer."""
+    ``cpu_fsdp2``: fully_shard of this torch trains on a CPU. ``diag``: whether the command line's packages are there;
+    without them torchrun starts the trainer."""
 
     gpus: int
     name: str = "cpu"
@@ -27,6 +28,7 @@ class Machine:
     diag: bool = True
     gloo: bool = False
     numpy: bool = True
+    cpu_fsdp2: bool = True
 
     @property
     def pairs_by_gloo(self) -> bool:
@@ -102,6 +104,11 @@ def sizes(machine: Machine) -> tuple[str, ...]:
 def launch_bound_sizes(machine: Machine) -> tuple[str, ...]:
     """A step that the device computes faster than the host launches it, once the host launches late."""
     return ("--preset", "124m", "--precision", "bf16", "--batch-size", "1") if machine.gpus else sizes(machine)
+
+
+def hang_s(planned: Planned, machine: Machine) -> int:
+    """How long a run that hangs stands still before it is ended; 0 of any other."""
+    return (nccl_hang_s(machine) if planned.name == NCCL_HANG else HANG_S) if planned.hangs else 0
 
 
 def nccl_hang_s(machine: Machine) -> int:
@@ -237,12 +244,19 @@ def plan(machine: Machine) -> tuple[Planned, ...]:
             not_here=single or _odd(ranks) or _no_pipeline(machine),
         ),
     ]
-    return tuple(_hanging(one) if "hang-before" in one.name else one for one in found)
+    made = (_hanging(one) if "hang-before" in one.name else one for one in found)
+    return tuple(made if gpu or machine.cpu_fsdp2 else map(_without_fsdp2, made))
 
 
 def _hanging(planned: Planned) -> Planned:
     more = ("--hang-timeout", str(HANG_S), "--timeout", str(2 * HANG_S))
     return replace(planned, options=(*planned.options, *more), hangs=True, limit_s=180)
+
+
+def _without_fsdp2(planned: Planned) -> Planned:
+    shards = "fsdp2" in planned.options and "--tp" not in planned.options
+    why = "fully_shard of this torch trains on accelerators only" if shards else ""
+    return replace(planned, not_here=planned.not_here or why)
 
 
 def _cannot_fill(machine: Machine) -> str:

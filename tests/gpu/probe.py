@@ -32,7 +32,9 @@ def describe() -> None:
     """Of this process's accelerators, all taken to be alike."""
     device = current_device()
     accelerator = accelerator_of(device)
-    found: dict[str, Any] = {"gpus": 0, "torch": torch.__version__}
+    # What fully_shard asks of a device's streams: those of CPUs lack it in torch 2.6.
+    cpu_fsdp2 = hasattr(torch.cpu.Stream, "record_event")
+    found: dict[str, Any] = {"gpus": 0, "torch": torch.__version__, "cpu_fsdp2": cpu_fsdp2}
     if accelerator is not None and accelerator.kind.backend == "nccl":
         found["gpus"] = torch.get_device_module(device).device_count()
         found["name"], found["memory"] = accelerator.name, accelerator.capacity

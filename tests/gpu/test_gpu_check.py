@@ -131,6 +131,16 @@ def test_what_a_machine_cannot_run_is_left_out_with_the_reason() -> None:
     assert "share one GPU" in left_out(MACHINES["one GPU for two ranks"])["ddp-device-straggler"]
     assert left_out(MACHINES["three small GPUs"])["ddp-pipeline"] == "3 ranks are not a multiple of two"
     assert not left_out(MACHINES["eight GPUs"])
+    assert not left_out(replace(MACHINES["eight GPUs"], cpu_fsdp2=False))
+    on_cpu = plan(Machine(0, cpu_fsdp2=False))
+    without = {one.name for one in on_cpu if "accelerators only" in one.not_here}
+    assert without == {one.name for one in on_cpu if one.name.startswith("fsdp2")} - {"fsdp2-tensor-parallel"}
+
+
+def test_a_hang_that_ended_too_early_is_not_the_planned_one() -> None:
+    run = {"exit_code": 1, "hangs": True, "hangs_s": 20, "error": "ValueError: x"}
+    assert program._case({**run, "seconds": 7.0})["why"] == "ValueError: x"
+    assert program._case({**run, "seconds": 31.0})["why"] == "exit code 1, as planned"
 
 
 def test_a_delay_is_longer_than_the_steps_that_would_hide_it(tmp_path: Path) -> None:
@@ -391,6 +401,8 @@ def test_trainings_that_fail_or_are_cut(tmp_path: Path) -> None:
     hang = "fsdp2-hang-before-collective: ends"
     assert result_of(hang, checked(tmp_path, hang.split(":")[0], exit_code=5)).state == PASSED
     assert result_of(hang, checked(tmp_path, hang.split(":")[0])).state == FAILED
+    early = checked(tmp_path, hang.split(":")[0], exit_code=1, hangs=True, hangs_s=21, error="ValueError: x")
+    assert result_of(hang, early).state == FAILED, "it ended before it could hang"
 
 
 def test_a_check_that_raises_has_failed_and_the_others_go_on(tmp_path: Path) -> None:

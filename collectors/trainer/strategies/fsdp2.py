@@ -145,14 +145,19 @@ class Fsdp2(Strategy):
         return torch.device("cpu") if self.knobs.on("offload") else self.device
 
     def _shard(self, model: Decoder) -> None:
+        import torch
         from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
-        options = self.options
+        options, mesh = self.options, self.mesh[self.axes.data_axes()]
+        if self.device.type == "cpu" and mesh.size() > 1 and not hasattr(torch.cpu.Stream, "record_event"):
+            raise OptionError(
+                f"fully_shard of torch {torch.__version__} trains on accelerators only. Use --strategy fsdp1"
+            )
         reshard: bool | int = options.reshard_after_forward == "yes"
         if options.reshard_after_forward.isdecimal():
             reshard = int(options.reshard_after_forward)
         shared: dict[str, Any] = {
-            "mesh": self.mesh[self.axes.data_axes()],
+            "mesh": mesh,
             "mp_policy": self._precision(),
             # Page-locked memory is for copies to an accelerator.
             "offload_policy": CPUOffloadPolicy(pin_memory=self.device.type != "cpu")
@@ -165,8 +170,9 @@ class Fsdp2(Strategy):
             target: Any = unit if len(unit) > 1 else unit[0]
             fully_shard(target, reshard_after_forward=reshard, **shared)
             heads.append(cast("FSDPModule", unit[0]))  # the modules of a unit share one state
-        # None: the root stays gathered after forward, because backward begins with it.
-        fully_shard(model, reshard_after_forward=None, **shared)
+        # By default the root stays gathered after forward, because backward begins with it. None, which says so, is not
+        # known to torch 2.6.
+        fully_shard(model, **shared)
         self.units += len(heads) + 1
         root = cast("FSDPModule", model)
         if options.prefetch:
