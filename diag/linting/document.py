@@ -138,12 +138,13 @@ _VARIABLE_SET = re.compile(
     r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=(\"[^\"\n]*\"|'[^'\n]*'|[^\s()#;&|]*)\s*(?:#.*|;)?$"
 )
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?-([^}$]*))?\}|([A-Za-z_]\w*))")
-_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+# Options of a command: flags, and Hydra's overrides of keys in tables, which no assignment of a shell can be.
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+|(?<=[ \t])\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=")
 
 
 def is_script(text: str) -> bool:
     """Whether a text is a script with options of a known program."""
-    return len(set(_FLAG.findall(text))) > 1 and settings_of(script(text)[0]) is not None
+    return len(set(_OPTION.findall(text))) > 1 and settings_of(script(text)[0]) is not None
 
 
 def script(text: str) -> tuple[dict[str, Any], Lines]:
@@ -158,9 +159,9 @@ def script(text: str) -> tuple[dict[str, Any], Lines]:
             variables[assigned[1]] = _filled(assigned[2].strip("\"'"), variables)
         words = _filled(re.sub(r"[\"'()\\]", " ", bare), variables).split()
         for name, value in options_of_command(words).items():
-            if name.startswith("--") and "$" not in str(value):
+            if (name.startswith("--") or "." in name) and "$" not in str(value):
                 options[name] = value
-                lines.put((name,), number)
+                lines.put(tuple(name.split(".")), number)
     return options, lines
 
 

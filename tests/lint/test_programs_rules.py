@@ -62,6 +62,24 @@ def test_a_script_is_read_and_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+def test_overrides_of_hydra_in_a_script(tmp_path: Path) -> None:
+    """As verl is started: no YAML, but overrides of its defaults."""
+    script = (
+        "ACTOR=actor_rollout_ref.actor\n"
+        "python3 -m verl.trainer.main_ppo \\\n"
+        "    $ACTOR.ppo_mini_batch_size=256 \\\n"
+        "    +actor_rollout_ref.actor.fsdp_config.param_offload=True \\\n"
+        "    trainer.n_gpus_per_node=8 trainer.nnodes=${NODES}\n"
+    )
+    found = linted(tmp_path, script)
+    assert found.format == "verl"
+    assert found.settings is not None
+    assert "global batch: 256 (actor_rollout_ref.actor.ppo_mini_batch_size)" in found.settings.told()
+    (notice,) = found.notices
+    assert (notice.key, notice.line) == ("actor_rollout_ref.actor.fsdp_config.param_offload", 4)
+    assert not any("nodes: " in line for line in found.settings.told()), "a variable that nobody sets"
+
+
 def test_the_plan_of_the_same_training(tmp_path: Path) -> None:
     """Llama 3 8B on 64 GPUs: 512 sequences over 8 data-parallel ranks, 2 at a time."""
     settings = linted(tmp_path, SCRIPT, 64).settings
