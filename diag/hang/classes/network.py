@@ -28,6 +28,7 @@ _NO_ANSWER = {
     "Host is down": len("Host is d"),
 }
 
+_GRPC_OF_PYTHON = "gRPC 1.24+ for Python; src/python/grpcio/grpc/_channel.py, grpc/aio/_call.py"
 _GRPC_CLOSED = r"Socket closed|(?:recvmsg: ?)?Connection reset by peer"
 
 
@@ -243,12 +244,22 @@ CLASSES = (
                 "gloo got no answer from {other}, port {port}.",
             ),
             "grpc-no-answer": LogPattern(
-                ("Failed to connect to remote host",),
-                r"ipv[46]:(?P<other>\[[0-9a-fA-F:]+\]|[\d.]{7,15}):(?P<port>\d+): Failed to connect to remote host: "
-                r"(?:connect: )?(?:FD Shutdown|Timeout occurred|Connection timed out|No route to host|Host is down)",
-                "gRPC 1.38+, in JAX, TensorFlow and Ray; src/core/lib/iomgr/tcp_client_posix.cc",
+                ("Failed to connect to remote host", "timed out before receiving SETTINGS frame"),
+                r"ipv[46]:(?P<other>\[[0-9a-fA-F:]+\]|[\d.]{7,15}):(?P<port>\d+): (?:connection attempt timed out "
+                r"before receiving SETTINGS frame|Failed to connect to remote host: (?:connect: |"
+                r"getsockopt\(SO_ERROR\): )?(?:FD Shutdown|Timeout occurred|Connection timed out|No route to host|"
+                r"Host is down))",
+                "gRPC 1.38+, in JAX, TensorFlow and Ray; src/core/lib/iomgr/tcp_client_posix.cc, "
+                "src/core/ext/transport/chttp2/client/chttp2_connector.cc",
                 "{other}, port {port}, does not answer gRPC.",
                 support=NAMES_AN_EFFECT,
+            ),
+            "grpc-deadline": LogPattern(
+                ("status = StatusCode.DEADLINE_EXCEEDED",),
+                r"^\s*status = StatusCode\.DEADLINE_EXCEEDED\b",
+                _GRPC_OF_PYTHON,
+                "The other end of a call of gRPC did not answer before its deadline.",
+                support=SUGGESTS,
             ),
             "python-no-answer": LogPattern(
                 (
@@ -352,7 +363,7 @@ CLASSES = (
             "grpc-refused": LogPattern(
                 ("Failed to connect to remote host", "onnection refused"),
                 r"ipv[46]:(?P<other>\[[0-9a-fA-F:]+\]|[\d.]{7,15}):(?P<port>\d+): (?:Failed to connect to remote host: "
-                r")?(?:connect: )?Connection refused",
+                r")?(?:connect: |getsockopt\(SO_ERROR\): )?Connection refused",
                 "gRPC 1.38+, in JAX, TensorFlow and Ray; src/core/lib/iomgr/tcp_client_posix.cc",
                 "{other}, port {port}, refuses gRPC's connection.",
                 support=NAMES_AN_EFFECT,
@@ -460,6 +471,13 @@ CLASSES = (
                 "gRPC 1.0+, in TensorFlow and JAX; src/core/lib/iomgr/tcp_posix.cc",
                 "gRPC's connection to another process ended[: {error}][: {said}].",
                 support=SUGGESTS,
+            ),
+            "grpc-status": confirms(
+                ("status = StatusCode.",),
+                r"^\s*status = StatusCode\.(?P<status>UNAVAILABLE|CANCELLED)\b",
+                _GRPC_OF_PYTHON,
+                "A call of gRPC ended as {status}.",
+                SUGGESTS,
             ),
             "grpc-target": confirms(
                 ("from remote target /job:", "Error received from peer "),

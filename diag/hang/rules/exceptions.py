@@ -114,7 +114,7 @@ def victims_of(job: JobLogs) -> dict[int, Line]:
     """Ranks whose first exception is about other ranks: they lost a peer, or waited too long for one."""
     lines = {}
     for exception in job.once(first_of_each):
-        if exception.culprit.rank is not None and about_others(f"{exception.name}: {exception.message}"):
+        if exception.culprit.rank is not None and _is_about_others(job, exception):
             lines[exception.culprit.rank] = exception.line
     return lines
 
@@ -243,7 +243,7 @@ def _explained(job: JobLogs) -> bool:
 
 def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
     # A line without a traceback may come from a program that went on, unless processes ended after it.
-    if about_others(f"{raised.name}: {raised.message}") or raised.line in job.once(_of_waits):
+    if _is_about_others(job, raised) or raised.line in job.once(_of_waits):
         return False
     ended = is_fatal(raised.message) or ended_after(job, raised.line) or is_last_word(job, raised.line)
     if raised.traceback is None and not ended:
@@ -263,6 +263,22 @@ def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
     # In one file the order of two processes means little: only clocks count against it.
     clocks = first.time_ns is not None and raised.line.time_ns is not None
     return not (after and clocks)
+
+
+def _is_about_others(job: JobLogs, raised: RankException) -> bool:
+    return about_others(f"{raised.name}: {raised.message}") or raised.line in job.once(_of_calls)
+
+
+def _of_calls(job: JobLogs) -> set[Line]:
+    """The exceptions of gRPC for Python whose status, a line below, says that the other end was not reached or did not
+    answer."""
+    lines = {(hit.line.path, hit.line.number): hit.line for hit in job.named("exception")}
+    above = (
+        lines.get((hit.line.path, hit.line.number - distance))
+        for hit in job.named("grpc-status", "grpc-deadline")
+        for distance in range(1, HANG_RULES.rpc_message_reach + 1)
+    )
+    return {line for line in above if line is not None and "of RPC that terminated with" in line.text}
 
 
 def _of_waits(job: JobLogs) -> set[Line]:

@@ -305,3 +305,42 @@ def test_an_error_of_grpc_for_python_is_not_a_quoted_one(tmp_path: Path, field: 
     assert (answer.fault_class, [culprit.peer for culprit in answer.culprits]) == ("net_connect_refused", ["10.0.0.7"])
     said = of(tmp_path, f'log.info("see {error}: Connection refused")\n')
     assert said.fault_class == "undetermined"
+
+
+RPC_ERROR = (
+    'Traceback (most recent call last):\n  File "/srv/loop.py", line 7, in turn\n    stub.join()\n'
+    "grpc._channel._InactiveRpcError: <_InactiveRpcError of RPC that terminated with:\n"
+    '\tstatus = StatusCode.{0}\n\tdetails = "{1}"\n\tdebug_error_string = "UNKNOWN:{1}"\n>\n'
+)
+TO_ALL = "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.7:912: {}"
+
+
+@pytest.mark.parametrize(
+    ("said", "fault_class"),
+    [
+        ("Failed to connect to remote host: connect: No route to host (113)", "net_connect_timeout"),
+        ("Failed to connect to remote host: getsockopt(SO_ERROR): Connection refused (111)", "net_connect_refused"),
+        ("connection attempt timed out before receiving SETTINGS frame", "net_connect_timeout"),
+    ],
+)
+def test_who_calls_by_grpc_is_not_at_fault_that_nobody_answers(tmp_path: Path, said: str, fault_class: str) -> None:
+    text = RPC_ERROR.format("UNAVAILABLE", TO_ALL.format(said))
+    answer = of(tmp_path, "".join(f"[rank2]: {line}\n" for line in text.splitlines()))
+    assert answer.fault_class == fault_class
+    assert [(culprit.rank, culprit.peer) for culprit in answer.culprits] == [(None, "10.0.0.7")]
+
+
+@pytest.mark.parametrize(
+    ("status", "fault_class", "accused"),
+    [
+        ("UNAVAILABLE", "undetermined", []),
+        ("DEADLINE_EXCEEDED", "net_connect_timeout", [None]),
+        ("INVALID_ARGUMENT", "rank_killed_exception", [2]),
+    ],
+)
+def test_the_status_of_a_call_tells_whose_the_error_is(
+    tmp_path: Path, status: str, fault_class: str, accused: list[int | None]
+) -> None:
+    text = RPC_ERROR.format(status, "see the log of the service")
+    answer = of(tmp_path, "".join(f"[rank2]: {line}\n" for line in text.splitlines()))
+    assert (answer.fault_class, ranks(answer)) == (fault_class, accused)
