@@ -28,7 +28,7 @@ _NO_ANSWER = {
     "Host is down": len("Host is d"),
 }
 
-_GRPC_OF_PYTHON = "gRPC 1.24+ for Python; src/python/grpcio/grpc/_channel.py, grpc/aio/_call.py"
+_GRPC_OF_PYTHON = "gRPC for Python; src/python/grpcio/grpc/_channel.py, grpc/aio/_call.py"
 _GRPC_CLOSED = r"Socket closed|(?:recvmsg: ?)?Connection reset by peer"
 
 
@@ -762,14 +762,14 @@ CLASSES = (
                 ("GNI_RC_ERROR_RESOURCE", "GNI_RC_ERROR_NOMEM"),
                 r"(?:(?P<call>GNI_\w{2,40}) returned (?:error )?|\bUnable to initialize DLA, )"
                 r"(?P<error>GNI_RC_ERROR_(?:RESOURCE|NOMEM))",
-                "Cray's uGNI, cdm.c; libfabric 1.0 to 1.20, prov/gni/src/gnix_nic.c, gnix_cm_nic.c",
+                "Cray's uGNI, cdm.c; libfabric, prov/gni/src/gnix_nic.c, gnix_cm_nic.c",
                 "Cray's network adapter has no resources left[ for {call}]: {error}.",
                 support=NAMES_AN_EFFECT,
             ),
             "verbs-post": LogPattern(
                 ("ail to ibv_post_send", "ail to ibv_post_recv"),
                 r"\b[Ff]ail to (?P<call>ibv_post_(?:send|recv))[^:\n]{0,80}: (?P<error>[A-Z][\w ]{1,60})",
-                "brpc 1.3+; src/brpc/rdma/rdma_endpoint.cpp",
+                "brpc with RDMA; src/brpc/rdma/rdma_endpoint.cpp",
                 "An adapter did not take a request: {call} failed with {error}.",
                 support=NAMES_AN_EFFECT,
             ),

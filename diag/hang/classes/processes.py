@@ -149,7 +149,7 @@ def _of_magick(number: int) -> LogPattern:
     return LogPattern(
         (f"Magick: abort due to signal {number} (",),
         rf"\bMagick: abort due to signal {number} \(",
-        "GraphicsMagick 1.2+; magick/magick.c (MagickPanicSignalHandler)",
+        "GraphicsMagick 1.3; magick/magick.c (MagickPanicSignalHandler)",
         f"The process caught a signal: {_WORDS[number]}.",
         support=NAMES_AN_EFFECT,
     )
@@ -640,7 +640,7 @@ CLASSES = (
                 r"\bsymbol lookup error: [^\n]{1,200}|\berror while loading shared libraries: [^\n]{1,200})",
                 "Rust, library/std/src/panicking.rs; glog, Abseil; glibc, assert/assert.c, elf/dl-error.c; "
                 "TensorRT-LLM, common/assert.h; Open MPI, help-orterun.txt, ompi/errhandler/errhandler.c; MPICH, "
-                "src/mpi/errhan/errnames.txt, and what is made from it; torch 2.1+, torch/utils/checkpoint.py",
+                "src/mpi/errhan/errnames.txt, and what is made from it; torch 2+, torch/utils/checkpoint.py",
                 "The program ended itself: {message}.",
                 SUGGESTS,
             ),
