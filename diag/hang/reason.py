@@ -12,6 +12,7 @@ from diag.ended.model import Clue, Culprit, Source, headline
 from diag.ended.policy import ENDED
 from diag.ended.raised import shortened
 from diag.ended.state import EndedWell, Standing
+from diag.events.left import Ended, who_left
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
 from diag.hang.confidence import doubts_of, fitted, named
@@ -144,9 +145,10 @@ def _only_victims(job: JobLogs, lost: Mapping[int, Line]) -> NoCause:
     lines = sorted(lost.items(), key=lambda item: item[1].time_ns or 0)
     ranks = spaced(listing(sorted(lost)))
     text = f"Only errors that a failure elsewhere can cause were found, on {ranks}, and none that explains them."
-    timed = all(line.time_ns is not None for _, line in lines)
-    if timed and len(lines) > 1:
-        text += f" Rank {lines[0][0]} raised first."
+    ends = (Ended((rank, line), line.time_ns) for rank, line in lines)
+    left = who_left(ends, HANG_EVIDENCE.clocks_of_hosts_ns, lambda one, other: job.before(one.who[1], other.who[1]))
+    if len(left.first) == 1 and left.later:
+        text += f" Rank {left.first[0][0]} raised first."
     world = range(
         job.logs.world_size
         if job.logs.world_size is not None and job.logs.world_size <= HANG_ANSWER.most_ranks_named

@@ -51,9 +51,10 @@ def _told_everywhere(job: JobLogs) -> list[Clue]:
         lines = [hit.line for hit in at.values()]
         if len(at) < HANG_RULES.hosts_told or 2 * len(at) <= len(job.hosts):
             continue
-        times = [line.time_ns for line in lines if line.time_ns is not None]
-        if times:
-            together = len(times) == len(lines) and max(times) - min(times) <= HANG_EVIDENCE.clocks_of_hosts_ns
+        timed = [line for line in lines if line.time_ns is not None]
+        if timed:
+            ends = (Ended(host, hit.line.time_ns) for host, hit in at.items())
+            together = len(timed) == len(lines) and not who_left(ends, HANG_EVIDENCE.clocks_of_hosts_ns).later
         else:
             together = lines[-1].number - lines[0].number < 2 * len(lines)
         if together:
@@ -83,10 +84,9 @@ def _of_signal(job: JobLogs, name: str, blocks: tuple[FailedRank, ...]) -> Clue 
     ended += _reported_without_code(job, ended)
     kernel = _kernel_oom(job, ended) if name == "rank_killed_sigkill" else []
     # A rank that timed out before it was killed waited like the others.
-    waited = {report.rank for report in job.once(timeouts_of) if report.rank is not None}
-    ended = [entry for entry in ended if entry.culprit.rank is None or entry.culprit.rank not in waited]
-    later = _ended_later(blocks)
-    ended = [entry for entry in ended if entry.culprit.rank is None or entry.culprit.rank not in later]
+    victims = {report.rank for report in job.once(timeouts_of) if report.rank is not None} | _ended_later(blocks)
+    left = who_left((Ended(entry, of_others=entry.culprit.rank in victims) for entry in ended), 0)
+    ended = list(left.first)
     if not ended:
         return _kernel_alone(job, kernel) if name == "rank_killed_sigkill" else None
     ended = _named_ones(ended)

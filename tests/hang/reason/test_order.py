@@ -101,6 +101,16 @@ def test_two_exceptions_that_nothing_orders_are_both_named_less_surely() -> None
     assert (reason(two.logs()).culprit_confidence or 1) < (reason(one.logs()).culprit_confidence or 0)
 
 
+@pytest.mark.parametrize(("later", "ordered"), [(11, False), (30, True)])
+def test_which_victim_raised_first_is_said_only_where_clocks_tell(later: int, ordered: bool) -> None:
+    job = Job(world=2, per_host=1)
+    job.traceback(0, "RuntimeError: Connection closed by peer [10.0.0.2]:5862", at=later)
+    job.traceback(1, "RuntimeError: Connection closed by peer [10.0.0.3]:5863", at=10)
+    found = reason(job.logs())
+    assert (found.fault_class, ranks(found)) == ("undetermined", [])
+    assert ("Rank 1 raised first" in found.headline.replace("\N{NO-BREAK SPACE}", " ")) is ordered
+
+
 def test_of_two_exceptions_in_one_file_the_upper_one_is_named_as_one_of_two(tmp_path: Path) -> None:
     """Lines of several processes run into each other: their order is no order of time."""
     first, second = "[rank0]: ValueError: bad shape\n", "[rank1]: KeyError: 7\n"
