@@ -384,6 +384,7 @@ def rank_in(job: JobLogs, line: Line, group: str, group_rank: int | None) -> int
 def timeouts_of(job: JobLogs) -> tuple[Timeout, ...]:
     """Every report once, in the order of the files."""
     reports: dict[tuple[int | None, int | None, str, int, str], Timeout] = {}
+    of_parts = job.once(_number_parts_of_the_job)
     for hit in job.named("watchdog", "blocking-wait"):
         if "op" not in hit.groups:  # the line reports only that something timed out
             continue
@@ -394,7 +395,7 @@ def timeouts_of(job: JobLogs) -> tuple[Timeout, ...]:
             group = _group_beside(job, hit.line, group_rank, seq)
         numbers = {field: int(hit.groups[name]) for name, field in _NUMBERS.items() if name in hit.groups}
         report = Timeout(
-            rank=rank_in(job, hit.line, group, group_rank),
+            rank=job.rank_of(hit.line) if of_parts and group == _UNKNOWN else rank_in(job, hit.line, group, group_rank),
             group_rank=group_rank,
             group=group,
             seq=seq,
@@ -404,6 +405,18 @@ def timeouts_of(job: JobLogs) -> tuple[Timeout, ...]:
         )
         reports.setdefault((report.rank, report.group_rank, group, report.seq, report.op), report)
     return tuple(_repaired(_without_echoes(reports.values())))
+
+
+def _number_parts_of_the_job(job: JobLogs) -> bool:
+    """Whether "[Rank 1]" without a group is a number in a part of the job, as in an expert-parallel group: two
+    processes print it of one call, each with the time that it took there."""
+    took: dict[tuple[str, str, str], set[str]] = defaultdict(set)
+    for hit in job.named("watchdog", "blocking-wait"):
+        group, group_rank = group_of(hit.line)
+        number = hit.groups.get("pg_rank") or group_rank
+        if group == _UNKNOWN and number is not None and "ran" in hit.groups and job.rank_of(hit.line) is None:
+            took[str(number), hit.groups.get("seq", ""), hit.groups.get("op", "")].add(hit.groups["ran"])
+    return any(len(times) > 1 for times in took.values())
 
 
 def _repaired(reports: list[Timeout]) -> list[Timeout]:

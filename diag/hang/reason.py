@@ -173,6 +173,8 @@ def _only_timeouts(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
     else:
         unknown = "" if main.members is not None else " The size of the group is unknown."
         some = f"{ranks} rank{'s' if ranks > 1 else ''}"
+        if any(report.rank is None for report in main.reports):
+            some = "At least one process whose rank in the job no line shows"
         text = f"{some} timed out in {main.reports[0].words}; which ranks are missing is unknown."
         text += unknown
     least = min((r.timeout_ms for r in reports if r.timeout_ms is not None), default=None)

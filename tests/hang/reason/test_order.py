@@ -270,6 +270,28 @@ def test_the_rank_within_a_group_is_not_the_global_one() -> None:
     assert triage.culprits[0].process_group == "tp"
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_number_that_two_processes_print_is_of_a_part_of_the_job(tmp_path: Path, apart: bool) -> None:
+    """Expert-parallel groups of two in a job of four, by a torch that prints no group. A second copy of one log, with
+    the same times, is no second process."""
+    for host in (0, 1):
+        lines = [
+            f"gpu-{host}:{100 + 2 * host + at}:9 [{at}] NCCL INFO comm 0x7f{host}{at} rank {2 * host + at} nranks 4 "
+            f"cudaDev {at} busId {at + 1}000 - Init COMPLETE"
+            for at in (0, 1)
+        ]
+        lines += [
+            f"[E ProcessGroupNCCL.cpp:475] [Rank {at}] Watchdog caught collective operation timeout: "
+            "WorkNCCL(SeqNum=57, OpType=ALLTOALL_BASE, NumelIn=64, NumelOut=64, Timeout(ms)=600000) "
+            f"ran for {600040 + at + 7 * host * apart} milliseconds before timing out."
+            for at in (0, 1)
+        ]
+        (tmp_path / f"n{host}.log").write_text("\n".join(lines) + "\n")
+    found = triage([str(tmp_path)])
+    assert (found.fault_class, ranks(found)) == (("undetermined", []) if apart else ("missing_rank", [2, 3]))
+    assert found.victims == (() if apart else (0, 1))
+
+
 def test_numbers_of_different_groups_do_not_compare() -> None:
     job = Job()
     job.timeout(0, seq=7, group="[PG ID 1 PG GUID 5(dp0) Rank {}] ")
