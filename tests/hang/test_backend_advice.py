@@ -50,3 +50,15 @@ def test_a_single_process_has_no_peers_to_collect_from(tmp_path: Path) -> None:
     log.write_text("epoch 1\nsomething went wrong\n")
     steps = triage([str(tmp_path)]).next_steps
     assert [step for step in steps if OF_NCCL.search(step) or "ranks" in step] == []
+
+
+def test_a_wrong_interface_of_open_mpi_is_set_where_open_mpi_reads_it(tmp_path: Path) -> None:
+    box = "WARNING: Open MPI failed to TCP connect to a peer MPI process.\n\n  Local host: n1\n  PID:        77\n"
+    (tmp_path / "job.log").write_text(
+        f"{box}  Message:    connect() to 169.254.9.8:1026 failed\n  Error:      x (11)\n"
+    )
+    answer = triage([str(tmp_path)])
+    assert answer.fault_class == "net_wrong_interface"
+    assert "btl_tcp_if_include" in answer.next_steps[0]
+    assert not any(OF_NCCL.search(step) for step in answer.next_steps)
+    assert "NCCL" not in answer.headline

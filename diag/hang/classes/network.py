@@ -120,7 +120,7 @@ CLASSES = (
     ),
     FaultClass(
         id="net_wrong_interface",
-        title="NCCL uses an interface that does not reach the other hosts",
+        title="an interface is used that does not reach the other hosts",
         priority=2,
         by_line=True,
         speaker_is_culprit=False,
@@ -128,6 +128,12 @@ CLASSES = (
             "Set NCCL_SOCKET_IFNAME on every host to the interface that the hosts share (`ip -br a`), for example "
             "NCCL_SOCKET_IFNAME=eth0; for torch's own stores also GLOO_SOCKET_IFNAME.",
         ),
+        if_read={
+            ("connect() to ",): (
+                "Give Open MPI the network that the hosts share (`ip -br a`): mpirun --mca btl_tcp_if_include "
+                "10.0.0.0/24, for example. Without it Open MPI tries the addresses of all interfaces.",
+            ),
+        },
         rule="A Bootstrap or NET/Socket line lists a bridge, a tunnel, a link-local address or the loopback, or the "
         "hosts list different subnets, and connections then fail.",
         rules_out={
