@@ -14,6 +14,7 @@ from streamlit.navigation.page import StreamlitPage
 
 from diag.api import RunState, snapshots_alone, split_job
 from diag.app.address import RUN, charge, choose, choose_baseline, is_open, name_of, offer, opened, runs_of
+from diag.app.ahead import of_figures
 from diag.app.kept import last_screen
 from diag.app.looks import state_of
 from diag.app.markup import plain
@@ -105,7 +106,7 @@ def main() -> None:
             baseline = _chosen_baseline(root, state.path, runs)
     begin = time.process_time()
     shown.run()
-    component("figures")(key="figures", data=None)
+    component("figures")(key="figures", data=of_figures())
     if state is not None:
         if live.redrawn():
             charge(state.path, time.process_time() - begin)

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.config import WS_PROTOCOLS
 
+from diag.app.ahead import scripts_of
 from diag.app.one_page import keep_to_one_page
 from diag.app.policy import DASHBOARD
 from diag.app.ready import READY, WANTED
@@ -67,8 +68,6 @@ _HASHED = "/static/"  # files whose names change with their content
 # The page asks for the code of a kind of element when it first shows one: half a dozen requests one after the other,
 # while the server draws the first screen. The browser is told of them at once, and loads them while it waits.
 _ELEMENTS = ("Html", "Spinner", "DownloadButton", "Metric", "BidiComponent", "Selectbox", "PageLink", "Table")
-_IMPORTED = re.compile(rb'(?:from|import) ?"\./([\w.-]+\.js)"')  # by a script of Streamlit, at its begin
-_IMPORTS_BYTES = 1 << 14
 
 
 class Files:
@@ -99,15 +98,9 @@ class Files:
 
 
 def _loaded_ahead(folder: Path, page: bytes) -> bytes:
-    """Links to the code of the first screen's elements and to all that it imports, without what the page names itself;
-    a kind of element that this version of Streamlit has elsewhere is loaded when it is shown."""
-    scripts = folder / "static" / "js"
-    names = [file.name.encode() for element in _ELEMENTS for file in scripts.glob(f"{element}.*.js")]
-    for name in names:  # which grows
-        with suppress(OSError), (scripts / name.decode()).open("rb") as script:
-            imported = _IMPORTED.findall(script.read(_IMPORTS_BYTES))
-            names += [new for new in dict.fromkeys(imported) if new not in names and new not in page]
-    return b"".join(b'<link rel="modulepreload" crossorigin href="./static/js/%s">' % name for name in names)
+    """Links to the code of the first screen's elements, without what the page names itself."""
+    names = scripts_of(folder, _ELEMENTS, page)
+    return "".join(f'<link rel="modulepreload" crossorigin href="./{name}">' for name in names).encode()
 
 
 def _file(content: bytes, kind: str, cache_control: str) -> Answer:

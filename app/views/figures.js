@@ -10,7 +10,8 @@ const WATCHED = new WeakMap();
 const AT = new WeakMap(); // by figure, the mark that was reached last
 let held = null; // the key of the figure that has the focus, and its mark
 
-export default function ({ parentElement }) {
+export default function ({ parentElement, data }) {
+  window.requestIdleCallback?.(() => loadAhead(data)); // not in every browser
   WATCHED.get(parentElement)?.();
   let asked = 0;
   const watch = new MutationObserver(() => { asked ||= requestAnimationFrame(() => { asked = 0; offerAll(); }); });
@@ -25,6 +26,15 @@ export default function ({ parentElement }) {
   WATCHED.set(parentElement, end);
   offerAll();
   return end;
+}
+
+/** Loads the code of figures before the first one comes into view. */
+function loadAhead(scripts) {
+  for (const script of scripts) {
+    const href = new URL(script, window.__streamlit?.BACKEND_BASE_URL || document.baseURI).href;
+    if (document.head.querySelector(`link[href="${href}"]`)) continue;
+    document.head.append(Object.assign(document.createElement("link"), { rel: "modulepreload", crossOrigin: "", href }));
+  }
 }
 
 /** Of a figure, also of one that is not drawn yet. */

@@ -142,3 +142,15 @@ def test_a_figure_whose_part_of_the_page_the_server_no_longer_has_is_drawn(brows
         assert lost, "a part of the page was asked for"
         expect(page.locator(".js-plotly-plot").first).to_be_visible()
         assert found.complaints == []
+
+
+def test_the_code_of_figures_is_there_before_the_first_one(browser: Browser, tmp_path: Path) -> None:
+    """Its code, several megabytes, is loaded on a page without a figure, too."""
+    with dashboard(write_run(tmp_path / "run")) as running, visit(browser, height=500) as found:
+        found.open(running.at("hang"), until="Ranks in each group")
+        assert found.page.locator(".js-plotly-plot").count() == 0
+        found.page.wait_for_function(
+            "() => performance.getEntriesByType('resource').some(it => /PlotlyChart/.test(it.name) && it.responseEnd)"
+        )
+        assert found.page.locator("link[href*='PlotlyChart']").count() == 1
+        assert found.complaints == []

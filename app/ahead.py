@@ -1,0 +1,39 @@
+"""Code of Streamlit's page that the browser is told to load before it needs it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+_SCRIPTS = "static/js"
+_IMPORTED = re.compile(rb'(?:from|import) ?"\./([\w.-]+\.js)"')  # by a script of Streamlit, at its begin
+_IMPORTS_BYTES = 1 << 14
+
+
+def scripts_of(folder: Path, elements: Iterable[str], page: bytes) -> list[str]:
+    """The paths of the code of these kinds of elements and of all that it imports, relative to Streamlit's ``folder``
+    with the page, without what the ``page`` names itself. A kind that this version of Streamlit has elsewhere is left
+    out: its code is loaded when one is shown."""
+    scripts = folder / _SCRIPTS
+    names = [file.name.encode() for element in elements for file in scripts.glob(f"{element}.*.js")]
+    for name in names:  # which grows
+        with suppress(OSError), (scripts / name.decode()).open("rb") as script:
+            imported = _IMPORTED.findall(script.read(_IMPORTS_BYTES))
+            names += [new for new in dict.fromkeys(imported) if new not in names and new not in page]
+    return [f"{_SCRIPTS}/{name.decode()}" for name in names]
+
+
+@cache
+def of_figures() -> list[str]:
+    """The same of figures, which is several megabytes: loaded once the first screen is drawn."""
+    spec = find_spec("streamlit")
+    if spec is None or not spec.submodule_search_locations:
+        return []
+    folder = Path(spec.submodule_search_locations[0]) / "static"
+    with suppress(OSError):
+        return scripts_of(folder, ("PlotlyChart",), (folder / "index.html").read_bytes())
+    return []
