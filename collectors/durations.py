@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 
 from .accelerator import Accelerator, query_beside_captures
+from .block_sums import SumsOfBlocks
 from .files import Complaints, LineFile
 from .flight_recorder import TORCH, Recorder, native_recorder
 from .policy import RECORDING
@@ -53,9 +54,14 @@ def no_timing_because(enabled: bool, environ: Mapping[str, str] = os.environ) ->
 
 
 def poll_of(
-    accelerator: Accelerator | None, enabled: bool, file: LineFile, complaints: Complaints
+    accelerator: Accelerator | None,
+    enabled: bool,
+    file: LineFile,
+    complaints: Complaints,
+    sums: SumsOfBlocks | None = None,
 ) -> tuple[DurationPoll | None, str]:
-    """The poll that reads this process's recorder; or None, and why durations are not recorded."""
+    """The poll that reads this process's recorder; or None, and why durations are not recorded. ``sums``: takes the
+    durations as well."""
     if accelerator is None:
         return None, "this rank uses no GPU"
     if why := no_timing_because(enabled):
@@ -68,7 +74,7 @@ def poll_of(
     timing = _Timing()
     timing.enable()
     kind = accelerator.kind
-    return DurationPoll(recorder, file, complaints, timing.enable, lambda: query_beside_captures(kind)), ""
+    return DurationPoll(recorder, file, complaints, timing.enable, lambda: query_beside_captures(kind), sums), ""
 
 
 class _Timing:
@@ -101,11 +107,13 @@ class DurationPoll:
         complaints: Complaints,
         enable: Callable[[], object] = lambda: None,
         safe: Callable[[], bool] = lambda: True,
+        sums: SumsOfBlocks | None = None,
     ) -> None:
         """``enable``: called before each reading, as groups are created at any time. ``safe``: called once by the
-        polling thread; returns whether it may query events while another thread captures a graph."""
+        polling thread; returns whether it may query events while another thread captures a graph. ``sums``: takes
+        the durations as well."""
         self._recorder, self._file, self._complaints = recorder, file, complaints
-        self._enable, self._safe = enable, safe
+        self._enable, self._safe, self._sums = enable, safe, sums
         self._off = self._checked = False
         self._due_s = self._period_s = 0
         self._next: int | None = None  # the number of the first entry that was not there yet
@@ -160,6 +168,8 @@ class DurationPoll:
         lost = reading.lost() if self._next is not None else 0
         self._read_groups(rest.get("pg_config") or {})
         rows = [row for row in reading.rows if len(self._ranks.get(row.group, ("", [0, 1]))[1]) != 1]
+        if self._sums is not None:
+            self._sums.add(rows, lambda group: self._ranks.get(group, ("", []))[1], reading.awaited())
         for start in range(0, max(len(rows), min(lost, 1)), RECORDING.rows_of_line):
             chunk = rows[start : start + RECORDING.rows_of_line]
             yield DurationLine(chunk, self._new_groups(chunk), self._recorder.name, 0 if start else lost)
@@ -259,7 +269,7 @@ class _Reading:
         self._new, self._before = new, before
         self._apart_ns = time.time_ns() - time.monotonic_ns()
         self._first = -1
-        self._open: list[tuple[int, object]] = []  # entries without a duration, and their group
+        self._open: list[tuple[int, object, str, int]] = []  # without a duration: number, group, its name, seq
         self.rows: list[DurationRow] = []
         self.next = new
         self.last: dict[object, int] = {}
@@ -278,7 +288,7 @@ class _Reading:
         if (row := _row(entry, self._apart_ns)) is not None:
             self.rows.append(row)
         elif not self._before.get(number):
-            self._open.append((number, group))
+            self._open.append((number, group, str(entry["process_group"][0]), int(entry["collective_seq_id"])))
 
     def lost(self) -> int:
         """How many entries were overwritten before they were read."""
@@ -286,7 +296,11 @@ class _Reading:
 
     def left(self) -> dict[int, bool]:
         """The entries that the next reading has to look at again; True for those that it looks at for the last time."""
-        return {number: number <= self.last.get(group, -1) for number, group in self._open}
+        return {number: number <= self.last.get(group, -1) for number, group, _, _ in self._open}
+
+    def awaited(self) -> set[tuple[str, int]]:
+        """Group and number of the collectives whose duration may still come."""
+        return {(name, seq) for _, _, name, seq in self._open}
 
 
 # -- entries -----------------------------------------------------------------------------------------------------------

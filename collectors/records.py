@@ -69,6 +69,13 @@ WINDOW_ACTIVE = "active"  # recorded in a trace
 WINDOW_AFTER = "after"  # the first step after a window: ranks leave the export at different times
 
 
+# No rank leaves one of these collectives before all have entered it. A broadcast's root may leave at once.
+ALL_TO_ALL = "all_to_all"
+SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", ALL_TO_ALL, "barrier"})
+
+CALLS_OF_A_SUM = 32  # of a block in BlockSums: as many as a word has bits
+
+
 class PhaseRow(NamedTuple):
     """One phase of a step on the host's clock; a phase can come several times in a step (micro-batches)."""
 
@@ -145,6 +152,26 @@ class DurationLine:
     groups: dict[str, list[int]] = field(default_factory=dict)  # global ranks of groups not named before in this file
     recorder: str = ""  # the backend that the recorder belongs to
     lost: int = 0  # entries that the recorder overwrote before they were read
+
+
+@dataclass(slots=True)
+class BlockSums:
+    """The durations of a group's collectives (DurationRow), summed over blocks: block n has those with the numbers from
+    CALLS_OF_A_SUM * n to CALLS_OF_A_SUM * (n + 1) - 1, on all ranks. Collectives that are not SYNCHRONISING are left
+    out. Blocks are too where a line would hold too many: see ``block_sums``.
+
+    ``values``: the numbers of ``count`` blocks, then the sums in microseconds, then, unless all of it is 0, a bit for
+    each collective of a block whose duration is not in the sum, the lowest for its first; base64 of little-endian
+    unsigned 32-bit integers. Sums with equal bits are of the same collectives.
+    """
+
+    group: str  # PyTorch's name of the group
+    ranks: int  # how many it has,
+    ranks_crc: int  # and CRC-32 of their numbers as text with commas: two groups may have the same name
+    count: int
+    begin_ns: int  # when the host called the first collective of the first block,
+    end_ns: int  # and of the last block
+    values: str
 
 
 @dataclass(slots=True)
@@ -234,6 +261,7 @@ class SummaryLine:
         None  # part of the calls whose wait was observed on the device: ``device_times.WaitsSeen``
     )
     utilization: list[int] = field(default_factory=list)  # samples of the device's utilization, per cent
+    durations: list[BlockSums] = field(default_factory=list)  # of the Flight Recorder, read since the line before
 
 
 @dataclass(slots=True)

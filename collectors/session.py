@@ -36,6 +36,7 @@ from . import flight_recorder
 from .accelerator import Accelerator, DeviceClock, Mark, accelerator_of, current_device, runtime_versions
 from .attempts import attempt_of
 from .background import Background, TraceRequests
+from .block_sums import SumsOfBlocks
 from .collectives import CollectiveTimer
 from .device_sampler import sampler_of
 from .dumps import Stacks, main_thread_compiles, write_flight_recorders
@@ -167,8 +168,9 @@ class Collector(AbstractContextManager["Collector"]):
         self._identity = identify(device)
         sampler = sampler_of(accelerator) if settings.nvml else None
         utilization = sampler.utilization if sampler is not None else list
+        sums = SumsOfBlocks()
         summary = StepSummary(
-            streams.summary, self._identity, settings.summary_steps, StepSums(streams.sums), utilization
+            streams.summary, self._identity, settings.summary_steps, StepSums(streams.sums), utilization, sums.take
         )
         self._kept = KeptSteps(
             self._layout, streams.kept, streams.most_kept_bytes, self._run.keep_asked, accelerator is not None,
@@ -191,7 +193,7 @@ class Collector(AbstractContextManager["Collector"]):
         )
         self._nvml_missing = sampler.unavailable if sampler is not None else "switched off"
         self._durations, self._no_durations = poll_of(
-            accelerator, settings.collective_timing == "recorder", streams.durations, self._complaints
+            accelerator, settings.collective_timing == "recorder", streams.durations, self._complaints, sums
         )
         self._background = Background(
             self._layout,

@@ -41,6 +41,7 @@ from .records import (
     STILL,
     TOKENS,
     UNLAUNCHED,
+    BlockSums,
     CollectiveLine,
     CollectiveRow,
     DeviceStepRecord,
@@ -59,7 +60,7 @@ from .records import (
 # phase, how long it worked and how long it waited for others; see ``records.SummaryLine``. ``diag analyze --summary``
 # reads only these lines.
 
-_WORD = "I" if array("I").itemsize == 4 else "L"
+WORD = "I" if array("I").itemsize == 4 else "L"
 _START = itemgetter(PhaseRow._fields.index("start_ns"))
 _CALLED = itemgetter(CollectiveRow._fields.index("start_ns"))
 _MOST = (1 << 32) - 1  # microseconds: 71 minutes
@@ -92,13 +93,14 @@ class _Line:
                 continue
             column = columns.get(name)
             if column is None:
-                column = columns[name] = array(_WORD, bytes(4 * most_steps))
+                column = columns[name] = array(WORD, bytes(4 * most_steps))
             column[count] = rounded if rounded < _MOST else _MOST
 
 
 class StepSummary:
     """Collects the steps and waits of one rank, and writes a line for every ``steps`` of them. 0 writes none, but sums
-    are written in any case. ``utilization``: samples of the device since it was called before, per cent."""
+    are written in any case. Since they were called before: ``utilization``, samples of the device, per cent;
+    ``durations``, sums of durations of collectives."""
 
     def __init__(
         self,
@@ -107,6 +109,7 @@ class StepSummary:
         steps: int,
         sums: StepSums | None = None,
         utilization: Callable[[], list[int]] = list,
+        durations: Callable[[], list[BlockSums]] = list,
     ) -> None:
         self._file = file
         self._identity = identity
@@ -120,7 +123,7 @@ class StepSummary:
         self._records: list[StepRecord] = []  # steps whose waits may not be known yet
         self._waits: list[tuple[int, int, bool]] = []  # start, end, whether for a collective
         self._rows: list[CollectiveRow] = []  # calls on the device of these steps
-        self._utilization = utilization
+        self._utilization, self._durations = utilization, durations
         self._on_device = identity.device != "cpu"
         self._passed: deque[DeviceStepRecord] = deque()  # that the device has finished, in order
         self._begins = DeviceBegins()
@@ -241,6 +244,7 @@ class StepSummary:
                     memory=line.memory,
                     waits_seen=round(line.seen.part, 3) if line.seen is not None else None,
                     utilization=self._utilization() if self._on_device else [],
+                    durations=self._durations() if self._on_device else [],
                 )
             )
 
@@ -375,7 +379,7 @@ def _most(before: int | None, value: int | None) -> int | None:
 
 def packed(columns: Iterable[array[int]]) -> str:
     """Little-endian unsigned 32-bit integers, column by column, in base64."""
-    values = array(_WORD)
+    values = array(WORD)
     for column in columns:
         values.extend(column)
     if sys.byteorder == "big":

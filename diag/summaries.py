@@ -23,6 +23,7 @@ from diag.account.of_summaries import (
 from diag.api import Job, Jobs, Reading, Result, open_job
 from diag.by_size import open_by_size
 from diag.collectors.layout import RunLayout
+from diag.diagnoses.durations import WAIT, notes_on
 from diag.diagnoses.of_summaries import examine_summary
 from diag.diagnoses.verdict import agreeing, judge
 from diag.errors import DiagError, NoStepError, readable
@@ -66,7 +67,7 @@ class SummaryResult(Result, frozen=True, dict=True):
         return frames.frame(
             "summaries",
             (
-                {"rank": rank, **{field: round(1e6 * of[rank]) for field, of in self.means_ms.items()}}
+                {"rank": rank, **{field: round(1e6 * of[rank]) for field, of in self.means_ms.items() if rank in of}}
                 for rank in self.tables.ranks
             ),
         )
@@ -179,6 +180,10 @@ def of_summaries(summaries: Summaries, only: Only | None = None) -> SummaryResul
             f"profiler windows of {rank_ranges(traced)} are not included: diag analyze {traced_folder} reads those of "
             "one rank"
         )
+    means_ms = summary_means(summaries, frontier.numbers, idle)
+    if (collectives := examination.collectives) is not None:
+        notes += notes_on(collectives)
+        means_ms[WAIT] = collectives.wait_ms
     coverage = Coverage(
         ranks_used=summaries.ranks,
         ranks_missing=summaries.missing,
@@ -188,7 +193,6 @@ def of_summaries(summaries: Summaries, only: Only | None = None) -> SummaryResul
         notes=tuple(notes),
     )
     verdict = judge(attribution, examination, coverage, tables)
-    means_ms = summary_means(summaries, frontier.numbers, idle)
     return SummaryResult(tables, attribution, agreeing(examination, verdict), coverage, verdict, means_ms)
 
 

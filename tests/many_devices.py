@@ -8,19 +8,24 @@ edge of a phase is an event: when the host recorded it, and when the device pass
 
 from __future__ import annotations
 
+import zlib
 from array import array
+from base64 import b64decode
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from diag.collectors.block_sums import chosen
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
+from diag.collectors.policy import RECORDING
 from diag.collectors.records import (
     BACKWARD,
     BEGIN,
+    CALLS_OF_A_SUM,
     CHECKPOINT,
     DATA,
     DEVICE,
@@ -31,6 +36,7 @@ from diag.collectors.records import (
     STEP,
     STILL,
     UNLAUNCHED,
+    BlockSums,
     CollectiveRow,
     DeviceCall,
     DeviceStepRecord,
@@ -41,6 +47,7 @@ from diag.collectors.records import (
     SummaryLine,
 )
 from diag.collectors.step_lines import packed
+from diag.rundir.block_sums import BlocksRead
 from diag.rundir.summaries import Summaries
 
 US = 1_000  # nanoseconds
@@ -76,6 +83,8 @@ class Devices:
     saved_every: int = 10
     reads_loss: bool = True
     sampled: bool = True  # the driver's utilization
+    waits_seen: float = 1.0  # part of the calls whose wait an event saw
+    timed: bool = False  # the Flight Recorder measured the collectives
     ranks_a_host: int = 8
     seed: int = 0
 
@@ -197,6 +206,33 @@ def _samples(job: Devices, of: Events) -> npt.NDArray[np.int64]:
     return np.clip(np.rint(drawn), 0, 100).astype(np.int64)
 
 
+def block_sums(job: Devices, of: Events, steps: slice) -> list[list[BlockSums]]:
+    """What the ranks' Flight Recorders measured, of each rank: the blocks that ended in these steps."""
+    if not job.timed:
+        return [[] for _ in range(job.ranks)]
+    took = np.concatenate([of.left[phase] - of.came[phase] for phase in _MEETINGS])  # [call of a step, rank, step]
+    a_step = len(took)
+    count = a_step * job.steps // CALLS_OF_A_SUM
+    rounded = np.rint(took.transpose(1, 2, 0).reshape(job.ranks, -1) * US)[:, : count * CALLS_OF_A_SUM]
+    sums = (rounded.reshape(job.ranks, count, CALLS_OF_A_SUM).sum(axis=2) // US).astype(np.int64)
+    ended = [((number + 1) * CALLS_OF_A_SUM - 1) // a_step for number in range(count)]
+    numbers = [number for number, step in enumerate(ended) if steps.start <= step < steps.stop]
+    level = next(at for at in range(32) if sum(chosen(n, at) for n in numbers) <= RECORDING.most_blocks)
+    numbers = [number for number in numbers if chosen(number, level)]
+    if not numbers:
+        return [[] for _ in range(job.ranks)]
+    crc = zlib.crc32(",".join(map(str, range(job.ranks))).encode())
+    ends = [divmod(number * CALLS_OF_A_SUM, a_step) for number in (numbers[0], numbers[-1])]
+    told = []
+    for rank in range(job.ranks):
+        begin_ns, end_ns = (
+            US * _clock_us(job, rank) + _ns(of.host[_MEETINGS[call // job.units]], rank, step)[0] for step, call in ends
+        )
+        values = packed((array("I", numbers), array("I", sums[rank, numbers].tolist())))
+        told.append([BlockSums("0", job.ranks, crc, len(numbers), begin_ns, end_ns, values)])
+    return told
+
+
 def _clock_us(job: Devices, rank: int) -> int:
     return 10**9 * (1 + rank // job.ranks_a_host)  # each host has its own clock
 
@@ -233,8 +269,12 @@ def summaries_of(job: Devices) -> Summaries:
         missing=(),
         gaps=(),
         from_start=False,
-        waits_seen=1.0,
+        waits_seen=job.waits_seen,
         utilization=samples.mean(axis=1) / 100 if job.sampled else None,
+        durations=tuple(
+            tuple(BlocksRead(**{**asdict(sums), "values": b64decode(sums.values)}) for sums in of_rank)
+            for of_rank in block_sums(job, of, slice(0, job.steps))
+        ),
     )
 
 
@@ -244,12 +284,14 @@ def write_devices(job: Devices, folder: Path, window: int = 50) -> RunLayout:
     columns, samples = columns_of(job, of), _samples(job, of)
     replace_file(layout.manifest, encode(manifest_of(job)))
     begin_us = np.rint(of.host[STEP][0]).astype(np.int64)
+    windows = [slice(first, min(first + window, job.steps)) for first in range(0, job.steps, window)]
+    sums = [block_sums(job, of, some) for some in windows]
     for rank in range(job.ranks):
         path = layout.rank(rank).summary
         path.parent.mkdir(parents=True)
         with path.open("wb") as file:
-            for first in range(0, job.steps, window):
-                some = slice(first, min(first + window, job.steps))
+            for at, some in enumerate(windows):
+                first = some.start
                 cut = {name: values[rank, some] for name, values in columns.items()}
                 cut[BEGIN] = np.diff(begin_us[rank, some], prepend=begin_us[rank, first])
                 share = slice(first * samples.shape[1] // job.steps, some.stop * samples.shape[1] // job.steps)
@@ -260,8 +302,9 @@ def write_devices(job: Devices, folder: Path, window: int = 50) -> RunLayout:
                     begin_ns=US * (_clock_us(job, rank) + int(begin_us[rank, first])),
                     columns=list(cut),
                     values=packed(array("I", column.tolist()) for column in cut.values()),
-                    waits_seen=1.0,
+                    waits_seen=job.waits_seen,
                     utilization=samples[rank, share].tolist() if job.sampled else [],
+                    durations=sums[at][rank],
                 )
                 file.write(encode(line))
     return layout

@@ -41,7 +41,7 @@ def on_devices(summaries: Summaries) -> Summaries | None:
     lag = summaries.column(LAG)
     begin_us = summaries.begin_us + lag
     if len(ranks) == len(known) and len(steps) == known.shape[1]:
-        return replace(summaries, clock=DEVICE, begin_us=begin_us)
+        return replace(summaries, clock=DEVICE, begin_us=begin_us, durations=())  # the waits are known
     kept = tuple(summaries.ranks[at] for at in ranks.tolist())
     gaps = list(summaries.gaps)
     if absent := sorted(set(summaries.ranks) - set(kept)):
@@ -53,6 +53,7 @@ def on_devices(summaries: Summaries) -> Summaries | None:
         identities=tuple(summaries.identities[at] for at in ranks.tolist()),
         numbers=tuple(summaries.numbers[at] for at in steps.tolist()),
         begin_us=begin_us[np.ix_(ranks, steps)],
+        durations=(),
         cells=summaries.cells[:, ranks[:, None], steps],
         utilization=summaries.utilization[ranks] if summaries.utilization is not None else None,
         missing=tuple(sorted({*summaries.missing, *absent})),

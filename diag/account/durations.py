@@ -16,11 +16,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.policy import COLLECTIVE_DURATIONS
+from diag.collectors.records import SYNCHRONISING
 from diag.deferred import pl
 from diag.model.accounts import Attribution
-from diag.rundir.durations import each_once
+from diag.rundir.durations import SUMMED, each_once
 
-from .match import SYNCHRONISING
+from .blame import median_of_others
 
 Series = npt.NDArray[np.float64]
 
@@ -30,9 +31,10 @@ class Durations(Struct, frozen=True, eq=False):
 
     ``ranks``: those that took part in collectives. ``busy_ns``, ``wait_ns``: by rank, over all complete collectives;
     ``chunk_wait_ns[chunk, rank]``: the waiting by parts of the job, in order. ``complete`` of ``collectives`` were
-    recorded on all their ranks. ``wall_ns``: the time that the records span, None if they do not contain it. ``met``: a
-    row for each complete collective. ``sizes``: ranks of each group; ``members``: those of them that were recorded.
-    ``steps``: the training's steps in that time, 0 if unknown.
+    recorded on all their ranks; ``of_rank``: how many the times of a rank stand for, on average. ``wall_ns``: the time
+    that the records span, None if they do not contain it. ``met``: a row for each complete collective, or for several
+    (``calls``). ``sizes``: ranks of each group; ``members``: those of them that were recorded. ``steps``: the
+    training's steps in that time, 0 if unknown.
     """
 
     ranks: tuple[int, ...]
@@ -46,6 +48,7 @@ class Durations(Struct, frozen=True, eq=False):
     sizes: dict[str, int]
     members: dict[str, tuple[int, ...]]
     steps: int = 0
+    of_rank: float = 0.0
 
     @property
     def share(self) -> float | None:
@@ -69,9 +72,12 @@ class Late(Struct, frozen=True):
 
 def durations_of(rows: pl.DataFrame, size_of: Mapping[str, int]) -> Durations:
     """``rows``: ``rank``, ``group``, ``seq``, ``op``, ``bytes``, ``duration_ns``, ``dumped_ns`` and ``end_ns``, in the
-    order of each rank's calls; ``size_of``: the number of ranks of each group."""
+    order of each rank's calls; ``size_of``: the number of ranks of each group. Rows that are SUMMED have ``calls`` as
+    well, over how many collectives, and ``weight``, how many the row stands for; others are one each."""
     wall_ns = _wall(rows)
-    placed = rows.filter(pl.col("op").is_in(list(SYNCHRONISING))).with_columns(
+    if "calls" not in rows.columns:
+        rows = rows.with_columns(calls=1, weight=1.0)
+    placed = rows.filter(pl.col("op").is_in([*SYNCHRONISING, SUMMED])).with_columns(
         place=(pl.int_range(pl.len()) / pl.len()).over("rank", "group")
     )
     calls = each_once(placed, ["rank", "group", "seq", "op"])
@@ -90,38 +96,39 @@ def durations_of(rows: pl.DataFrame, size_of: Mapping[str, int]) -> Durations:
             last=pl.col("rank").get(pl.col("duration_ns").arg_min()),
             middle_ns=pl.col("duration_ns").median(),
             place=pl.col("place").mean(),
+            calls=pl.col("calls").first(),
+            weight=pl.col("weight").first(),
         )
         .join(sizes, on="group", how="left")
         .with_columns(wait_ns=pl.col("duration_ns") - pl.col("transfer_ns"))
     )
     whole = met.filter((pl.col("members") == pl.col("size")) & (pl.col("size") > 1))
-    a_rank = float(whole["size"].sum()) / max(1, calls["rank"].n_unique())
-    chunks = max(
-        1, min(COLLECTIVE_DURATIONS.parts_of_job, int(a_rank / COLLECTIVE_DURATIONS.least_collectives_of_a_part))
-    )
+    count = max(1, calls["rank"].n_unique())
+    rows_of_rank, calls_of_rank = (float((times * whole["size"]).sum()) / count for times in (1, whole["calls"]))
+    parts = min(int(calls_of_rank / COLLECTIVE_DURATIONS.least_collectives_of_a_part), int(rows_of_rank))
+    chunks = max(1, min(COLLECTIVE_DURATIONS.parts_of_job, parts))
     whole = whole.with_columns(chunk=(pl.col("place") * chunks).floor().clip(0, chunks - 1).cast(pl.Int64))
     times = calls.select("rank", *key, "duration_ns")
     whole_calls = times.join(whole.select(*key, "transfer_ns", "chunk"), on=key, how="inner")
     whole_calls = whole_calls.with_columns(wait_ns=pl.col("duration_ns") - pl.col("transfer_ns"))
     ranks = tuple(whole_calls["rank"].unique().sort().to_list())
-    row_of = {rank: row for row, rank in enumerate(ranks)}
     busy, waits = np.zeros((chunks, len(ranks))), np.zeros((chunks, len(ranks)))
-    for chunk, rank, busy_ns, wait_ns in (
-        whole_calls.group_by("chunk", "rank").agg(pl.sum("duration_ns", "wait_ns")).iter_rows()
-    ):
-        busy[chunk, row_of[rank]], waits[chunk, row_of[rank]] = busy_ns, wait_ns
+    spent = whole_calls.group_by("chunk", "rank").agg(pl.sum("duration_ns", "wait_ns"))
+    place = spent["chunk"].to_numpy(), np.searchsorted(ranks, spent["rank"].to_numpy())
+    busy[place], waits[place] = spent["duration_ns"].to_numpy(), spent["wait_ns"].to_numpy()
     members = calls.group_by("group").agg(pl.col("rank").unique().sort())
     return Durations(
         ranks,
         busy.sum(axis=0),
         waits.sum(axis=0),
         waits,
-        len(met.filter(pl.col("size") > 1)),
-        len(whole),
+        int(met.filter(pl.col("size") > 1)["calls"].sum()),
+        int(whole["calls"].sum()),
         wall_ns,
         whole,
         dict(size_of),
         {group: tuple(whole_calls) for group, whole_calls in members.iter_rows()},
+        of_rank=float((whole["weight"] * whole["size"]).sum()) / count,
     )
 
 
@@ -165,9 +172,10 @@ def late_ranks(account: Durations, least: float = 0.1) -> Late | None:
         return None
     busy_ns, waited_ns = (float(np.median(times[others])) for times in (account.busy_ns, account.wait_ns))
     cost_ns = waited_ns - float(account.wait_ns[chosen].mean())
-    if cost_ns < max(least * busy_ns, COLLECTIVE_DURATIONS.spread_of_ends_ns * account.complete):
+    if cost_ns < max(least * busy_ns, COLLECTIVE_DURATIONS.spread_of_ends_ns * account.of_rank):
         return None
-    by_part = np.array([_behind(waits) for waits in account.chunk_wait_ns])
+    waits = account.chunk_wait_ns.astype(np.int64)
+    by_part = median_of_others(waits, axis=1) - waits  # by how much less each rank waits
     worst_ns = by_part.max(axis=1)
     leading = by_part[:, chosen].max(axis=1) >= COLLECTIVE_DURATIONS.as_late_share * worst_ns
     telling = worst_ns >= COLLECTIVE_DURATIONS.part_with_a_late_rank_share * worst_ns.mean()
@@ -179,9 +187,3 @@ def late_ranks(account: Durations, least: float = 0.1) -> Late | None:
         int((leading & telling).sum()),
         int(telling.sum()),
     )
-
-
-def _behind(wait_ns: Series) -> Series:
-    """By how much less each rank waits than the median of the others."""
-    count = len(wait_ns)
-    return np.array([np.median(np.delete(wait_ns, row)) - wait_ns[row] for row in range(count)])

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from msgspec import Struct, field
 
 from diag.account.policy import CLOCKS
+from diag.collectors.records import SYNCHRONISING
 from diag.model import UNKNOWN
 from diag.model.matched import MatchedCollectives
 from diag.model.ragged import places_from
@@ -31,10 +32,6 @@ from diag.model.steps import CollectiveCall
 from diag.rundir.columns import Bools
 
 from .calls import Calls, Matched
-
-# No rank leaves one of these before all have entered it. A broadcast's root may leave at once.
-ALL_TO_ALL = "all_to_all"
-SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", ALL_TO_ALL, "barrier"})
 
 SEND_RECV = "send_recv"  # a send and its receive as one transfer
 

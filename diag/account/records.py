@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from diag.account.policy import CLOCKS, CRITICAL_PATH
 from diag.collectors.records import (
+    ALL_TO_ALL,
     BACKWARD,
     CHECKPOINT,
     DATA,
@@ -38,7 +39,6 @@ from diag.rundir.columns import Ragged, Rows, Steps
 from . import intervals as iv
 from .calls import Calls, Group, Some
 from .intervals import Layer, Painted, disjoint
-from .match import ALL_TO_ALL
 
 TRANSFER = "p2p"  # in the key of recorded sends and receives
 

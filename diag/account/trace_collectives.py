@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from diag.collectors.records import ALL_TO_ALL
 from diag.deferred import pl
 from diag.model import UNKNOWN
 from diag.model.ragged import places_from
@@ -25,7 +26,6 @@ from diag.traces.trace import Trace
 from . import intervals as iv
 from .calls import Calls, Group, Some
 from .intervals import Window, covers
-from .match import ALL_TO_ALL
 from .trace_ranges import as_intervals, named, on_threads, spans, thread_set
 
 # -- trace callers -----------------------------------------------------------------------------------------------------

@@ -42,6 +42,9 @@ from .timelines import shares_of
 _cited: Callable[[Subject, Finding], Finding] = by_name("diag.diagnoses.machine_samples:cited")
 
 
+Answers = tuple[tuple[Finding, ...], tuple[str, ...], tuple[NotLooked, ...]]
+
+
 def answered_by(knob: Knob) -> dict[str, str]:
     """The ids of the findings that a knob answers, with what to change, "" where the knob says that."""
     return {id: knobs[knob] for listed in DIAGNOSES for id, knobs in listed.knobs.items() if knob in knobs}
@@ -107,17 +110,9 @@ def examine(
     longer = profiled(attribution, tables)
     doubts = tuple(doubt for doubt in (compared.doubt, unlike_the_rest(attribution, tables, longer)) if doubt)
     collectives = _collectives_of(attribution, tables, sharing)
-    if collectives is not None:  # they show who is late, where the timelines may not
-        looked, late = BY_ID[ids.STRAGGLER], durations.find(collectives)
-        findings = tuple(sorted((*findings, *late), key=lambda finding: (-finding.share, finding.id)))
-        open_before = any(item.diagnosis == looked.id for item in not_looked)
-        not_looked = tuple(item for item in not_looked if item.diagnosis != looked.id)
-        not_found = tuple(question for question in not_found if question != looked.question or not late)
-        not_found += (looked.question,) if open_before and not late else ()
+    answers = with_collectives((findings, not_found, not_looked), collectives)
     return Examination(
-        findings,
-        not_found,
-        not_looked,
+        *answers,
         compared.shares,
         phases,
         doubts,
@@ -148,9 +143,21 @@ def _collectives_of(attribution: Attribution, tables: Tables, sharing: Sharing) 
     return collectives_account(account, read) if account.complete else None
 
 
-def ask(
-    subject: Subject, diagnoses: Iterable[Listed]
-) -> tuple[tuple[Finding, ...], tuple[str, ...], tuple[NotLooked, ...]]:
+def with_collectives(answers: Answers, collectives: CollectivesAccount | None) -> Answers:
+    """The answers with the late ranks of this account, which shows them where the other accounts may not."""
+    if collectives is None:
+        return answers
+    findings, not_found, not_looked = answers
+    looked, late = BY_ID[ids.STRAGGLER], durations.find(collectives)
+    findings = tuple(sorted((*findings, *late), key=lambda finding: (-finding.share, finding.id)))
+    open_before = any(item.diagnosis == looked.id for item in not_looked)
+    not_looked = tuple(item for item in not_looked if item.diagnosis != looked.id)
+    not_found = tuple(question for question in not_found if question != looked.question or not late)
+    not_found += (looked.question,) if open_before and not late else ()
+    return findings, not_found, not_looked
+
+
+def ask(subject: Subject, diagnoses: Iterable[Listed]) -> Answers:
     """The first three fields of ``Examination``."""
     findings: list[Finding] = []
     not_found, not_looked = [], []

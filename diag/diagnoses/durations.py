@@ -10,11 +10,12 @@ from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diag.account.durations import Durations, Late, late_ranks
 from diag.deferred import pl
-from diag.diagnoses.policy import STRAGGLER
-from diag.model.query import Query
+from diag.diagnoses.policy import FINDINGS, STRAGGLER
+from diag.model.query import By, Query
 from diag.model.steps import Detail, Evidence, Finding, Kind, Severity
 from diag.rundir.durations import INSPECTOR, DurationRecords
 from diag.words import sentences
@@ -26,6 +27,8 @@ from .cost_rows import CostTable, Side, Source
 from .costs import Cost
 from .shares import NO_NOISE, Shares
 from .subject import ranks_text, severity
+
+WAIT = "collective_wait_ns"  # column of the frame "summaries": ``CollectivesAccount.wait_ms``
 
 
 class CollectivesAccount(Struct, frozen=True, eq=False, dict=True):
@@ -53,11 +56,20 @@ class CollectivesAccount(Struct, frozen=True, eq=False, dict=True):
         rows, sees = tuple(table.rows()), frozenset((Cost.STRAGGLER,))
         return Shares((0,), dur_ns, rows, account.ranks, True, NO_NOISE, Source.COLLECTIVES, sees)
 
+    @cached_property
+    def wait_ms(self) -> dict[int, float]:
+        """Mean milliseconds for which each rank waits for later ones in a collective."""
+        waits = self.durations.wait_ns / self.durations.of_rank / 1e6
+        return dict(zip(self.durations.ranks, waits.tolist(), strict=True))
+
 
 def collectives_account(durations: Durations, read: DurationRecords) -> CollectivesAccount:
     late = late_ranks(durations)
     lasting = late is not None and late.lasting >= STRAGGLER.lasting_straggler_share
-    return CollectivesAccount(durations, read, late if lasting else None)
+    account = CollectivesAccount(durations, read, late if lasting else None)
+    if durations.wall_ns and account.shares.share(Cost.STRAGGLER) < FINDINGS.mention_share:
+        return CollectivesAccount(durations, read, None)
+    return account
 
 
 def find(collectives: CollectivesAccount) -> tuple[Finding, ...]:
@@ -67,10 +79,13 @@ def find(collectives: CollectivesAccount) -> tuple[Finding, ...]:
         return ()
     cost_share = collectives.shares.share(Cost.STRAGGLER) if account.wall_ns else 0.0
     names = ranks_text(late.ranks)
-    waits = account.wait_ns[[account.ranks.index(rank) for rank in late.ranks]]
-    others = np.delete(account.wait_ns, [account.ranks.index(rank) for rank in late.ranks])
-    per = account.complete
+    waits = [ms for rank, ms in collectives.wait_ms.items() if rank in late.ranks]
+    others = [ms for rank, ms in collectives.wait_ms.items() if rank not in late.ranks]
     was, rows = "was" if len(late.ranks) == 1 else "were", Query("collectives")
+    of_late = rows
+    if collectives.read.calls_of_a_row > 1:  # of which no row was kept
+        rows = Query("summaries", column=WAIT)
+        of_late = replace(rows, where={"rank": list(late.ranks)}, by=By.MEAN)
     finding = Finding(
         id=ids.STRAGGLER,
         title=sentences.RANKS_ARRIVE_LAST(len(late.ranks), ranks=sentence(names), share=share(late.of_busy)),
@@ -80,13 +95,8 @@ def find(collectives: CollectivesAccount) -> tuple[Finding, ...]:
         confidence=_confidence(account, late, collectives.read),
         ranks=late.ranks,
         evidence=(
-            Evidence(f"waiting of {names}", round(float(waits.mean()) / per / 1e6, 3), "ms a collective", rows),
-            Evidence(
-                "waiting of the other ranks, median",
-                round(float(np.median(others)) / per / 1e6, 3),
-                "ms a collective",
-                rows,
-            ),
+            Evidence(f"waiting of {names}", round(float(np.mean(waits)), 3), "ms a collective", of_late),
+            Evidence("waiting of the other ranks, median", round(float(np.median(others)), 3), "ms a collective", rows),
             Evidence(
                 f"parts of the job in which {names} {was} last, of {late.telling} with a late rank",
                 float(late.led),
@@ -127,6 +137,11 @@ def notes_on(collectives: CollectivesAccount) -> list[str]:
     elif read.dropped:
         part = f"costs are estimated from the {share(read.seen)} that were read"
         notes.append(f"{read.source} overwrote {counted(read.dropped, 'entry', 'entries')}: {part}")
+    if read.calls_of_a_row > 1:
+        notes.append(
+            f"durations are summed over {read.calls_of_a_row} consecutive collectives: ranks that are late in turn are "
+            "not seen"
+        )
     if read.means:
         notes.append("the files are Prometheus text: means over an interval, in which no single collective is seen")
     if len({process.host for process in read.processes}) > 1 and (parts := _by_reach(account, read)):

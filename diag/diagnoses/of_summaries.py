@@ -8,6 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from diag.account.device_summaries import hosts_work
+from diag.account.durations import durations_of, of_steps
 from diag.account.frontier import Frontier
 from diag.account.of_summaries import summary_means
 from diag.account.scheduling import Scheduling, scheduling_of
@@ -15,12 +16,15 @@ from diag.model.accounts import Attribution, Idle
 from diag.model.query import By, Query
 from diag.model.steps import NotLooked
 from diag.rundir.beside import Beside
-from diag.rundir.sharing import sharing_of
+from diag.rundir.block_sums import durations_in
+from diag.rundir.durations import with_ranks
+from diag.rundir.sharing import Sharing, sharing_of
 from diag.rundir.summaries import Summaries
 from diag.rundir.tables import Tables
 from diag.words.formatting import counted
 
-from . import Examination, ask
+from . import Examination, ask, with_collectives
+from .durations import CollectivesAccount, collectives_account
 from .phases import phases_alone
 from .policy import FINDINGS
 from .registry import DIAGNOSES
@@ -74,7 +78,22 @@ def examine_summary(
         partly = [each for each in DIAGNOSES if each.question in not_found and set(each.reads) & set(_OF_FEW_RANKS)]
         not_looked += tuple(NotLooked(each.question, whole, each.id) for each in partly)
         not_found = tuple(question for question in not_found if question not in {each.question for each in partly})
-    return Examination(findings, not_found, not_looked, phases.shares, phases, scheduling=scheduling)
+    collectives = _collectives_of(summaries, attribution, sharing)
+    answers = with_collectives((findings, not_found, not_looked), collectives)
+    return Examination(*answers, phases.shares, phases, scheduling=scheduling, collectives=collectives)
+
+
+def _collectives_of(summaries: Summaries, attribution: Attribution, sharing: Sharing) -> CollectivesAccount | None:
+    """Of GPUs whose waits were not all observed: from the sums of the durations that their Flight Recorders measured.
+    Where ranks take turns on a GPU, durations do not show who arrives last."""
+    if attribution.comm_known or sharing.ranks or not summaries.durations:
+        return None
+    spent_ns = int(attribution.steps.dur_ns.sum())
+    sums = durations_in(summaries.durations, summaries.ranks, summaries.identities, spent_ns)
+    if sums is None:
+        return None
+    account = durations_of(with_ranks(sums.read, sums.ranks), sums.read.sizes)
+    return collectives_account(of_steps(account, attribution) if sums.timed else account, sums.read)
 
 
 def worth_reading(shares: Shares) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.blame import median_of_others
-from diag.account.match import SYNCHRONISING
+from diag.collectors.records import SYNCHRONISING
 from diag.diagnoses.policy import COSTS, FINDINGS, STRAGGLER
 from diag.model.keys import Key
 from diag.model.query import By, Query, Value

@@ -14,7 +14,7 @@ from diag.account import intervals as iv
 from diag.account.calls import Calls, calls_in
 from diag.account.critical_path import details_of, kinds_of, label_of, labels_of
 from diag.account.intervals import Times
-from diag.account.match import SYNCHRONISING
+from diag.collectors.records import SYNCHRONISING
 from diag.model.accounts import Attribution, StepAccounts
 from diag.model.axes import axis_words, is_data
 from diag.model.keys import Key

@@ -26,6 +26,7 @@ from .lines import each_line
 
 INSPECTOR: Final = "NCCL Inspector"
 RECORDER: Final = "PyTorch's Flight Recorder"
+SUMMED: Final = "collectives"  # the operation of a row that is the sum over several, all of them SYNCHRONISING
 _ONE_CALL: Final = ("process", "group", "op", "seq", "peer", "bytes", "duration_ns")
 _MOST: Final = 1 << 60
 
@@ -47,7 +48,8 @@ class DurationRecords(Struct, frozen=True, eq=False):
     ``dumped_ns`` (when the record was written), ``peer`` (of a send or receive, else -1). ``names``: of communicators.
     ``on_cpu``: number of records with times measured on the host. ``means``: the rows are means over an interval.
     ``places``: by file, the processes whose records it holds. ``source``: the recorder. ``dropped``: number of records
-    that it lost.
+    that it lost. ``calls_of_a_row``: if more than 1, each row is a sum over so many collectives at most, and has
+    further columns: see ``diag.account.durations.durations_of``.
     """
 
     rows: pl.DataFrame
@@ -60,6 +62,7 @@ class DurationRecords(Struct, frozen=True, eq=False):
     means: bool = False
     places: dict[str, frozenset[int]] = {}
     source: str = INSPECTOR
+    calls_of_a_row: int = 1
 
     @property
     def seen(self) -> float:

@@ -290,6 +290,11 @@ class RunReading(Topic, name="run-reading", fixed=True):
         1 << 13, "bytes", "chosen: a line of 50 steps on a device", "of a stream, to look for a step"
     )
     summary_lines_at_once = threshold(1024, "lines", "chosen", "whose numbers are copied together: some 10 MB")
+    most_block_sums = threshold(
+        400_000,
+        "sums",
+        "chosen: sums of durations that are compared: 16 blocks of 24,576 ranks, which takes 0.5 s",
+    )
     readers = threshold(
         8,
         "threads",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -40,6 +40,7 @@ from diag.model import DAMAGED, Gap
 from diag.rundir.policy import RUN_READING
 from diag.words.formatting import counted, rank_ranges
 
+from .block_sums import BlocksRead
 from .each import each_read
 from .identity import Life, at_other_times, clock_of, strangers
 from .lines import read_end, read_identity, read_manifest, restart_gaps
@@ -82,6 +83,7 @@ class Summaries(Struct, frozen=True, eq=False):
     clock: str = ""
     waits_seen: float = 0.0  # part of the calls whose wait was observed on the device, of the rank with the least
     utilization: npt.NDArray[np.float64] | None = None  # of each rank's device, 0 to 1; None: not sampled
+    durations: tuple[tuple[BlocksRead, ...], ...] = ()  # of each rank's collectives, see ``block_sums``; () if none
 
     def has(self, name: str) -> bool:
         """Whether the column is not 0 everywhere."""
@@ -114,6 +116,7 @@ class SummaryRecord(SummaryLine):
     """A line as it is read: ``values`` are bytes, as many of each column as the line has steps."""
 
     values: bytes  # type: ignore[assignment]
+    durations: list[BlocksRead] = field(default_factory=list)  # type: ignore[assignment]
 
     @property
     def end(self) -> int:
@@ -238,6 +241,7 @@ def _summaries(
         from_start=all(read.whole and read.lines[0].first == numbers[0] for read in reads),
         waits_seen=min(_waits_seen(read) for read in reads),
         utilization=_utilization(reads),
+        durations=_durations(reads),
     )
 
 
@@ -497,6 +501,11 @@ def _utilization(reads: Sequence[_Read]) -> npt.NDArray[np.float64] | None:
         return None
     usual, taken = float(np.median(known)), iter(known)
     return np.array([next(taken) if of_rank else usual for of_rank in samples]) / 100
+
+
+def _durations(reads: Sequence[_Read]) -> tuple[tuple[BlocksRead, ...], ...]:
+    of_ranks = tuple(tuple(blocks for line in read.lines for blocks in line.durations) for read in reads)
+    return of_ranks if any(of_ranks) else ()
 
 
 def _fill(

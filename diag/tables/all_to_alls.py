@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from diag.account import intervals as iv
 from diag.account.calls import Some
 from diag.account.intervals import Covered, intervals_of
-from diag.account.match import ALL_TO_ALL, SYNCHRONISING
+from diag.collectors.records import ALL_TO_ALL, SYNCHRONISING
 from diag.model import UNKNOWN
 from diag.model.accounts import Attribution
 from diag.model.breakdown import AllToAllStat

@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from diag.account.calls import Calls, Group, Some
 from diag.account.intervals import Covered, intervals_of
-from diag.account.match import SEND_RECV, SYNCHRONISING
+from diag.account.match import SEND_RECV
 from diag.account.policy import CLOCKS
 from diag.account.records import open_spans
-from diag.collectors.records import RECV, SEND
+from diag.collectors.records import RECV, SEND, SYNCHRONISING
 from diag.model.accounts import Attribution
 from diag.model.axes import PIPELINE, Axes
 from diag.model.breakdown import CollectiveStat, CollectiveTable, ExposedCall

@@ -232,6 +232,12 @@ _FRAMES: dict[str, tuple[Column, ...]] = {
         Column("rank", INDEX, "Global rank. Only runs that are analysed from the ranks' summaries have rows."),
         *_TIMES[1:5],  # compute to data wait
         _TIMES[6],  # idle: of devices, where it is known
+        Column(
+            "collective_wait_ns",
+            MS,
+            "Waiting for later ranks in a collective, by sums of the Flight Recorder's durations; null where these are "
+            "not needed.",
+        ),
     ),
     "stretches": (
         Column("rank", INDEX, "Global rank whose steps these are; null for all ranks together."),

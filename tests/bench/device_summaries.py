@@ -1,12 +1,13 @@
 """Are faults of thousands of GPUs found from the ranks' own summaries, and what does that cost?
 
     python tests/bench/device_summaries.py [--ranks 1024 4096 24576] [--faults 180] [--healthy 200] [--jobs 2]
-    python tests/bench/device_summaries.py --cost [--ranks 24576] [--steps 100] [--cores 2] [--repeats 3]
+    python tests/bench/device_summaries.py --cost [--ranks 24576] [--steps 100] [--cores 2] [--repeats 3] [--durations]
 
 Simulated jobs (``tests/many_devices.py``) with one planted fault that costs 13 to 40 % of the step: class, cause and
 ranks must be right. Healthy ones must be called healthy. Of the larger sizes every tenth and every fiftieth job is
 made. ``--cost`` writes the summaries of a job with a slow GPU, runs ``diag analyze --summary`` in a fresh process, and
-prints its CPU time (user + system) and the process's peak of memory. The last line is JSON.
+prints its CPU time (user + system) and the process's peak of memory; with ``--durations`` of a job whose waits no event
+saw, which is answered from sums of the Flight Recorder's durations. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ HEALTHY = "healthy"
 WRITE = """
 import sys; from pathlib import Path; from tests.many_devices import Devices, write_devices
 ranks, steps, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-write_devices(Devices(ranks, steps=steps, slow={ranks // 3: 1.4}), folder)
+more = {"units": 8, "waits_seen": 0.3, "timed": True} if sys.argv[4] == "durations" else {}
+write_devices(Devices(ranks, steps=steps, slow={ranks // 3: 1.4}, **more), folder)
 """
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cost", action="store_true")
+    parser.add_argument("--durations", action="store_true", help="no event saw most waits: durations say who is late")
     parser.add_argument("--ranks", type=int, nargs="+")
     parser.add_argument("--faults", type=int, default=180)
     parser.add_argument("--healthy", type=int, default=200)
@@ -125,7 +128,8 @@ def cost(options: argparse.Namespace) -> None:
     rows = []
     for ranks in options.ranks or [24_576]:
         with tempfile.TemporaryDirectory() as folder:
-            written = measured(python("-c", WRITE, str(ranks), str(options.steps), folder))
+            what = "durations" if options.durations else "events"
+            written = measured(python("-c", WRITE, str(ranks), str(options.steps), folder, what))
             if written.failed:
                 raise SystemExit(written.failed)
             # While it trains, and an hour after it left no end: then it is asked as well who ended first.

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from diag.collectors import durations, identity, session
 from diag.collectors.accelerator import CUDA, XPU, query_beside_captures
+from diag.collectors.block_sums import SumsOfBlocks
 from diag.collectors.durations import (
     TIMING_VARIABLE,
     DurationPoll,
@@ -491,10 +492,10 @@ def train(
     fails: bool = False,
     timing: Literal["auto", "recorder", "off"] = "recorder",
 ) -> RunLayout:
-    def stand_in(_accelerator: object, wanted: bool, file: LineFile, complaints: Complaints) -> Any:
+    def stand_in(_accelerator: object, wanted: bool, file: LineFile, complaints: Complaints, sums: SumsOfBlocks) -> Any:
         if not wanted:
             return None, "switched off"
-        return DurationPoll(Recorder("nccl", None, ring.json), file, complaints), ""
+        return DurationPoll(Recorder("nccl", None, ring.json), file, complaints, sums=sums), ""
 
     monkeypatch.setattr(session, "poll_of", stand_in)
     settings = CollectorSettings(trace=False, collectives=False, interval_s=0.02, collective_timing=timing)

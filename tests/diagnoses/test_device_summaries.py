@@ -137,6 +137,65 @@ def test_where_most_waits_were_not_observed_only_the_hosts_are_known() -> None:
     assert of_summaries(unseen).verdict.bottleneck == Bottleneck.UNDETERMINED
 
 
+# -- durations of collectives, where events did not see the waits ------------------------------------------------------
+
+UNSEEN = Devices(1_024, units=4, waits_seen=0.3, timed=True)
+
+
+def test_who_is_late_is_seen_in_the_durations_of_collectives(tmp_path: Path) -> None:
+    result = open_summaries(write_devices(replace(UNSEEN, slow={300: 1.4}), tmp_path).root)
+    verdict = result.verdict
+    assert (verdict.cause, verdict.culprit_ranks) == ("straggler", (300,))
+    finding = next(finding for finding in result.examination.findings if finding.id == "straggler")
+    assert finding.share == pytest.approx(0.28, abs=0.03), "68 ms of 260 ms"
+    late, others = finding.evidence[:2]
+    assert late.value < 0.1 * others.value
+    frame = result.summaries
+    assert others.value == pytest.approx(
+        frame.filter(frame["rank"] != 300)["collective_wait_ns"].median() / 1e6, abs=1e-3
+    )
+    assert any("summed over 32 consecutive collectives" in note for note in result.coverage.notes)
+
+
+@pytest.mark.parametrize("late", [{"slow": {7: 1.15}}, {"launching": {7: 90_000.0}}, {"slow": {7: 1.4, 500: 1.4}}])
+def test_only_those_that_are_late_are_named(late: dict[str, dict[int, float]]) -> None:
+    verdict = of_summaries(summaries_of(replace(UNSEEN, **late))).verdict  # type: ignore[arg-type]
+    (planted,) = late.values()
+    assert (verdict.cause, verdict.culprit_ranks) == ("straggler", tuple(planted))
+
+
+def test_of_healthy_ranks_none_is_named() -> None:
+    for seed in range(20):
+        job = replace(UNSEEN, seed=seed, transfer_us=3_000.0 * (1 + seed % 4))
+        result = of_summaries(summaries_of(job))
+        assert result.verdict.culprit_ranks == ()
+        assert all(not finding.ranks for finding in result.examination.findings)
+
+
+def test_a_late_rank_that_left_no_summary_makes_no_other_late() -> None:
+    whole = summaries_of(replace(UNSEEN, slow={300: 1.4}))
+    rest = np.delete(np.arange(1_024), 300)
+    summaries = msgspec.structs.replace(
+        whole,
+        ranks=tuple(rest.tolist()),
+        identities=tuple(whole.identities[rank] for rank in rest),
+        begin_us=whole.begin_us[rest],
+        cells=whole.cells[:, rest],
+        utilization=None,
+        durations=tuple(whole.durations[rank] for rank in rest),
+    )
+    verdict = of_summaries(summaries).verdict
+    assert (verdict.bottleneck, verdict.culprit_ranks) == (Bottleneck.UNDETERMINED, ())
+
+
+def test_durations_are_not_asked_where_the_devices_waits_are_known() -> None:
+    summaries = summaries_of(replace(UNSEEN, waits_seen=1.0, slow={300: 1.4}))
+    clocked = on_devices(summaries)
+    assert clocked is not None
+    assert clocked.durations == ()
+    assert of_summaries(clocked).verdict.culprit_ranks == (300,)
+
+
 def test_few_ranks_and_steps_without_a_device_are_left_out() -> None:
     summaries = summaries_of(Devices(40, slow={3: 1.5}))
     cells = summaries.cells.copy()
