@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,10 +34,6 @@ class BlocksRead(BlockSums):
         """Whether a collector can have written it."""
         sized = self.count > 0 and len(self.values) in (8 * self.count, 12 * self.count)
         return sized and 1 < self.ranks <= MOST_RANKS and 0 <= self.begin_ns <= self.end_ns < MOST_NS
-
-    @property
-    def key(self) -> _Key:
-        return self.group, self.ranks, self.ranks_crc
 
 
 class _Blocks(Struct, frozen=True, eq=False):
@@ -72,19 +68,21 @@ def durations_in(
 
     Of a group nearly all ranks are enough: others wait for one that is not among them as long as they do for none."""
     keys: dict[_Key, int] = {}
-    blocks = _all_blocks(sums, keys)
-    if blocks is None:
+    found = _all_of(sums, keys)
+    if found is None:
         return None
+    parts, blocks = found
     members = _members(blocks, list(keys))
     blocks = _thinned(_met(blocks, members), members)
     if not len(blocks.group):
         return None
-    groups = np.unique(blocks.group)
-    often = _calls_a_second(sums, keys)
+    starts = blocks.group[_starts(blocks)]
+    groups = np.unique(starts)
+    often = _calls_a_second(parts, len(keys))
     scale = np.ones(len(keys))
     timed = spent_ns > 0 and bool((often[groups] > 0).all())
     if timed:
-        seen = CALLS_OF_A_SUM * np.bincount(blocks.group[_starts(blocks)], minlength=len(keys))[groups]
+        seen = CALLS_OF_A_SUM * np.bincount(starts, minlength=len(keys))[groups]
         scale[groups] = often[groups] * (spent_ns / 1e9) / seen
     names = _names(list(keys))
     calls = CALLS_OF_A_SUM - _bits(blocks.missing)
@@ -102,7 +100,8 @@ def durations_in(
         op=pl.lit(SUMMED), end_ns=pl.lit(None, dtype=pl.Int64), dumped_ns=pl.lit(None, dtype=pl.Int64)
     )  # fmt: skip
     of_rank: dict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
-    for rank, group in sorted({*zip(blocks.rank.tolist(), blocks.group.tolist(), strict=True)}):
+    there = np.unique((blocks.rank << 32) + blocks.group)
+    for rank, group in zip((there >> 32).tolist(), (there & 0xFFFFFFFF).tolist(), strict=True):
         of_rank[rank][names[group]] = -1, int(members[group])
     processes = [
         Process(identity.host, identity.pid, of_rank.get(at, {}), f"{ranks[at]}")
@@ -112,32 +111,43 @@ def durations_in(
     return Sums(read, dict(enumerate(ranks)), timed)
 
 
-def _all_blocks(sums: Sequence[Sequence[BlocksRead]], keys: dict[_Key, int]) -> _Blocks | None:
+class _Parts(Struct, frozen=True, eq=False):
+    """A row for each group of a line: places of the group and of the rank, and how many blocks; number of the first and
+    of the last one, and when these began."""
+
+    group: Whole
+    rank: Whole
+    count: Whole
+    first: Whole
+    last: Whole
+    begin_ns: Whole
+    end_ns: Whole
+
+
+def _all_of(sums: Sequence[Sequence[BlocksRead]], keys: dict[_Key, int]) -> tuple[_Parts, _Blocks] | None:
     """All of them; the groups are added to ``keys``, with their places."""
-    parts = [
-        (keys.setdefault(part.key, len(keys)), at, part)
-        for at, of_rank in enumerate(sums)
-        for part in of_rank
-        if part.whole
-    ]
+    parts, rows = [], []
+    for at, of_rank in enumerate(sums):
+        for part in of_rank:
+            if part.whole:
+                key = part.group, part.ranks, part.ranks_crc
+                rows.append((keys.setdefault(key, len(keys)), at, part.count, part.begin_ns, part.end_ns))
+                parts.append(part.values)
     if not parts:
         return None
-    counts = np.array([part.count for _, _, part in parts])
-    values: Words = np.frombuffer(b"".join(part.values for _, _, part in parts), "<u4")
-    columns = np.array([len(part.values) // (4 * part.count) for _, _, part in parts])
-    ends = np.cumsum(columns * counts)
+    groups, ranks, counts, begin_ns, end_ns = np.array(rows, dtype=np.int64).T
+    values: Words = np.frombuffer(b"".join(parts), "<u4")
+    columns = np.fromiter(map(len, parts), np.int64, len(parts)) // (4 * counts)
+    starts = np.cumsum(columns * counts) - columns * counts
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)  # place in its part
-    first, step = np.repeat(ends - columns * counts, counts) + within, np.repeat(counts, counts)
+    first, step = np.repeat(starts, counts) + within, np.repeat(counts, counts)
     missing = np.zeros(len(first), dtype=np.int64)
     told = np.repeat(columns == 3, counts)
     missing[told] = values[(first + 2 * step)[told]]
-    return _Blocks(
-        np.repeat(np.array([group for group, _, _ in parts]), counts),
-        np.repeat(np.array([at for _, at, _ in parts]), counts),
-        values[first].astype(np.int64),
-        values[first + step].astype(np.int64) * 1000,
-        missing,
-    )
+    numbers, took_ns = values[first].astype(np.int64), values[first + step].astype(np.int64) * 1000
+    blocks = _Blocks(np.repeat(groups, counts), np.repeat(ranks, counts), numbers, took_ns, missing)
+    ends = values[starts].astype(np.int64), values[starts + counts - 1].astype(np.int64)
+    return _Parts(groups, ranks, counts, *ends, begin_ns, end_ns), blocks
 
 
 def _members(blocks: _Blocks, keys: Sequence[_Key]) -> Whole:
@@ -188,23 +198,22 @@ def _bits(words: Whole) -> Whole:
     return counted
 
 
-def _calls_a_second(sums: Sequence[Sequence[BlocksRead]], keys: Mapping[_Key, int]) -> npt.NDArray[np.float64]:
+def _calls_a_second(parts: _Parts, groups: int) -> npt.NDArray[np.float64]:
     """Of each group, with those that are not in the sums: the median of its ranks; 0 where fewer than two blocks say
     when they began."""
-    told: list[list[float]] = [[] for _ in keys]
-    for of_rank in sums:
-        ends: dict[int, list[tuple[int, int]]] = defaultdict(list)  # when a block began, and its number
-        for part in of_rank:
-            if part.whole:
-                last = 4 * (part.count - 1)
-                for at_ns, place in ((part.begin_ns, 0), (part.end_ns, last)):
-                    number = int.from_bytes(part.values[place : place + 4], "little")
-                    ends[keys[part.key]].append((at_ns, number))
-        for group, times in ends.items():
-            (begin_ns, first), (end_ns, last) = min(times), max(times)
-            if end_ns > begin_ns and last > first:
-                told[group].append(1e9 * CALLS_OF_A_SUM * (last - first) / (end_ns - begin_ns))
-    return np.array([np.median(of_group) if of_group else 0.0 for of_group in told])
+    order = np.lexsort((parts.rank, parts.group))  # stable: the lines of a rank stay in order
+    own = (parts.group << 32) + parts.rank
+    starts = np.flatnonzero(np.diff(own[order], prepend=-1))
+    first, last = order[starts], order[np.append(starts[1:], len(order)) - 1]
+    calls = CALLS_OF_A_SUM * (parts.last[last] - parts.first[first])
+    spent_ns = parts.end_ns[last] - parts.begin_ns[first]
+    known = (calls > 0) & (spent_ns > 0)
+    rates = 1e9 * calls[known] / spent_ns[known]
+    group = parts.group[first][known]
+    rates = rates[np.lexsort((rates, group))]
+    have = np.bincount(group, minlength=groups)
+    middle = np.cumsum(have) - have + have // 2
+    return np.where(have > 0, np.append(rates, 0.0)[np.minimum(middle, len(rates))], 0.0)
 
 
 def _names(keys: Sequence[_Key]) -> list[str]:

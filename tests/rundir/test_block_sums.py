@@ -6,10 +6,12 @@ from array import array
 from base64 import b64decode
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import diag.rundir.block_sums as block_sums_read
 from diag.account.durations import durations_of
 from diag.collectors.files import encode
 from diag.collectors.records import CALLS_OF_A_SUM, BlockSums, SummaryLine
@@ -106,7 +108,7 @@ def test_groups_of_one_name_are_told_apart() -> None:
 
 
 def test_only_so_many_are_compared_spread_over_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RUN_READING, "most_block_sums", 4 * 12)
+    monkeypatch.setattr(block_sums_read, "RUN_READING", SimpleNamespace(most_block_sums=48, straggling_ranks_share=0.0))
     many, few = blocks(dict.fromkeys(range(64), 1000), name="many"), blocks(dict.fromkeys(range(2), 1000), name="few")
     numbers, _ = compared(*[[many, few]] * 4)
     assert numbers["few"] == [0, 1]
