@@ -101,7 +101,10 @@ class Recording(Topic, name="recording", fixed=True):
     reserve = threshold(1.1, "times", "chosen", "factor by which the next reading may take longer than the last one")
     rows_of_line = threshold(2_000, "rows", "chosen", "in a line")
     most_blocks = threshold(
-        32, "blocks", "chosen: of durations in a line of the summary, which takes 340 bytes", "of 32 collectives each"
+        32,
+        "blocks",
+        "chosen: of durations in a line of the summary: with their names 460 bytes",
+        "of 32 collectives each",
     )
     readings_in_vain = threshold(
         10, "readings", "chosen", "readings with ended collectives, none of which has a duration"
