@@ -84,12 +84,9 @@ def _lie_ready(subject: Subject, ranks: tuple[int, ...]) -> bool:
     """Whether nearly all of the waiting for data fell into steps that found the queue full, on these ranks or on all:
     then no worker was too slow."""
     counted = frozenset(subject.shares.numbers)
-    full_shares = [
-        full_share(tables.steps, counted) for rank, tables in subject.tables.ranks.items() if not ranks or rank in ranks
-    ]
-    return bool(full_shares) and all(
-        share is not None and share >= DATA_LOADING.full_wait_share for share in full_shares
-    )
+    steps_of = [tables.steps for rank, tables in subject.tables.ranks.items() if not ranks or rank in ranks]
+    full_shares = (full_share(steps, counted) for steps in steps_of)  # of thousands of ranks the first may decide
+    return bool(steps_of) and all(share is not None and share >= DATA_LOADING.full_wait_share for share in full_shares)
 
 
 def _handing_over(subject: Subject, cost: str) -> Finding:
@@ -189,7 +186,8 @@ def _faster(reserves: list[Reserve]) -> bool:
 def _reserves(subject: Subject) -> dict[int, Reserve]:
     """By rank; ranks without a record are left out."""
     counted = frozenset(subject.shares.numbers)
-    reserves = {rank: reserve_of(tables.steps, counted) for rank, tables in subject.tables.ranks.items()}
+    recorded = {rank: tables.steps for rank, tables in subject.tables.ranks.items() if len(tables.steps)}
+    reserves = {rank: reserve_of(steps, counted) for rank, steps in recorded.items()}
     return {rank: reserve for rank, reserve in reserves.items() if reserve is not None}
 
 
