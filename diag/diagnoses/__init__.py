@@ -41,7 +41,7 @@ from .timelines import shares_of
 # With a finding in hand, what the machines say about it; of a run whose machines were recorded.
 _cited: Callable[[Subject, Finding], Finding] = by_name("diag.diagnoses.machine_samples:cited")
 
-
+# The findings, what was not found, and what was not looked for: as in ``Examination``.
 Answers = tuple[tuple[Finding, ...], tuple[str, ...], tuple[NotLooked, ...]]
 
 

@@ -79,13 +79,14 @@ def find(collectives: CollectivesAccount) -> tuple[Finding, ...]:
         return ()
     cost_share = collectives.shares.share(Cost.STRAGGLER) if account.wall_ns else 0.0
     names = ranks_text(late.ranks)
-    waits = [ms for rank, ms in collectives.wait_ms.items() if rank in late.ranks]
-    others = [ms for rank, ms in collectives.wait_ms.items() if rank not in late.ranks]
+    of_late = frozenset(late.ranks)
+    waits = [ms for rank, ms in collectives.wait_ms.items() if rank in of_late]
+    others = [ms for rank, ms in collectives.wait_ms.items() if rank not in of_late]
     was, rows = "was" if len(late.ranks) == 1 else "were", Query("collectives")
-    of_late = rows
+    rows_of_late = rows
     if collectives.read.calls_of_a_row > 1:  # of which no row was kept
         rows = Query("summaries", column=WAIT)
-        of_late = replace(rows, where={"rank": list(late.ranks)}, by=By.MEAN)
+        rows_of_late = replace(rows, where={"rank": list(late.ranks)}, by=By.MEAN)
     finding = Finding(
         id=ids.STRAGGLER,
         title=sentences.RANKS_ARRIVE_LAST(len(late.ranks), ranks=sentence(names), share=share(late.of_busy)),
@@ -95,7 +96,7 @@ def find(collectives: CollectivesAccount) -> tuple[Finding, ...]:
         confidence=_confidence(account, late, collectives.read),
         ranks=late.ranks,
         evidence=(
-            Evidence(f"waiting of {names}", round(float(np.mean(waits)), 3), "ms a collective", of_late),
+            Evidence(f"waiting of {names}", round(float(np.mean(waits)), 3), "ms a collective", rows_of_late),
             Evidence("waiting of the other ranks, median", round(float(np.median(others)), 3), "ms a collective", rows),
             Evidence(
                 f"parts of the job in which {names} {was} last, of {late.telling} with a late rank",

@@ -22,6 +22,7 @@ from diag.tables.evidence import number, rows
 from diag.tables.frames import COLUMNS
 from tests import pipelines
 from tests.app.runs import write_stalled_trace
+from tests.many_devices import Devices, write_devices
 from tests.many_ranks import Job, write_summaries
 from tests.simulate import MS, SMALL_BLOCKS, Plan, simulate, write_run
 
@@ -104,6 +105,13 @@ def test_summaries_have_rows(tmp_path: Path) -> None:
     result = open_summaries(layout.root)
     assert result.evidence("slow-data-one-rank")["rank"].to_list() == [5]
     assert check(result) > 4
+
+
+def test_sums_of_durations_have_rows(tmp_path: Path) -> None:
+    job = Devices(16, units=4, waits_seen=0.3, timed=True, slow={5: 1.4})
+    result = open_summaries(write_devices(job, tmp_path).root)
+    assert result.evidence("straggler")["rank"].to_list() == [5]
+    assert check(result) >= 1, "the waiting of the late rank"
 
 
 def test_the_dashboard_has_the_pages_that_it_links_to() -> None:
