@@ -44,8 +44,10 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
     """The run's verdict. The largest removable cost decides; without one the run is compute-bound. Ranks that do not
     communicate come first: what bounds each of them is reported after that."""
     verdict = _judge(attribution, examination, coverage, tables)
-    if examination.collectives is not None and verdict.bottleneck == Bottleneck.UNDETERMINED:
-        verdict = verdict if verdict.culprit_ranks else _by_collectives(examination.collectives, tables)
+    if (account := examination.collectives) is not None:
+        undetermined = verdict.bottleneck == Bottleneck.UNDETERMINED and not verdict.culprit_ranks
+        if undetermined or _costs_more(account, verdict):
+            verdict = _by_collectives(account, tables)
     alone = next((finding for finding in examination.findings if finding.id == ids.RANKS_TRAIN_ALONE), None)
     if alone is None:
         return _unless_in_danger(verdict, examination.findings)
@@ -184,6 +186,13 @@ def _findings(examination: Examination, shares: Shares) -> tuple[Finding, ...]:
     if Cost.BUBBLE in shares.cost_ns:
         return examination.findings
     return tuple(finding for finding in examination.findings if finding.id != ids.PIPELINE_BUBBLE)
+
+
+def _costs_more(account: CollectivesAccount, verdict: Verdict) -> bool:
+    """Whether ranks that the verdict does not name cost more than what it says: where waits on the devices were not
+    recorded, it knows only what the hosts do."""
+    late = find_late(account)
+    return bool(late) and late[0].share > verdict.share and late[0].ranks != verdict.culprit_ranks
 
 
 def _by_collectives(account: CollectivesAccount, tables: Tables) -> Verdict:

@@ -4,10 +4,11 @@
     python tests/bench/device_summaries.py --cost [--ranks 24576] [--steps 100] [--cores 2] [--repeats 3] [--durations]
 
 Simulated jobs (``tests/many_devices.py``) with one planted fault that costs 13 to 40 % of the step: class, cause and
-ranks must be right. Healthy ones must be called healthy. Of the larger sizes every tenth and every fiftieth job is
-made. ``--cost`` writes the summaries of a job with a slow GPU, runs ``diag analyze --summary`` in a fresh process, and
-prints its CPU time (user + system) and the process's peak of memory; with ``--durations`` of a job whose waits no event
-saw, which is answered from sums of the Flight Recorder's durations. The last line is JSON.
+ranks must be right. Healthy ones must be called healthy. With ``--durations``, no event saw most waits: the ranks of a
+slow GPU or node must be right by the Flight Recorder's durations, and of healthy jobs none must be named. Of the larger
+sizes every tenth and every fiftieth job is made. ``--cost`` writes the summaries of a job with a slow GPU, runs ``diag
+analyze --summary`` in a fresh process, and prints its CPU time (user + system) and the process's peak of memory. The
+last line is JSON.
 """
 
 from __future__ import annotations
@@ -53,14 +54,15 @@ def main() -> None:
     if options.cost:
         cost(options)
     else:
-        found(options.ranks or [1_024, 4_096, 24_576], options.faults, options.healthy, options.jobs)
+        found(options)
 
 
-def found(sizes: list[int], faults: int, healthy: int, jobs: int) -> None:
+def found(options: argparse.Namespace) -> None:
+    sizes, faults, healthy = options.ranks or [1_024, 4_096, 24_576], options.faults, options.healthy
     right, of = Counter[str](), Counter[str]()
     sure = 0.0
-    with ProcessPoolExecutor(jobs) as pool:
-        for made in pool.map(partial(_one, sizes, faults), range(faults + healthy)):
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for made in pool.map(partial(_one, sizes, faults, options.durations), range(faults + healthy)):
             of[made.fault] += 1
             right[made.fault] += made.right
             sure += made.confidence
@@ -89,24 +91,31 @@ class Made:
     expected: str
 
 
-def _one(sizes: list[int], faults: int, number: int) -> Made:
+def _one(sizes: list[int], faults: int, durations: bool, number: int) -> Made:
     """The job of this number, which decides everything about it, and whether the answer is right."""
+    from dataclasses import replace
+
     from tests.bench.confidence.cases import is_right
     from tests.bench.grid.cases import answer
-    from tests.bench.planted_devices import FAULTS, analysed, truth_for, usual, with_fault
+    from tests.bench.planted_devices import FAULTS, SLOW, SLOW_NODE, analysed, truth_for, usual, with_fault
 
     ranks = sizes[-1] if number % 50 == 49 else sizes[len(sizes) // 2] if number % 10 == 9 else sizes[0]
     rng = Random(f"device summaries {number}")
-    job = usual(rng, ranks, tuning=False)
+    job, planted = usual(rng, ranks, tuning=False), FAULTS
+    if durations:  # the cause of a delay is not known, and without one nothing is
+        job, planted = replace(job, waits_seen=0.3, timed=True), (SLOW, SLOW_NODE)
     if number < faults:
-        fault = FAULTS[number % len(FAULTS)]
+        fault = planted[number % len(planted)]
         job = with_fault(job, fault, rng.uniform(0.15, 0.4), rng)
         result, truth = analysed(job), truth_for(job)
         right, expected = is_right(result, truth), str(truth.right[0])
+        if durations:
+            named = tuple(sorted(result.verdict.culprit_ranks))
+            right = result.verdict.cause == "straggler" and named in truth.right[0].culprits
     else:
         fault = expected = HEALTHY
         result = analysed(job)
-        right = answer(result).bottleneck == HEALTHY
+        right = not result.verdict.culprit_ranks if durations else answer(result).bottleneck == HEALTHY
     return Made(number, fault, ranks, right, result.verdict.confidence, result.verdict.headline, expected)
 
 

@@ -164,6 +164,16 @@ def test_only_those_that_are_late_are_named(late: dict[str, dict[int, float]]) -
     assert (verdict.cause, verdict.culprit_ranks) == ("straggler", tuple(planted))
 
 
+def test_a_late_rank_that_costs_more_than_the_hosts_loaders_comes_first() -> None:
+    job = replace(UNSEEN, slow={835: 1.4}, loading={-1: 6_000.0})
+    without = of_summaries(summaries_of(replace(job, timed=False))).verdict
+    assert (without.bottleneck, without.culprit_ranks) == (Bottleneck.DATA, ())
+    verdict = of_summaries(summaries_of(job)).verdict
+    assert (verdict.cause, verdict.culprit_ranks) == ("straggler", (835,))
+    loaders = of_summaries(summaries_of(replace(job, loading={7: 150_000.0}))).verdict
+    assert (loaders.cause, loaders.culprit_ranks) == ("slow-data-one-rank", (7,)), "which says why as well"
+
+
 def test_of_healthy_ranks_none_is_named() -> None:
     for seed in range(20):
         job = replace(UNSEEN, seed=seed, transfer_us=3_000.0 * (1 + seed % 4))
