@@ -16,7 +16,9 @@ WRITING_MODES = ("w", "a", "x", "r+")
 # Who reads or walks by other means, and why that is no danger.
 REASONS = {
     # Files of the package itself.
+    "app/ahead.py": "the files of Streamlit's package",
     "app/html_report/render.py": "its own template",
+    "app/kept.py": "its own sources, for the version of what it keeps",
     "collectors/version.py": "the installed package's own metadata",
     "diag/cli/help.py": "its own guides",
     "app/views/common.py": "its own scripts and styles",
