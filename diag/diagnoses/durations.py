@@ -67,9 +67,10 @@ def collectives_account(durations: Durations, read: DurationRecords) -> Collecti
     late = late_ranks(durations)
     lasting = late is not None and late.lasting >= STRAGGLER.lasting_straggler_share
     account = CollectivesAccount(durations, read, late if lasting else None)
-    if durations.wall_ns and account.shares.share(Cost.STRAGGLER) < FINDINGS.mention_share:
-        return CollectivesAccount(durations, read, None)
-    return account
+    if account.late is None or not durations.wall_ns:
+        return account
+    mentioned = account.shares.share(Cost.STRAGGLER) >= FINDINGS.mention_share
+    return account if mentioned else CollectivesAccount(durations, read, None)
 
 
 def find(collectives: CollectivesAccount) -> tuple[Finding, ...]:
