@@ -1,6 +1,6 @@
 """Durations of collectives summed over blocks of consecutive ones, for the summary of a rank: ``records.BlockSums``.
 
-A block has the same collectives on all ranks, whenever each of them read its Flight Recorder, so that a reader of very
+A block has the same collectives on all ranks, whenever each of them read its recorder, so that a reader of very
 many ranks compares sums instead of collectives. Where a line of the summary would hold too many blocks, some are left
 out. Which ones follows from their numbers: of ranks that leave out different numbers of blocks, one keeps all that the
 other does. They are spread so that they do not always fall on the same collectives of a step.
@@ -25,7 +25,7 @@ _SPREAD = 2_654_435_769  # 2**32 divided by the golden ratio
 
 
 class Group(NamedTuple):
-    """What tells process groups apart: a name, the number of ranks, and CRC-32 of these."""
+    """What tells process groups apart: a name, the number of ranks, and CRC-32 of these; 0 where they are not known."""
 
     name: str
     size: int
@@ -54,6 +54,7 @@ class SumsOfBlocks:
         self._ended: deque[tuple[Group, _Block]] = deque(maxlen=8 * RECORDING.most_blocks)
         self._levels: dict[Group, int] = {}  # of groups of which not all blocks are kept
         self._groups: dict[str, tuple[Sequence[int], Group]] = {}
+        self.ranks_known = True  # else only how many a group has
 
     def add(
         self, rows: Iterable[DurationRow], ranks_of: Callable[[str], Sequence[int]], awaited: Set[tuple[str, int]]
@@ -110,7 +111,8 @@ class SumsOfBlocks:
             return None
         known = self._groups.get(name)
         if known is None or known[0] is not ranks:
-            known = self._groups[name] = ranks, Group(name, len(ranks), zlib.crc32(",".join(map(str, ranks)).encode()))
+            crc = zlib.crc32(",".join(map(str, ranks)).encode()) if self.ranks_known else 0
+            known = self._groups[name] = ranks, Group(name, len(ranks), crc)
         return known[1]
 
 

@@ -37,12 +37,19 @@ _NUMBER = b'"record_id":'
 _FALSE = frozenset({"0", "N", "NO", "F", "FALSE"})
 
 
+INSPECTED = "NCCL Inspector records them"
+
+
+def inspector_records(environ: Mapping[str, str]) -> bool:
+    return "NCCL_PROFILER_PLUGIN" in environ and environ.get("NCCL_INSPECTOR_ENABLE", "0") not in ("", "0")
+
+
 def no_timing_because(enabled: bool, environ: Mapping[str, str] = os.environ) -> str:
     """Why the Flight Recorder must not time collectives; "" if it may. ``enabled``: the settings ask for it."""
     if not enabled:
         return "switched off"
-    if "NCCL_PROFILER_PLUGIN" in environ and environ.get("NCCL_INSPECTOR_ENABLE", "0") not in ("", "0"):
-        return "NCCL Inspector records them"
+    if inspector_records(environ):
+        return INSPECTED
     if environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1":
         return "CUDA_DEVICE_MAX_CONNECTIONS=1, where the events of the timing would serialise the streams"
     for name in (TIMING_VARIABLE, "TORCH_NCCL_CUDA_EVENT_CACHE"):
@@ -97,6 +104,23 @@ class _Timing:
                 continue
 
 
+class Pace:
+    """Runs something as often as ``cpu_share`` allows, at moments of the wall clock that ranks have in common."""
+
+    def __init__(self) -> None:
+        self._due_s = self._period_s = 0
+
+    def run(self, now_s: float, look: Callable[[], object]) -> None:
+        """Calls ``look`` if it is due."""
+        if 0 < self._due_s - now_s <= 2 * self._period_s:
+            return
+        began = time.thread_time()
+        look()
+        self._period_s = period_of(time.thread_time() - began)
+        half = self._period_s / 2  # the next moment may be near
+        self._due_s = (int(now_s + half) // self._period_s + 1) * self._period_s
+
+
 class DurationPoll:
     """Writes the duration of each collective once. ``look`` never raises: an error ends the polling."""
 
@@ -115,7 +139,7 @@ class DurationPoll:
         self._recorder, self._file, self._complaints = recorder, file, complaints
         self._enable, self._safe, self._sums = enable, safe, sums
         self._off = self._checked = False
-        self._due_s = self._period_s = 0
+        self._pace = Pace()
         self._next: int | None = None  # the number of the first entry that was not there yet
         self._pending: dict[int, bool] = {}  # see ``_Reading.left``
         self._ranks: dict[str, tuple[object, list[int]]] = {}  # ranks of groups: the recorder's text, and parsed
@@ -125,18 +149,15 @@ class DurationPoll:
 
     def poll(self, now_s: float | None = None) -> None:
         """Reads the recorder if it is due. ``now_s``: seconds of the wall clock."""
-        now = time.time() if now_s is None else now_s
-        if self._off or 0 < self._due_s - now <= 2 * self._period_s:
-            return
-        began = time.thread_time()
+        if not self._off:
+            self._pace.run(time.time() if now_s is None else now_s, self._checked_look)
+
+    def _checked_look(self) -> None:
         if not self._checked:
             self._checked = True
             if not self._safe():
                 self._stop("the stream capture mode of a thread cannot be set")
         self.look()
-        self._period_s = period_of(time.thread_time() - began)
-        half = self._period_s / 2  # the next moment may be near
-        self._due_s = (int(now + half) // self._period_s + 1) * self._period_s
 
     def look(self) -> None:
         """Reads the recorder now."""

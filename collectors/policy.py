@@ -106,6 +106,15 @@ class Recording(Topic, name="recording", fixed=True):
         "chosen: of durations in a line of the summary: with their names 460 bytes",
         "of 32 collectives each",
     )
+    inspector_bytes = threshold(
+        1 << 20, "bytes", "chosen", "of a file of NCCL Inspector that one look reads: 2,000 to 4,000 collectives"
+    )
+    inspector_backlog_bytes = threshold(
+        16 << 20, "bytes", "chosen", "of such a file that are not read yet: of more, only the newest are"
+    )
+    inspector_strange_lines = threshold(
+        20, "lines", "chosen", "of such a file, if no more are understood: its format is unknown"
+    )
     readings_in_vain = threshold(
         10, "readings", "chosen", "readings with ended collectives, none of which has a duration"
     )

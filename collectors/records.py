@@ -165,9 +165,9 @@ class BlockSums:
     unsigned 32-bit integers. Sums with equal bits are of the same collectives.
     """
 
-    group: str  # PyTorch's name of the group
+    group: str  # PyTorch's name of the group; of NCCL Inspector, the communicator's id and the operation
     ranks: int  # how many it has,
-    ranks_crc: int  # and CRC-32 of their numbers as text with commas: two groups may have the same name
+    ranks_crc: int  # and CRC-32 of their numbers as text with commas; 0: of NCCL Inspector, which knows no numbers
     count: int
     begin_ns: int  # when the host called the first collective of the first block,
     end_ns: int  # and of the last block

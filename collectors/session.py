@@ -40,10 +40,11 @@ from .block_sums import SumsOfBlocks
 from .collectives import CollectiveTimer
 from .device_sampler import sampler_of
 from .dumps import Stacks, main_thread_compiles, write_flight_recorders
-from .durations import poll_of
+from .durations import DurationPoll, poll_of
 from .fence import Fence
 from .files import Complaints, encode, replace_file
 from .identity import identify, rank_and_world
+from .inspector_tail import InspectorTail, tail_of
 from .kept import KeptSteps
 from .launchers import joins
 from .layout import RunLayout
@@ -192,8 +193,10 @@ class Collector(AbstractContextManager["Collector"]):
             settings, self._layout, rank, accelerator, streams.windows, self._complaints, lambda: self._step, fence
         )
         self._nvml_missing = sampler.unavailable if sampler is not None else "switched off"
-        self._durations, self._no_durations = poll_of(
-            accelerator, settings.collective_timing == "recorder", streams.durations, self._complaints, sums
+        timing = settings.collective_timing
+        self._durations: DurationPoll | InspectorTail | None
+        self._durations, self._no_durations = tail_of(accelerator, timing, self._complaints, sums) or poll_of(
+            accelerator, timing == "recorder", streams.durations, self._complaints, sums
         )
         self._background = Background(
             self._layout,

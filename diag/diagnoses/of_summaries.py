@@ -84,7 +84,7 @@ def examine_summary(
 
 
 def _collectives_of(summaries: Summaries, attribution: Attribution, sharing: Sharing) -> CollectivesAccount | None:
-    """Of GPUs whose waits were not all observed: from the sums of the durations that their Flight Recorders measured.
+    """Of GPUs whose waits were not all observed: from the sums of durations in their summaries.
     Where ranks take turns on a GPU, durations do not show who arrives last."""
     if attribution.comm_known or sharing.ranks or not summaries.durations:
         return None

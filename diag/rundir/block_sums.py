@@ -16,7 +16,7 @@ from diag.collectors.records import CALLS_OF_A_SUM, BlockSums, RankRecord
 from diag.deferred import pl
 from diag.rundir.policy import RUN_READING
 
-from .durations import RECORDER, SUMMED, DurationRecords, Process
+from .durations import INSPECTOR, RECORDER, SUMMED, DurationRecords, Process
 
 Words = npt.NDArray[np.uint32]
 Whole = npt.NDArray[np.int64]
@@ -107,7 +107,8 @@ def durations_in(
         Process(identity.host, identity.pid, of_rank.get(at, {}), f"{ranks[at]}")
         for at, identity in enumerate(identities)
     ]
-    read = DurationRecords(rows, tuple(processes), {}, (), (), source=RECORDER, calls_of_a_row=CALLS_OF_A_SUM)
+    source = RECORDER if any(crc for _, _, crc in keys) else INSPECTOR
+    read = DurationRecords(rows, tuple(processes), {}, (), (), source=source, calls_of_a_row=CALLS_OF_A_SUM)
     return Sums(read, dict(enumerate(ranks)), timed)
 
 

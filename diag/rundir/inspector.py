@@ -28,9 +28,10 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from diag.collectors.inspector import operation_of
 from diag.collectors.layout import MOST_NS, MOST_RANKS, RankLayout, is_folder
 from diag.collectors.reading import open_regular, walk
-from diag.collectors.records import RECV, SEND, RankRecord
+from diag.collectors.records import RankRecord
 from diag.deferred import pl
 from diag.model import DAMAGED, Gap
 from diag.packed import PackedError, Unpacked
@@ -46,20 +47,6 @@ _SAMPLE: Final = re.compile(
 )
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
-# ncclFuncToString of src/enqueue.cc: the names of torch.distributed's operations.
-OPERATIONS: Final = {
-    "AllReduce": "all_reduce",
-    "AllGather": "all_gather",
-    "ReduceScatter": "reduce_scatter",
-    "Broadcast": "broadcast",
-    "Reduce": "reduce",
-    "AlltoAll": "all_to_all",
-    "AllToAll": "all_to_all",
-    "Gather": "gather",
-    "Scatter": "scatter",
-    "Send": SEND,
-    "Recv": RECV,
-}
 _PER_RANK: Final = frozenset({"all_gather", "reduce_scatter", "all_to_all"})
 
 Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
@@ -257,7 +244,7 @@ def _take(record: _Record, header: _Header, metadata: _Metadata, reading: Durati
         reading.names.setdefault(group, header.comm_name)
     dumped_ns = _ns(metadata.dump_timestamp_us)
     if (collective := record.coll_perf) is not None:
-        op = OPERATIONS.get(collective.coll, collective.coll.lower()[:40])
+        op = operation_of(collective.coll)
         reading.on_cpu += collective.coll_timing_source.endswith("_cpu")
         reading.add(
             process,
@@ -275,7 +262,7 @@ def _take(record: _Record, header: _Header, metadata: _Metadata, reading: Durati
         reading.add(
             process,
             group,
-            OPERATIONS.get(transfer.p2p, transfer.p2p.lower()[:40]),
+            operation_of(transfer.p2p),
             seq=transfer.p2p_sn,
             bytes=transfer.p2p_msg_size_bytes,
             duration_ns=round(transfer.p2p_exec_time_us * 1000),
@@ -344,7 +331,7 @@ def _read_prometheus(path: Path, lines: Iterator[bytes], reading: DurationColumn
         reading.add(
             process,
             group,
-            OPERATIONS.get(op, op.lower()[:40]),
+            operation_of(op),
             seq=amount,
             bytes=amount,
             duration_ns=round(microseconds * 1000),

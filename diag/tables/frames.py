@@ -235,8 +235,7 @@ _FRAMES: dict[str, tuple[Column, ...]] = {
         Column(
             "collective_wait_ns",
             MS,
-            "Waiting for later ranks in a collective, by sums of the Flight Recorder's durations; null where these are "
-            "not needed.",
+            "Waiting for later ranks in a collective, by sums of measured durations; null where these are not needed.",
         ),
     ),
     "stretches": (
