@@ -6,7 +6,8 @@ import json
 import os
 import socket
 import time
-from dataclasses import replace
+from base64 import b64decode
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,12 +22,13 @@ from diag.collectors.inspector_tail import FOLDER_VARIABLE, InspectorTail, tail_
 from diag.collectors.layout import RunLayout
 from diag.collectors.policy import RECORDING
 from diag.collectors.records import BACKWARD, CALLS_OF_A_SUM, FORWARD, BlockSums, DurationRow
+from diag.rundir.block_sums import BlocksRead, durations_in
 from diag.rundir.durations import INSPECTOR
 from diag.rundir.inspector import read_inspector
 from diag.summaries import open_summaries
 from tests.collectors.test_block_sums import columns
 from tests.inspector.files import collective, header, lines, metadata
-from tests.many_devices import Devices, block_sums, events, write_devices
+from tests.many_devices import Devices, block_sums, events, identity_of, write_devices
 
 HOST = socket.gethostname()
 BEGAN_US = time.time_ns() // 1000
@@ -116,6 +118,24 @@ def test_ranks_that_look_at_different_moments_write_equal_blocks(tmp_path: Path)
         # The clock of dumps: a second for each 10 collectives.
         spent_ns = CALLS_OF_A_SUM * (columns(sums)[0][-1] - columns(sums)[0][0]) / 10 * 1e9
         assert sums.end_ns - sums.begin_ns == pytest.approx(spent_ns, rel=0.1)
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_ranks_that_wrote_different_collectives_are_not_compared(tmp_path: Path, sampled: bool) -> None:
+    """As Inspector without a ring buffer does, which writes the newest one of each dump."""
+    job = Devices(2)
+    read = []
+    for rank in range(job.ranks):
+        of = Inspected(tmp_path, rank, version="v4.0")
+        for at in range(0, 300, 10):
+            of.write(of.dump(calls(*([at + 3 * rank] if sampled else range(at, at + 10))), at / 10))
+        of.tail.look()
+        sums = of.sums.take()
+        assert sums
+        read.append([BlocksRead(**{**asdict(one), "values": b64decode(one.values)}) for one in sums])
+    found = durations_in(read, range(job.ranks), [identity_of(job, rank) for rank in range(job.ranks)], 10**10)
+    assert (found is None) == sampled
+    assert found is None or found.read.source == INSPECTOR
 
 
 def test_only_the_file_of_this_process_is_read(tmp_path: Path) -> None:
