@@ -8,8 +8,9 @@ A part that the server no longer has, because the whole page was drawn meanwhile
 shows of it, as the place of a figure, asks for ever. Then the whole page is drawn, so that both have the same parts.
 
 When a part is drawn again, Streamlit removes its messages that a busy server has not sent yet, but not those of the
-parts in it. The browser gets these without the blocks that they belong to, gives up, and the page is blank. All are
-kept: the browser draws the old ones, then the new ones.
+parts in it. The browser gets these without the blocks that they belong to, gives up, and the page is blank. It also
+changes the message that another part is complete, after which the browser removes what the part had shown before: that
+stays, and a figure is there twice. All messages are kept: the browser draws the old ones, then the new ones.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ def keep_to_one_page() -> None:
         tell(self, msg)
 
     def clear_queue(self: AppSession, fragment_ids_this_run: list[str] | None = None) -> None:
-        clear(self, None if fragment_ids_this_run is None else [])  # of no part: all messages are kept
+        if fragment_ids_this_run is None:
+            clear(self)
+        else:  # what follows replaces none of the messages before it
+            self._browser_queue._delta_index_map = {}
 
     session.request_rerun, session._enqueue_forward_msg = request_rerun, enqueue
     session._clear_queue = clear_queue

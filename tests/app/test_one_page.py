@@ -28,8 +28,11 @@ class Session:
         for message in messages:
             self._browser_queue.enqueue(message)
 
+    def flushed(self) -> list[ForwardMsg]:
+        return self._browser_queue.flush()
+
     def sent(self) -> list[list[int]]:
-        return [list(message.metadata.delta_path) for message in self._browser_queue.flush()]
+        return [list(message.metadata.delta_path) for message in self.flushed()]
 
 
 @pytest.fixture
@@ -53,6 +56,13 @@ def test_a_part_that_is_drawn_again_leaves_no_part_without_its_block(session: Se
     session.clear("outer")
     session.enqueue(block([0, 0, 0], "outer"))
     assert session.sent() == [[0, 0], [0, 0, 0], [0, 0, 0, 0], [0, 0, 0]]
+
+
+def test_the_end_of_another_part_is_told_to_the_browser(session: Session) -> None:
+    status = ForwardMsg.ScriptFinishedStatus.FINISHED_FRAGMENT_RUN_SUCCESSFULLY
+    session.enqueue(ForwardMsg(script_finished=status))
+    session.clear("inner")
+    assert [message.script_finished for message in session.flushed()] == [status]
 
 
 def test_a_page_that_is_drawn_again_replaces_what_was_not_sent(session: Session) -> None:
