@@ -9,9 +9,10 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from diag.app.policy import DASHBOARD
+
 _SCRIPTS = "static/js"
 _IMPORTED = re.compile(rb'(?:from|import) ?"\./([\w.-]+\.js)"')  # by a script of Streamlit, at its begin
-_IMPORTS_BYTES = 1 << 14
 
 
 def scripts_of(folder: Path, elements: Iterable[str], page: bytes) -> list[str]:
@@ -22,7 +23,7 @@ def scripts_of(folder: Path, elements: Iterable[str], page: bytes) -> list[str]:
     names = [file.name.encode() for element in elements for file in scripts.glob(f"{element}.*.js")]
     for name in names:  # which grows
         with suppress(OSError), (scripts / name.decode()).open("rb") as script:
-            imported = _IMPORTED.findall(script.read(_IMPORTS_BYTES))
+            imported = _IMPORTED.findall(script.read(DASHBOARD.imports_bytes))
             names += [new for new in dict.fromkeys(imported) if new not in names and new not in page]
     return [f"{_SCRIPTS}/{name.decode()}" for name in names]
 

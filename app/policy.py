@@ -8,6 +8,7 @@ from diag.policy import Topic, threshold
 class Dashboard(Topic, name="dashboard", fixed=True):
     """How much the dashboard shows, and how often it reads a run."""
 
+    imports_bytes = threshold(1 << 14, "bytes", "chosen", "of a script of Streamlit's page: its imports are in these")
     most_folders_cached = threshold(2, "folders", "chosen", "folders whose listing is cached")
     cpu_share = threshold(
         0.02,

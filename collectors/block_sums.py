@@ -18,10 +18,8 @@ from .policy import RECORDING
 from .records import CALLS_OF_A_SUM, SYNCHRONISING, BlockSums, DurationRow
 from .step_lines import WORD, packed
 
-_WORD_BITS = 32
-_MOST = (1 << _WORD_BITS) - 1
-_ALL = (1 << CALLS_OF_A_SUM) - 1
-_SPREAD = 2_654_435_769  # 2**32 divided by the golden ratio
+_WORD_BITS = CALLS_OF_A_SUM
+_ALL = (1 << _WORD_BITS) - 1
 
 
 class Group(NamedTuple):
@@ -42,7 +40,8 @@ class _Block:
 
 def chosen(number: int, level: int) -> bool:
     """Whether block ``number`` is among the 1 in 2**level that are kept."""
-    return (number * _SPREAD & _MOST) >> (_WORD_BITS - level) == 0
+    spread = number * 2_654_435_769 & _ALL  # times 2**32 divided by the golden ratio
+    return spread >> (_WORD_BITS - level) == 0
 
 
 class SumsOfBlocks:
@@ -118,8 +117,8 @@ class SumsOfBlocks:
 
 def _packed(group: Group, blocks: list[_Block]) -> BlockSums:
     blocks.sort(key=lambda block: block.number)
-    columns = [[block.number for block in blocks], [min(_MOST, block.took_ns // 1000) for block in blocks]]
+    columns = [[block.number for block in blocks], [min(_ALL, block.took_ns // 1000) for block in blocks]]
     if any(block.missing for block in blocks):
         columns.append([block.missing for block in blocks])
-    values = packed(array(WORD, [value & _MOST for value in column]) for column in columns)
+    values = packed(array(WORD, [value & _ALL for value in column]) for column in columns)
     return BlockSums(group.name, group.size, group.crc, len(blocks), blocks[0].begin_ns, blocks[-1].begin_ns, values)

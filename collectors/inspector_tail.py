@@ -27,7 +27,7 @@ from .block_sums import SumsOfBlocks, chosen
 from .durations import INSPECTED, Pace, inspector_records
 from .files import Complaints
 from .inspector import operation_of
-from .layout import MOST_RANKS
+from .layout import MOST_NS, MOST_RANKS
 from .policy import RECORDING
 from .reading import open_regular, whole
 from .records import CALLS_OF_A_SUM, DurationRow
@@ -35,9 +35,6 @@ from .records import CALLS_OF_A_SUM, DurationRow
 FOLDER_VARIABLE = "NCCL_INSPECTOR_DUMP_DIR"
 _NUMBER = re.compile(rb'"coll_sn"\s*:\s*(\d{1,11})\b')
 _OTHERS = b'"p2p_perf"', b'"proxy_trace"'
-_ONE_DUMP_US = 100_000  # the lines of a dump are written within this time
-_MOST_US = 1e12
-_MOST_LEVEL = 5  # to parse 1 line in 32 takes less than to look for their numbers
 
 _Context = tuple[Mapping[str, Any], Mapping[str, Any]]  # header and metadata
 
@@ -116,7 +113,7 @@ class InspectorTail:
         self._inside = self._inside and not end
         self._take(lines)
         if behind > RECORDING.inspector_bytes:
-            self._level = min(self._level + 1, _MOST_LEVEL)
+            self._level = min(self._level + 1, RECORDING.inspector_levels)
         elif behind < RECORDING.inspector_bytes // 8:
             self._level = max(self._level - 1, 0)
 
@@ -161,7 +158,7 @@ class InspectorTail:
         if whole(metadata["pid"]) != self._pid:
             return
         took_us, size, dumped_us = call["coll_exec_time_us"], whole(header["n_ranks"]), metadata["dump_timestamp_us"]
-        if whole(call["coll_sn"]) != seq or not 0 <= took_us < _MOST_US or not 1 <= size <= MOST_RANKS:
+        if whole(call["coll_sn"]) != seq or not 0 <= 1000 * took_us < MOST_NS or not 1 <= size <= MOST_RANKS:
             raise ValueError("a number that cannot be")
         self._understood += 1
         if whole(dumped_us) < self._since_us or str(call.get("coll_timing_source", "")).endswith("_cpu"):
@@ -186,7 +183,10 @@ class InspectorTail:
         at = 0
         while at < len(calls):
             first = calls[at][3]
-            count = next((n for n, call in enumerate(calls[at:]) if call[3] - first > _ONE_DUMP_US), len(calls) - at)
+            count = next(
+                (n for n, call in enumerate(calls[at:]) if call[3] - first > RECORDING.inspector_dump_us),
+                len(calls) - at,
+            )
             before = self._dumped_us.get(group, first)
             for place, (seq, op, took_ns, _) in enumerate(calls[at : at + count]):
                 called_us = before + (first - before) * place // count - apart_us

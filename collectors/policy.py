@@ -106,15 +106,11 @@ class Recording(Topic, name="recording", fixed=True):
         "chosen: of durations in a line of the summary: with their names 460 bytes",
         "of 32 collectives each",
     )
-    inspector_bytes = threshold(
-        1 << 20, "bytes", "chosen", "of a file of NCCL Inspector that one look reads: 2,000 to 4,000 collectives"
-    )
-    inspector_backlog_bytes = threshold(
-        16 << 20, "bytes", "chosen", "of such a file that are not read yet: of more, only the newest are"
-    )
-    inspector_strange_lines = threshold(
-        20, "lines", "chosen", "of such a file, if no more are understood: its format is unknown"
-    )
+    inspector_bytes = threshold(1 << 20, "bytes", "chosen", "of NCCL Inspector's file that one look reads")
+    inspector_backlog_bytes = threshold(16 << 20, "bytes", "chosen", "not read yet; of more, only the newest are")
+    inspector_strange_lines = threshold(20, "lines", "chosen", "if no more are understood, its format is unknown")
+    inspector_dump_us = threshold(100_000, "us", "chosen", "within which Inspector writes the lines of one dump")
+    inspector_levels = threshold(5, "halvings", "measured: parsing 1 line in 32 is cheaper than finding it", "at most")
     readings_in_vain = threshold(
         10, "readings", "chosen", "readings with ended collectives, none of which has a duration"
     )

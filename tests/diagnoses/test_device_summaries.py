@@ -137,8 +137,6 @@ def test_where_most_waits_were_not_observed_only_the_hosts_are_known() -> None:
     assert of_summaries(unseen).verdict.bottleneck == Bottleneck.UNDETERMINED
 
 
-# -- durations of collectives, where events did not see the waits ------------------------------------------------------
-
 UNSEEN = Devices(1_024, units=4, waits_seen=0.3, timed=True)
 
 
