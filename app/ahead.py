@@ -28,13 +28,17 @@ def scripts_of(folder: Path, elements: Iterable[str], page: bytes) -> list[str]:
     return [f"{_SCRIPTS}/{name.decode()}" for name in names]
 
 
+def static_folder() -> Path | None:
+    """Where Streamlit's package has its page, without importing it; None if it is not installed."""
+    spec = find_spec("streamlit")
+    found = spec.submodule_search_locations if spec is not None else None
+    return Path(found[0]) / "static" if found else None
+
+
 @cache
 def of_figures() -> list[str]:
     """The same of figures, which is several megabytes: loaded once the first screen is drawn."""
-    spec = find_spec("streamlit")
-    if spec is None or not spec.submodule_search_locations:
-        return []
-    folder = Path(spec.submodule_search_locations[0]) / "static"
+    folder = static_folder()
     with suppress(OSError):
-        return scripts_of(folder, ("PlotlyChart",), (folder / "index.html").read_bytes())
+        return scripts_of(folder, ("PlotlyChart",), (folder / "index.html").read_bytes()) if folder is not None else []
     return []

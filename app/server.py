@@ -23,7 +23,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.config import WS_PROTOCOLS
 
-from diag.app.ahead import scripts_of
+from diag.app.ahead import scripts_of, static_folder
 from diag.app.one_page import keep_to_one_page
 from diag.app.policy import DASHBOARD
 from diag.app.ready import READY, WANTED
@@ -316,10 +315,10 @@ def main() -> None:
     os.close(nothing)
     fields, options = handed["guard"], handed["options"]
     guard = Guard(tuple(fields["hosts"]), tuple(fields["added"]), fields["token"], fields["browser"])
-    spec = find_spec("streamlit")  # does not import it
-    if spec is None or not spec.submodule_search_locations:
+    static = static_folder()
+    if static is None:
         sys.exit("Streamlit is not installed")
-    files = Files(Path(spec.submodule_search_locations[0]) / "static")
+    files = Files(static)
     del sys.argv[0]  # so that it is the argv of Streamlit's script
     script, root = map(Path, sys.argv)
     if handed["name"] != str(root):  # a local copy of what has this name
