@@ -21,24 +21,13 @@ from diag.traces.trace import Trace
 
 from .subject import Subject
 
-NVIDIA: Final = "nvidia"
-AMD: Final = "amd"
-INTEL: Final = "intel"
-
 # Ranges of torch/_inductor/output_code.py and _dynamo/convert_frame.py, AOTAutograd's node, Inductor's kernels.
 _COMPILED: Final = (
     rf"^{names.COMPILED_CODE_PREFIX}|^Torch-Compiled Region|^CompiledFunction(?:Backward)?$"
     r"|^triton_(?:poi|red|per|tem|for)_"
 )
-_GRAPHS: Final = r"^(?:cuda|hip|cu)GraphLaunch"
 # Not "dgrad" and "bwd_data": a transposed convolution of an inference runs these kernels.
 _TRAINS: Final = r"(?i)backward|^Optimizer\.(?:step|zero_grad)#|fused_?(?:adam|sgd|adagrad|lamb)|wgrad"
-_VENDORS: Final = (
-    (AMD, r"(?i)\bamd\b|radeon|instinct|\bgfx[0-9]"),
-    (NVIDIA, r"(?i)nvidia|tesla|geforce|quadro"),
-    (INTEL, r"(?i)intel|data center gpu"),
-)
-_RUNTIMES: Final = ((AMD, r"^hip[A-Z]|^Cijk_"), (NVIDIA, r"^(?:cuda|cu)[A-Z]"), (INTEL, r"^(?:ze|ur)[A-Z]"))
 # The allocator's variable for all devices; before, there was CUDA's only (c10/core/AllocatorConfig.h).
 _ALLOC_CONF_SINCE: Final = (2, 9)
 
@@ -69,21 +58,21 @@ def workload_of(tables: Tables) -> Workload:
     devices = [rank_tables.identity.device for rank_tables in tables.ranks.values() if rank_tables.identity is not None]
     return Workload(
         compiled=_any(traces, _COMPILED) or _set(tables.manifest, "compile"),
-        graphs=_any(traces, _GRAPHS),
+        graphs=_any(traces, names.GRAPH_LAUNCH_PATTERN),
         training=_trains(tables, traces),
         loader=_loads(tables, traces),
-        vendor=AMD if "rocm" in version else _vendor([*devices, *_device_names(traces)], traces),
+        vendor=names.AMD if "rocm" in version else _vendor([*devices, *_device_names(traces)], traces),
         torch=_version(version),
     )
 
 
 def launch_action(facts: Workload) -> str:
-    graphs = "HIP graphs" if facts.vendor == AMD else "CUDA graphs"
+    graphs = "HIP graphs" if facts.vendor == names.AMD else "CUDA graphs"
     changes = []
     if not facts.compiled:
-        records = facts.vendor != INTEL and not facts.graphs
+        records = facts.vendor != names.INTEL and not facts.graphs
         changes.append(f'torch.compile (mode="reduce-overhead" records {graphs})' if records else "torch.compile")
-    elif not facts.graphs and facts.vendor != INTEL:
+    elif not facts.graphs and facts.vendor != names.INTEL:
         changes.append(f'{graphs} (torch.compile with mode="reduce-overhead", or torch.cuda.graph)')
     else:
         changes.append("fewer graph breaks and recompilations (TORCH_LOGS=graph_breaks,recompiles lists them)")
@@ -111,9 +100,9 @@ def allocator_action(facts: Workload) -> str:
 def allocator_setting(facts: Workload) -> str:
     """The variable that makes the caching allocator's segments expandable, as this build of torch reads it
     (c10/cuda/CUDAAllocatorConfig.h of torch 2.13)."""
-    if facts.vendor == AMD:
+    if facts.vendor == names.AMD:
         return "PYTORCH_HIP_ALLOC_CONF=expandable_segments:True (has an effect in builds for ROCm 7 and later)"
-    if facts.vendor == INTEL or (facts.torch is not None and facts.torch >= _ALLOC_CONF_SINCE):
+    if facts.vendor == names.INTEL or (facts.torch is not None and facts.torch >= _ALLOC_CONF_SINCE):
         return "PYTORCH_ALLOC_CONF=expandable_segments:True"
     return "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
@@ -166,8 +155,8 @@ def _loads(tables: Tables, traces: Sequence[Trace]) -> bool | None:
 
 def _vendor(devices: Iterable[str], traces: Sequence[Trace]) -> str:
     device_text = " ".join(devices)
-    by_name = next((vendor for vendor, pattern in _VENDORS if re.search(pattern, device_text)), "")
-    return by_name or next((vendor for vendor, pattern in _RUNTIMES if _any(traces, pattern)), "")
+    by_name = next((vendor for vendor, (device, _) in names.VENDORS.items() if re.search(device, device_text)), "")
+    return by_name or next((vendor for vendor, (_, calls) in names.VENDORS.items() if _any(traces, calls)), "")
 
 
 def _device_names(traces: Iterable[Trace]) -> list[str]:

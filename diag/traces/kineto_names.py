@@ -63,6 +63,24 @@ OTHER_ACCELERATORS: Final = {
     "glow": "a Glow accelerator",
 }
 OTHER_ACCELERATOR_PATTERN: Final = rf"(?:{'|'.join(OTHER_ACCELERATORS)})_\w+"
+# Process names of Ascend's msprof, whose events have no category.
+ASCEND_PROCESS_PATTERN: Final = r"Ascend Hardware|(?:CANN|NPU|HCCL)\b"
+
+NVIDIA: Final = "nvidia"
+AMD: Final = "amd"
+INTEL: Final = "intel"
+# By vendor: the names of its devices, and of its runtime's calls and libraries' kernels. The first that matches counts.
+VENDORS: Final = {
+    AMD: (r"(?i)\bamd\b|radeon|instinct|\bgfx[0-9]", r"^hip[A-Z]|^Cijk_"),
+    NVIDIA: (r"(?i)nvidia|tesla|geforce|quadro", r"^(?:cuda|cu)[A-Z]"),
+    INTEL: (r"(?i)intel|data center gpu", r"^(?:ze|ur)[A-Z]"),
+}
+# Operators that exist only on CUDA, ROCm or Apple's MPS (linear_backward), NCCL's collectives, and calls that leave
+# work to a stream.
+GPU_OP_PATTERN: Final = (
+    r"^(?:nccl:|aten::(?:cudnn_|_cudnn|miopen_|record_stream$|_flash_attention_|_efficient_attention_|_thnn_fused_"
+    r"|_fused_rms_norm_cuda|_cslt_|linear_backward$|_mps_|\w+_mps$)|triton_(?:poi|red|per|tem|mm)_)"
+)
 
 # Ranges that a user or a library put around work; old profilers filed them under "Operator".
 RANGE_PATTERN: Final = (

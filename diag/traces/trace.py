@@ -458,15 +458,7 @@ class DeviceRecord(Struct, frozen=True):
 
 
 _OTHER_ACCELERATOR = re.compile(rf"{names.OTHER_ACCELERATOR_PATTERN}$")
-# Process names of Ascend's msprof, whose events have no category.
-_ASCEND = re.compile(r"Ascend Hardware|(?:CANN|NPU|HCCL)\b", re.I)
-# Operators that exist only on CUDA, ROCm or Apple's MPS (linear_backward), NCCL's collectives, and calls that leave
-# work to a stream.
-_GPU_OP_PATTERN = (
-    r"^(?:nccl:|aten::(?:cudnn_|_cudnn|miopen_|record_stream$|_flash_attention_|_efficient_attention_|_thnn_fused_"
-    r"|_fused_rms_norm_cuda|_cslt_|linear_backward$|_mps_|\w+_mps$)|triton_(?:poi|red|per|tem|mm)_)"
-)
-_CAPTURE_PATTERN = r"^(?:cuda|hip|cu)StreamBeginCapture"
+_ASCEND = re.compile(names.ASCEND_PROCESS_PATTERN, re.I)
 _RANGE_PROFILER = "cuda_profiler_range"
 
 
@@ -478,7 +470,7 @@ def record_of(trace: Trace) -> DeviceRecord:
     if unknown is not None:
         return unknown
     launches = device_events = 0
-    captures = _any_name(trace, _CAPTURE_PATTERN)
+    captures = _any_name(trace, names.CAPTURE_BEGIN_PATTERN)
     if not trace.has_gpu or captures or _few_device_events(trace):
         launches, device_events = _launched(trace)
     launched_nothing = 1 - device_events / launches if launches else 0.0
@@ -508,7 +500,7 @@ def record_of(trace: Trace) -> DeviceRecord:
         )
     if trace.has_gpu:
         return DeviceRecord(DeviceWork.RECORDED)
-    if (trace.backend and "nccl" in trace.backend) or _any_name(trace, _GPU_OP_PATTERN):
+    if (trace.backend and "nccl" in trace.backend) or _any_name(trace, names.GPU_OP_PATTERN):
         return DeviceRecord(
             DeviceWork.NOT_RECORDED,
             holds="the host side of operators that run on a GPU",
@@ -537,7 +529,7 @@ def _not_understood(trace: Trace) -> DeviceRecord | None:
         "an accelerator",
     )
     if ascend and not foreign:
-        device_name = "an Ascend NPU"
+        device_name = names.OTHER_ACCELERATORS["npu"]
     kinds = (
         f"category {', '.join(sorted(category for category in device if category))}" if any(device) else "no category"
     )

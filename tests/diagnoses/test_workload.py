@@ -12,9 +12,6 @@ from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import Manifest, PhaseRow, RankRecord, StepRecord
 from diag.diagnoses.workload import (
-    AMD,
-    INTEL,
-    NVIDIA,
     Workload,
     allocator_action,
     allocator_setting,
@@ -24,6 +21,7 @@ from diag.diagnoses.workload import (
     workload_of,
 )
 from diag.rundir.run import open_paths
+from diag.traces.kineto_names import AMD, INTEL, NVIDIA
 from tests.account.kineto_builder import AUTOGRAD, KinetoBuilder, nccl_args
 
 MS = 1_000_000
