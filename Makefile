@@ -121,6 +121,8 @@ check-lint: setup
 
 check-types: setup
 	$(BIN)/mypy --num-workers 2
+	@# The recorder also runs in trainings under Python 3.10.
+	$(BIN)/mypy --python-version 3.10 --follow-imports silent collectors
 
 check-layers: setup
 	$(BIN)/lint-imports

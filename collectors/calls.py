@@ -43,8 +43,14 @@ class Patches:
                 setattr(owner, name, original)
 
 
-@dataclass(slots=True, weakref_slot=True)
-class RecordedCall:
+class _Referable:
+    """What ``weakref_slot=True`` makes, which Python 3.10 does not know."""
+
+    __slots__ = ("__weakref__",)
+
+
+@dataclass(slots=True)
+class RecordedCall(_Referable):
     """A collective, or a send or receive. ``start_ns`` and the rest are filled in as they become known."""
 
     step: int

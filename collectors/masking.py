@@ -13,6 +13,7 @@ import functools
 import itertools
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
@@ -314,6 +315,10 @@ _WITH_LOGIN = _set("docker podman nerdctl buildah skopeo az oc argocd helm")  # 
 
 # -- text --------------------------------------------------------------------------------------------------------------
 
+# Behind a loop: it gives nothing back. Python 3.10 does not know that. As what follows such a loop begins with none of
+# what it takes, it finds the same there, and only keeps more on its stack.
+_TAKES_ALL = "+" if sys.version_info >= (3, 11) else ""
+
 # Bounded, and anchored at the start of a name: each character is matched a bounded number of times.
 _ASSIGNED = re.compile(
     r"(?<![\w.-])(?P<name>-{0,2}[A-Za-z_][\w.-]{0,100})"
@@ -321,7 +326,9 @@ _ASSIGNED = re.compile(
 )
 _VALUE = re.compile(
     r"(?:\\{1,7}\"(?:[^\"\\\n]|\\(?![\\\"])){0,4096}\\{1,7}\"|\"(?:[^\"\\]|\\.){0,4096}\"|'[^']{0,4096}'"
-    r"|[^\s,;&\"'\[\](){}\\]{1,4096}|\\[^\"'\s]|,(?![\s\"']|$|[\w.+-]{1,60}\s?[=:])){1,4096}+|[\"'][^\s\"']{1,4096}",
+    r"|[^\s,;&\"'\[\](){}\\]{1,4096}|\\[^\"'\s]|,(?![\s\"']|$|[\w.+-]{1,60}\s?[=:])){1,4096}"
+    + _TAKES_ALL
+    + r"|[\"'][^\s\"']{1,4096}",
     re.DOTALL,
 )
 # Behind an option or a name in a sentence.
@@ -335,11 +342,12 @@ _OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
 # What is an option behind an option, and no value that begins with dashes.
 _PLAIN_OPTION = re.compile(r"-[A-Za-z]\d?|--?[a-z]+\d{0,2}(?:[-_.][a-z]*\d{0,2})*(?:=.*)?|--", re.DOTALL)
 _SHELL_WORD = re.compile(
-    r"(?:\\.|\"(?:[^\"\\]|\\.){0,4096}+\"|'[^']{0,4096}'|<masked>|[^\s\"';&|()<>`\\]){1,4096}", re.DOTALL
+    r"(?:\\.|\"(?:[^\"\\]|\\.){0,4096}" + _TAKES_ALL + r"\"|'[^']{0,4096}'|<masked>|[^\s\"';&|()<>`\\]){1,4096}",
+    re.DOTALL,
 )
 _NAME_OF_ARGUMENT = re.compile(r"([-+~]*[\w.\[\]/:@-]{1,200})=(.*)", re.DOTALL)
 _HEADER_ARGUMENT = re.compile(r"([A-Za-z][\w-]{0,60}:\s?)(?!//)(.*)", re.DOTALL)
-_PERCENT = re.compile(r"[^\s\"'<>%]{0,4096}(?:%[0-9A-Fa-f]{2}[^\s\"'<>%]{0,4096}){1,4096}+")
+_PERCENT = re.compile(r"[^\s\"'<>%]{0,4096}(?:%[0-9A-Fa-f]{2}[^\s\"'<>%]{0,4096}){1,4096}" + _TAKES_ALL)
 _ENCODED = re.compile(r"(?<![\w+/=-])[A-Za-z0-9+/_-]{16,65536}={0,2}(?![\w+/=-])")
 
 

@@ -16,12 +16,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from .fence import Fence
 from .settings import CollectorSettings, collecting, run_dir_from, settings_from
 
 if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11 on
+
     from .attach.life import Attachment
 
 _ATTACHED = "_diag_collectors.attach.life"  # what ``site/sitecustomize.py`` loads

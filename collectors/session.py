@@ -27,7 +27,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -74,6 +74,9 @@ from .step_lines import StepLines, StepSummary, StepSums, TimerRecords
 from .streams import Streams
 from .watching import keeper_of, watching_from
 from .window import TraceWindows
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11 on
 
 # -- memory ------------------------------------------------------------------------------------------------------------
 #

@@ -14,9 +14,8 @@ import re
 import shutil
 import time
 from dataclasses import asdict, dataclass, field, fields, replace
-from io import BufferedReader
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import Any, BinaryIO
 
 from ...layout import MANIFEST
 from ...policy import RECORDED_FILES
@@ -36,6 +35,17 @@ DEEPSPEED = "deepspeed"
 _SHARDS = (".distcp", ".pt")  # large: their size is checked, not their content
 
 
+_CHUNK_BYTES = 1 << 20
+
+
+def _sha256(file: BinaryIO) -> str:
+    """``hashlib.file_digest``, which Python 3.10 has not."""
+    digest = hashlib.sha256()
+    while chunk := file.read(_CHUNK_BYTES):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
 class IncompleteError(Exception):
     """Not a valid checkpoint. The message has the reason, without the folder."""
 
@@ -52,11 +62,7 @@ class File:
     def of(cls, folder: Path, name: str) -> File:
         """OSError if the file cannot be read, is not a regular file, or a link out of the folder."""
         with open_regular(folder / name, folder) as file:
-            digest = (
-                None
-                if name.endswith(_SHARDS)
-                else hashlib.file_digest(cast(BufferedReader, file), "sha256").hexdigest()
-            )
+            digest = None if name.endswith(_SHARDS) else _sha256(file)
             return cls(name, os.fstat(file.fileno()).st_size, digest)
 
     def check(self, folder: Path) -> None:
