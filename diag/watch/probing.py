@@ -50,6 +50,13 @@ if about["loaded"] and about["torch"]:
         about["armed"] = getattr(life, "armed", None) is not None
     except Exception as error:
         about["error"] = "import torch: %r" % (error,)
+    try:
+        import importlib, pkgutil
+        for found in pkgutil.iter_modules(sys.modules["_diag_collectors"].__path__):
+            if not found.ispkg:
+                importlib.import_module("_diag_collectors." + found.name)
+    except Exception as error:
+        about["error"] = about.get("error") or "the recorder: %r" % (error,)
 about["packer"] = os.access(packer, os.X_OK) if packer else None
 about["seen"] = os.path.isfile(os.path.join(folder, token)) if token else None
 try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -66,6 +67,19 @@ def test_a_container_without_the_recorder(tmp_path: Path) -> None:
     checked = check([sys.executable, "-S"], variables, site, str(tmp_path), "", 1)
     ((_, problem),) = checked.problems
     assert site in problem
+
+
+def test_a_recorder_that_this_python_cannot_load(tmp_path: Path) -> None:
+    """One of its modules, which a training loads when its first step begins."""
+    recorder = Path(shutil.copytree(SITE.parents[1], tmp_path / "collectors", ignore=shutil.ignore_patterns("*.pyc")))
+    site = str(recorder / SITE.relative_to(SITE.parents[1]))
+    variables = {ATTACH_VARIABLE: "join", RUN_DIR_VARIABLE: str(tmp_path / "run"), "PYTHONPATH": site}
+    assert check([sys.executable], variables, site, str(tmp_path / "run"), "", 1).problems == []
+    with (recorder / "masking.py").open("a") as file:
+        file.write("import of_a_later_python\n")
+    checked = check([sys.executable], variables, site, str(tmp_path / "run"), "", 1)
+    ((_, problem),) = checked.problems
+    assert "the recorder: ModuleNotFoundError" in problem
 
 
 def test_a_run_that_is_there_is_no_place(tmp_path: Path) -> None:
