@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from diag.cli.help_search import Passage, passages_about, words_of
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import console, say
 
@@ -48,10 +49,14 @@ def terms() -> Mapping[str, str]:
     }
 
 
-def _pages_with(word: str) -> list[str]:
-    """The pages that have the word in a heading."""
-    heading = re.compile(rf"^#+ .*\b{re.escape(word)}\b", re.M | re.I)
-    return [name for name, page in _pages().items() if heading.search(page.read_text("utf-8"))]
+def _term(asked: str) -> str:
+    """The term of the glossary that has these words, in any order; "" if there is none."""
+    words = sorted(words_of(asked))
+    return next((term for term in terms() if sorted(words_of(term)) == words), "")
+
+
+def _about(asked: str) -> list[Passage]:
+    return passages_about(asked, {name: page.read_text("utf-8") for name, page in _pages().items()})
 
 
 def topics(begun: str = "") -> list[str]:
@@ -65,43 +70,39 @@ def topics(begun: str = "") -> list[str]:
 
 def show_help(
     context: typer.Context,
-    topic: Annotated[
-        str | None,
+    words: Annotated[
+        list[str] | None,
         typer.Argument(
+            metavar="[TOPIC]...",
             help="A command, a guide, a concept, glossary, json, exit-codes, policy, the id of a finding or a hang "
-            "class, a key of --json, an option, or a word of an answer.",
+            "class, a key of --json, an option, or words of an answer. After policy: only the thresholds of this "
+            "topic; after json: only this command.",
             autocompletion=topics,
             show_default=False,
-        ),
-    ] = None,
-    of: Annotated[
-        str | None,
-        typer.Argument(
-            help="After policy: only the thresholds of this topic; after json: only this command.", show_default=False
         ),
     ] = None,
 ) -> None:
     """Explain a command, a guide (such as traces) or a concept (such as verdict). Without a topic, list them."""
     from diag.cli.main import COMMANDS
 
-    if topic is None:
+    if not words:
         _list_topics()
         return
-    if of is not None and topic not in (_POLICY, _JSON):
-        raise DiagError(f"{topic} has no topics of its own", hint=f"diag help {topic}", exit_code=ExitCode.USAGE)
+    narrowed = len(words) == 2 and words[0] in (_POLICY, _JSON)
+    topic, of = (words[0], words[1]) if narrowed else (" ".join(words), None)
     begun = topics(topic)
     topic = begun[0] if len(begun) == 1 else topic
     if not begun and (meaning := _meaning(topic)):
         say(meaning)
         return
-    if not begun and (term := terms().get(topic.lower().replace("-", " "))):
-        say(f"{topic}: {term}")
+    if not begun and (term := _term(topic)):
+        say(f"{term if words_of(term) != words_of(topic) else topic}: {terms()[term]}")
         return
     if not begun and (found := _key_meanings(topic) or _column_meanings(topic) or _option_meanings(context, topic)):
         say(found)
         return
     if topic not in begun:
-        raise _no_topic(topic, [*topics(), *terms()], "diag help", _pages_with(topic))
+        raise _no_topic(topic, [*topics(), *terms()], "diag help", _about(topic))
     if topic == _EXIT_CODES:
         for code in ExitCode:
             say(f"{int(code)}  {code.name:16}{code.meaning}")
@@ -215,12 +216,14 @@ def _show_json(name: str | None) -> None:
     say("Times are in nanoseconds, sizes in bytes, shares and confidences from 0 to 1.")
 
 
-def _no_topic(name: str, every: Collection[str], listed_by: str, written_in: Collection[str] = ()) -> DiagError:
-    """``written_in``: pages that are about it."""
-    close = get_close_matches(name, every, n=3, cutoff=0.5)
+def _no_topic(name: str, every: Collection[str], listed_by: str, written_in: Collection[Passage] = ()) -> DiagError:
+    """``written_in``: passages that are about it."""
+    names = dict.fromkeys(every)
+    close = get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
-    if written_in:
-        hint = f"read about it: {' or '.join(f'`diag help {page}`' for page in written_in)}. "
+    if written_in and not get_close_matches(name, names, n=1, cutoff=0.85):  # unless it is a slip of the keyboard
+        read = (f"`diag help {place.page}` ({place.heading})" for place in written_in)
+        hint = f"read about it: {' or '.join(read)}. "
     return DiagError(f"there is no topic {name}", hint=f"{hint}`{listed_by}` lists them", exit_code=ExitCode.USAGE)
 
 

@@ -80,9 +80,34 @@ def test_an_option_that_no_command_has_is_no_topic() -> None:
     assert "there is no topic --no-such-option" in ended.stderr
 
 
-def test_a_word_that_is_no_topic_leads_to_the_page_about_it() -> None:
-    ended = diag("help", "kubernetes")
+def test_words_of_an_answer_are_explained_in_any_order() -> None:
+    assert diag("help", "steps", "counted").stdout.startswith("counted steps: The steps that the verdict rests on")
+
+
+@pytest.mark.parametrize(
+    ("asked", "page", "heading"),
+    [
+        (["kubernetes"], "launchers", "Kubernetes"),
+        (["three", "days"], "long-runs", "Runs of days"),
+        (["webhook"], "hangs", "Raise an alarm"),
+        (["uninstall"], "getting-started", "Upgrade and uninstall"),
+        (["two", "nodes", "without", "shared", "storage"], "record", "without shared storage"),
+        (["jupyter"], "notebook", "Notebook"),
+        (["pull request"], "compare-and-ci", "Compare and CI"),
+        (["send it to a colleague"], "reports", "Reports"),
+    ],
+)
+def test_words_that_are_no_topic_lead_to_the_page_about_them(asked: list[str], page: str, heading: str) -> None:
+    ended = diag("help", *asked)
     assert ended.returncode == ExitCode.USAGE
-    assert "launchers" in ended.stderr
+    assert f"`diag help {page}` (" in ended.stderr
+    assert heading in ended.stderr
     assert "did you mean" not in ended.stderr
-    assert diag("help", "launchers").stdout.startswith("# Launchers")
+    assert diag("help", page).stdout.startswith("# ")
+
+
+def test_a_slip_of_the_keyboard_leads_to_the_word() -> None:
+    ended = diag("help", "exposd", "comm")
+    assert "did you mean exposed comm" in ended.stderr
+    assert "read about it" not in ended.stderr
+    assert "lists them" in diag("help", "no page has this: qwertzuiop").stderr
