@@ -451,15 +451,19 @@ class StepsBuilder(_Builder):
 
 def _ints(values: Sequence[int | None]) -> Ints:
     """With UNKNOWN for None. HugeError for a number that does not fit."""
-    unknown = values.count(None)
-    if unknown == len(values):
-        return np.full(len(values), UNKNOWN, dtype=np.int64)
-    known = (UNKNOWN if value is None else value for value in values) if unknown else values
+    unknown = 0
     try:
-        column = np.fromiter(known, np.int64, len(values))
+        try:
+            column = np.fromiter(values, np.int64, len(values))
+        except TypeError:  # there is a None; to look for one in each column takes as long as to make it
+            unknown = values.count(None)
+            if unknown == len(values):
+                return np.full(len(values), UNKNOWN, dtype=np.int64)
+            known = (UNKNOWN if value is None else value for value in values)
+            column = np.fromiter(known, np.int64, len(values))
     except OverflowError as error:
         raise HugeError from error
-    if int(column.max()) >= MOST_NS or np.count_nonzero(column <= -MOST_NS) != unknown:
+    if len(column) and (int(column.max()) >= MOST_NS or np.count_nonzero(column <= -MOST_NS) != unknown):
         raise HugeError
     return column
 
