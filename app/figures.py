@@ -107,6 +107,15 @@ def finish(figure: go.Figure, theme: Theme, height: int, **layout: Any) -> go.Fi
     return figure
 
 
+def name_above(figure: go.Figure, row: int, thick: float, name: str, value: str, more: str = "") -> None:
+    """Writes name and value above a lying bar, so that both have the whole width of the figure. ``thick``: of the bar,
+    as a share of its row. The texts are escaped for Plotly."""
+    figure.add_annotation(
+        x=0, xref="paper", xanchor="left", y=row - thick / 2, yanchor="bottom", text=f"{name} <b>{value}</b>{more}",
+        showarrow=False, font={"size": 13}, borderpad=1,
+    )  # fmt: skip
+
+
 def heatmap(z: Grid, columns: Sequence[str], rows: Sequence[str], theme: Theme, **options: Any) -> go.Heatmap:
     """A heat map of ``rows`` by ``columns``, as 32-bit floats, which Plotly sends in binary."""
     return go.Heatmap(

@@ -49,6 +49,9 @@ _COMPACT = """<style>
     padding: 0.15rem 0.08rem !important; font-size: 0.68rem !important; min-width: 0 !important;
     white-space: normal !important; overflow-wrap: break-word !important;
   }
+  /* The name of a row may be one long word, such as a setting: it breaks, so that no other column is cut off. */
+  [data-testid="stTable"] td:first-child:not(:has(a)) { min-width: 3.5rem !important; }
+  [data-testid="stTable"] td:first-child:not(:has(a)) :is(*, & *) { overflow-wrap: anywhere !important; }
 }
 </style>"""
 _REFUSED = "This page cannot be shown"

@@ -113,7 +113,9 @@ class Dashboard(Topic, name="dashboard", fixed=True):
     most_matrix_rows = threshold(64, "rows", "chosen", "of ranks that are at the same calls")
     most_kernel_rows = threshold(200, "rows")
     most_kernel_bars = threshold(15, "bars")
-    kernel_name_chars = threshold(46, "characters", "chosen", "characters of a name at an axis")
+    kernel_name_chars = threshold(
+        34, "characters", "chosen", "of a name above its bar: with its value and its class as wide as a phone"
+    )
     live_every_s = threshold(2.0, "s")
     curves_every_s = threshold(6.0, "s")
     most_memory_lines = threshold(12, "lines")

@@ -11,7 +11,7 @@ import streamlit as st
 
 from diag.api import compare_runs, setup_planned
 from diag.app.address import choose, choose_path, job_at, last_baseline, name_of, opened, runs_of
-from diag.app.figures import MS, finish
+from diag.app.figures import MS, finish, name_above
 from diag.app.markup import label, plain
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import PART_OF, RunView
@@ -251,10 +251,7 @@ def flow(comparison: Comparison, before: str, after: str, theme: Theme) -> go.Fi
     )
     _lines(figure, comparison, theme)
     for place, name, text in zip(places, names, texts, strict=True):
-        figure.add_annotation(
-            x=0, xref="paper", xanchor="left", y=place - _THICK / 2, yanchor="bottom", text=f"{name} <b>{text}</b>",
-            showarrow=False, font={"size": 13}, borderpad=1,
-        )  # fmt: skip
+        name_above(figure, place, _THICK, name, text)
     return finish(
         figure,
         theme,

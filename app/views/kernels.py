@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from diag.app.address import choose
-from diag.app.figures import MS, finish, rows_height
+from diag.app.figures import MS, finish, name_above, rows_height
 from diag.app.markup import label, plain
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
@@ -33,6 +33,8 @@ from diag.tables.zoom import BACKWARD, DETAILS, FORWARD, Category
 from diag.timeline import timeline_of
 from diag.words.formatting import counted, duration, number, share, short_name
 from diag.words.wording import per_whole
+
+_ROW_PX, _THICK = 36, 0.4  # of a bar with its name above, and its share of that
 
 
 def show(view: RunView) -> None:
@@ -217,7 +219,13 @@ def kernels(table: KernelTable, theme: Theme) -> go.Figure:
             hovertemplate="%{customdata[0]}<br>%{customdata[1]}<br>%{x:,.3f} ms, %{customdata[2]} of the busy time, "
             "%{customdata[3]} calls<extra></extra>",
         )
-    return _bars(figure, [_kernel_name(row) for row in rows], [row.total_ns / steps for row in rows], theme)
+    return _bars(
+        figure,
+        [_kernel_name(row) for row in rows],
+        [row.total_ns / steps for row in rows],
+        theme,
+        [work_words(kind) for kind in kinds],
+    )
 
 
 def modules(table: ModuleTable, theme: Theme) -> go.Figure:
@@ -268,30 +276,27 @@ def path(table: PathTable, theme: Theme) -> go.Figure:
     )
 
 
-def _bars(figure: go.Figure, names: Sequence[str], totals_ns: Sequence[float], theme: Theme) -> go.Figure:
-    for at, total in enumerate(totals_ns):
-        figure.add_annotation(
-            x=total / MS,
-            y=at,
-            text=number(total / MS),
-            showarrow=False,
-            xanchor="left",
-            xshift=4,
-            font={"size": 12},
-        )
+def _bars(
+    figure: go.Figure,
+    names: Sequence[str],
+    totals_ns: Sequence[float],
+    theme: Theme,
+    kinds: Sequence[str] = (),
+) -> go.Figure:
+    """Name and value stand above each bar: names of kernels are long, and beside the bars they would leave no room for
+    them on a phone. ``kinds``: what the colour of each bar means, which stands there too, instead of a legend."""
+    said = [f' <span style="color:{theme.soft}">{kind}</span>' for kind in kinds] or [""] * len(names)
+    for at, (name, total, kind) in enumerate(zip(names, totals_ns, said, strict=True)):
+        name_above(figure, at, _THICK, name, number(total / MS), kind)
     return finish(
         figure,
         theme,
-        rows_height(len(names), least=150, each=28),
+        rows_height(len(names), least=190, each=_ROW_PX, most=_ROW_PX * len(names) + 90),
         barmode="stack",
-        bargap=0.3,
-        xaxis={"title": {"text": "milliseconds a step"}, "range": [0, max([*totals_ns, 1.0]) / MS * 1.12]},
-        yaxis={
-            "range": [len(names) - 0.5, -0.5],
-            "tickvals": list(range(len(names))),
-            "ticktext": list(names),
-            "title": None,
-        },
+        bargap=1 - _THICK,
+        showlegend=not kinds,
+        xaxis={"title": {"text": "milliseconds a step"}, "range": [0, max([*totals_ns, 1.0]) / MS * 1.02]},
+        yaxis={"range": [len(names) - 1 + _THICK, -1 + _THICK / 2], "visible": False},
     )
 
 

@@ -1,0 +1,55 @@
+"""Pages on a phone: figures and tables are as wide as its window, and nothing of them is cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Locator, expect
+
+from diag.serve.server import SAMPLES
+from tests.app.served import Served, dashboard
+from tests.browser.chromium import visit
+
+WIDTH, HEIGHT = 390, 844  # pixels
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with dashboard(SAMPLES) as running:
+        yield running
+
+
+def box(of: Locator) -> dict[str, float]:
+    found = of.bounding_box()
+    assert found is not None
+    return {"left": found["x"], "right": found["x"] + found["width"], **found}
+
+
+@pytest.mark.parametrize("title", ["Operators", "Modules", "Critical path by module"])
+def test_bars_have_the_width_of_the_phone_and_their_names_are_whole(
+    browser: Browser, served: Served, title: str
+) -> None:
+    with visit(browser, height=HEIGHT, width=WIDTH) as found:
+        found.open(served.at("kernels?run=fsdp2-straggler-rank0"), until="Operators and modules")
+        found.page.get_by_role("heading", name=title, exact=True).evaluate("it => it.scrollIntoView()")
+        figure = found.page.locator(
+            f"h3:has-text('{title}') >> xpath=following::*[contains(@class,'js-plotly-plot')][1]"
+        )
+        expect(figure.locator(".annotation").first).to_be_visible()
+        found.settle()
+        whole = box(figure)
+        assert whole["right"] <= WIDTH
+        longest = max(box(bar)["right"] for bar in figure.locator(".bars .point path").all())
+        assert longest - whole["left"] > 0.85 * whole["width"]
+        for name in figure.locator(".annotation").all():
+            assert box(name)["right"] <= whole["right"] + 1, name.inner_text()
+        assert found.complaints == []
+
+
+@pytest.mark.parametrize(("path", "last"), [("memory?run=gpu-memory-nearly-full", "Its price")])
+def test_no_column_of_a_table_is_cut_off(browser: Browser, served: Served, path: str, last: str) -> None:
+    with visit(browser, height=HEIGHT, width=WIDTH) as found:
+        found.open(served.at(path), until=last)
+        assert box(found.page.get_by_role("columnheader", name=last))["right"] <= WIDTH
+        assert found.complaints == []
