@@ -20,6 +20,7 @@ const ARROW_PX = 24; // arrows of the critical path are drawn where they are thi
 const DISTINCT_ARROWS = 40; // of more launches, each is the paler
 const OVERLAY_MS = 250; // path, launches and counters are asked for this long after the last movement
 const SPARSE = 0.08; // of the window: lanes of a trace that fill less are drawn as their first row
+const LEGEND_MOST = 8, LEGEND_SHARE = 0.004; // kinds of work: of more, the legend names those that take that part of what is drawn
 const COUNTING_MS = 400; // between two queries for the progress of a search of all ranks
 const CHAR_PX = 6.6, FONT = "11px ui-sans-serif, system-ui, sans-serif", BOLD = `600 ${FONT}`;
 const HELP = "Wheel or W and S: zoom. Drag, A and D, or arrow keys left and right: pan. Shift and drag: zoom to a window. " +
@@ -221,7 +222,9 @@ class Timeline {
     this.cursor = null;
     this.pointer = null;
     this.selected = null;
-    this.works = new Set();
+    this.works = new Map(); // the pixels that each kind of work takes in the window
+    this.named = new Set(); // those that the legend names
+    this.wholeLegend = false;
     this.path = null; // stretches of the critical path in the window
     this.drawsPath = true;
     this.overlays = new Map(); // by pinned rank: launches and counters in the window
@@ -710,7 +713,7 @@ class Timeline {
     context.fillRect(0, 0, size.width, size.height);
     context.imageSmoothingEnabled = false;
     context.textBaseline = "middle";
-    const works = new Set();
+    const works = new Map(); // the pixels that each kind of work takes
     this.paintAxis(this.sections[0], 0, true);
     for (const section of this.sections) {
       for (const group of section.groups) this.paintGroup(section, group, works);
@@ -723,8 +726,16 @@ class Timeline {
     this.paintBox();
     this.stepShown();
     this.canvas.setAttribute("aria-label", this.description());
-    const shown = [...works].join() + this.pathHint + Boolean(this.drawsPath && this.path?.pieces.length);
-    if (shown !== this.legendShows && !(this.moves && works.size === this.works.size)) { this.works = works; this.legendShows = shown; this.paintLegend(); }
+    const named = this.namedIn(works);
+    const shown = [...named].join() + works.size + this.pathHint + Boolean(this.drawsPath && this.path?.pieces.length);
+    if (shown !== this.legendShows && !(this.moves && named.size === this.named.size)) { this.works = works; this.named = named; this.legendShows = shown; this.paintLegend(); }
+  }
+
+  /** The kinds of work that the legend names: those that one can see, all if they are few or if one has asked for them. */
+  namedIn(works) {
+    const all = [...works].sort(([a], [b]) => a - b), whole = all.reduce((sum, [, area]) => sum + area, 0);
+    const few = this.wholeLegend || all.length <= LEGEND_MOST;
+    return new Set(all.filter(([, area]) => few || area >= LEGEND_SHARE * whole).map(([work]) => work));
   }
 
   description() {
@@ -888,8 +899,12 @@ class Timeline {
   paintPicture(section, group, tile, from, to, works) {
     const { context } = this;
     const cell = 2 ** tile.level, begin = tile.tile * spanOf(tile.level);
-    for (const row of tile.rows) for (const [work] of row.cells || []) works.add(work);
     if (!tile.rows.some(row => row.cells && row.cells.length)) return;
+    const wide = this.at(section, to) - this.at(section, from);
+    tile.rows.forEach((row, place) => {
+      row.shares ||= (row.cells || []).map(([work, shares]) => [work, shares.reduce((sum, share) => sum + share, 0) / (FULL * CELLS)]);
+      for (const [work, share] of row.shares) works.set(work, (works.get(work) || 0) + share * wide * (group.rows[place].height && group.rows[place].draws));
+    });
     if (!tile.picture || tile.shape !== group.shape) {
       tile.picture = this.pictureOf(tile, group);
       tile.shape = group.shape; // another layout of the ranks has other heights and gaps
@@ -909,12 +924,13 @@ class Timeline {
       if (events.index[i] <= drawn[place] || events.end[i] < from || events.start[i] > to) continue;
       drawn[place] = events.index[i];
       const work = events.work[i];
-      works.add(work);
+      if (!works.has(work)) works.set(work, 0);
       const x = Math.max(section.x - 1, this.at(section, events.start[i])), until = Math.min(right + 1, this.at(section, events.end[i]));
       const matches = events.found && events.found[i];
       if (until < reach && !matches) continue; // hidden by what is drawn already
       const wide = Math.max(1, until - x - (until - x > 3 ? 0.6 : 0));
       reach = x + wide - 0.4;
+      works.set(work, works.get(work) + wide * row.draws);
       context.globalAlpha = events.found && !matches ? 0.28 : 1;
       context.fillStyle = colours[work];
       context.fillRect(x, y, wide, row.draws);
@@ -1190,11 +1206,12 @@ class Timeline {
   }
 
   paintLegend() {
-    const entries = [...this.works].sort((a, b) => a - b).map(work => {
-      const entry = element("span", { class: "entry" });
-      const swatch = element("i");
-      swatch.style.background = this.colours[work];
-      entry.append(swatch, element("span", {}, this.data.works[work]));
+    const colours = new Map(); // kinds of one colour share a square
+    for (const work of this.named) colours.set(this.colours[work], [...colours.get(this.colours[work]) || [], work]);
+    const entries = [...colours].map(([shade, works]) => {
+      const entry = element("span", { class: "entry" }), swatch = element("i");
+      swatch.style.background = shade;
+      entry.append(swatch, ...works.map(work => element("span", {}, this.data.works[work])));
       return entry;
     });
     if (this.drawsPath && this.path && this.path.pieces.length) {
@@ -1202,7 +1219,17 @@ class Timeline {
       entry.append(element("b", { class: "path" }), element("span", {}, `critical path${this.pathHint}`));
       entries.push(entry);
     }
+    const rest = [...this.works.keys()].filter(work => !this.named.has(work));
+    if (rest.length || this.wholeLegend) {
+      const more = element("button", { type: "button", class: "more", "aria-expanded": String(Boolean(this.wholeLegend)) },
+        this.wholeLegend ? "− fewer colours" : `+ ${rest.length} with little time`);
+      if (rest.length) more.title = rest.sort((a, b) => a - b).map(work => this.data.works[work]).join(", ");
+      more.addEventListener("click", () => { this.wholeLegend = !this.wholeLegend; this.draw(); this.legendAsked = true; });
+      entries.push(more);
+    }
     this.legend.replaceChildren(...entries);
+    if (this.legendAsked) this.legend.querySelector(".more")?.focus();
+    this.legendAsked = false;
   }
 
   // -- moving

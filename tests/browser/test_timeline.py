@@ -193,6 +193,31 @@ def test_all_ranks_and_the_lanes_of_two(browser: Browser, traces: Served, scheme
         assert found.complaints == []
 
 
+def test_the_legend_names_what_one_can_see(browser: Browser, served: Served) -> None:
+    """Of a whole run, the kernels of its one profiled step are a few pixels: they are named when asked for."""
+    with visit(browser, height=900, width=1440) as found:
+        open_timeline(found, served, "?rank=0")
+        legend = found.page.get_by_label("Colours")
+        found.page.get_by_role("button", name="Whole run").click()
+        more = legend.get_by_role("button", name=re.compile(r"\+ \d+ with little time"))
+        expect(more).to_be_visible()
+        hidden = (more.get_attribute("title") or "").split(", ")
+        assert "attention" in hidden
+        expect(legend.get_by_text("compute", exact=True)).to_be_visible()
+        expect(legend.get_by_text("attention", exact=True)).to_have_count(0)
+        more.focus()
+        found.page.keyboard.press("Enter")
+        for kind in hidden:
+            expect(legend.get_by_text(kind, exact=True)).to_be_visible()
+        fewer = legend.get_by_role("button", name="fewer colours")
+        expect(fewer).to_be_focused()
+        found.page.keyboard.press("Enter")
+        expect(legend.get_by_text("attention", exact=True)).to_have_count(0)
+        shades = legend.locator("i").evaluate_all("squares => squares.map(it => it.style.background)")
+        assert len(shades) == len(set(shades)), "one square a colour"
+        assert found.complaints == []
+
+
 def test_wheel_drag_and_keys(browser: Browser, traces: Served) -> None:
     with visit(browser) as found:
         page = found.page
