@@ -35,6 +35,7 @@ from diag.collectors.records import SHARED, Asked, Heartbeat, Manifest, RankExit
 from diag.errors import DiagError
 from diag.model import DAMAGED, Doubt, Gap, HugeError
 from diag.rundir.policy import RUN_READING
+from diag.words.places import in_command
 
 from .garbage import without_collections
 
@@ -492,6 +493,9 @@ def read_end(
 
 
 def restart_gaps(layout: RunLayout) -> list[Gap]:
-    """Gaps for runs that the training recorded after its launcher had restarted it."""
-    reason = "the restarted training was recorded as a separate run, which is not analysed here: give its folder"
-    return [Gap(str(restart.root), reason) for restart in layout.restarts()]
+    """Gaps for the later attempts of a job, each of them a run directory in that of the first."""
+    reason = "a later attempt of this job, which is not analysed here"
+    return [
+        Gap(str(restart.root), f"{reason}: diag analyze {in_command(str(restart.root))}")
+        for restart in layout.restarts()
+    ]

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shlex
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from diag.collectors.manifest import update_manifest
 from diag.rundir.policy import SILENCE
 from diag.show.json import save
 from tests.app.runs import COMPUTE_MS, QUICK_DATA_MS, TRANSFER_MS, write_run
+from tests.command import diag
 
 STEP_NS = (QUICK_DATA_MS + COMPUTE_MS + TRANSFER_MS) * 1_000_000
 
@@ -119,3 +121,14 @@ def test_a_damaged_answer_is_not_shown(tmp_path: Path, seed: int) -> None:
     content[at] ^= 1  # a digit becomes another digit
     file.write_bytes(content)
     assert state_of(run).answer is None
+
+
+def test_a_later_attempt_is_named_with_the_command_that_analyses_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "the run", ranks=2)
+    again = RunLayout(run).restart(1).root
+    write_run(again, ranks=2)
+    (gap,) = open_run(run).tables.gaps
+    assert gap.path == str(again)
+    words = shlex.split(gap.reason.partition(": ")[2])
+    assert words == ["diag", "analyze", str(again)]
+    assert diag(*words[1:]).stdout.startswith("2 of 2 ranks")
