@@ -32,21 +32,22 @@ def find(subject: Subject) -> list[Finding]:
     cost = subject.each(subject.charged(Cost.STALL, ranks))
     asked = ranks or (culprits.suspects if unequal else ()) or tuple(subject.scheduling.ranks)
     place = _place(subject, asked)
+    where = _in(subject, place)
     if ranks:
         cost += subject.in_few_steps(culprits)
         title = sentences.RANKS_ARE_BLOCKED(
             len(ranks),
             ranks=ranks_text(ranks).capitalize(),
-            place=_in(place),
+            place=where,
             cost=cost,
             others_wait=subject.waiting_ranks_text(ranks),
         )
     elif unequal:
         which = sentences.BLOCKED_RANK_CHANGES if culprits.moves else sentences.BLOCKED_RANK_IS_UNCERTAIN
-        title = which(place=_in(place), cost=cost, waits=subject.others_waited(Cost.STALL, culprits))
+        title = which(place=where, cost=cost, waits=subject.others_waited(Cost.STALL, culprits))
     else:
         all_ranks = sentences.TRAINING_IS_BLOCKED if len(shares.ranks) == 1 else sentences.ALL_RANKS_ARE_BLOCKED
-        title = all_ranks(place=_in(place), cost=cost)
+        title = all_ranks(place=where, cost=cost)
     return [
         subject.costing(
             Cost.STALL,
@@ -84,9 +85,11 @@ def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, ...]:
     return tuple(phase for phase in worst if spent[phase] >= 0.1 * whole)
 
 
-def _in(place: tuple[str, ...]) -> str:
+def _in(subject: Subject, place: tuple[str, ...]) -> str:
     if not place:
         return ""
+    if place == (FORWARD,) and no_loader(subject):  # it begins where the step before has ended
+        return f" in or before {_WHERE[FORWARD]}"
     names = [_WHERE.get(phase, phase) for phase in place]
     if names == [_WHERE[REST]]:
         return f" {names[0]}"
@@ -107,9 +110,9 @@ def _action(subject: Subject, ranks: tuple[int, ...], place: tuple[str, ...]) ->
         )
     wait = "waits" if len(ranks) == 1 or len(subject.shares.ranks) == 1 else "wait"
     text = (
-        f"{sentence(names)} {wait} neither for the CPU nor for a collective{_in(place)}: look for sleeps, file and "
-        "network I/O, locks and subprocesses in that code (py-spy dump on the process, or a profiler window with "
-        "stacks)."
+        f"{sentence(names)} {wait} neither for the CPU nor for a collective{_in(subject, place)}: look for sleeps, "
+        "file and network I/O, locks and subprocesses in that code (py-spy dump on the process, or a profiler window "
+        "with stacks)."
     )
     if place in ((FORWARD,), (REST,)) and no_loader(subject):
         text += (

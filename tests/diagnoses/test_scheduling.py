@@ -317,6 +317,7 @@ def test_a_stall_where_no_loader_is_used_may_be_the_input() -> None:
     with_loader = analyze(tables)
     assert (with_loader.verdict.bottleneck, with_loader.verdict.cause) == (Bottleneck.HOST, "stalled-ranks")
     assert "DataLoader" not in with_loader.examination.findings[0].action
+    assert "blocked in forward: " in with_loader.verdict.headline
     ranks = {
         rank: replace(own, steps=tuple(replace(s, phases=[p for p in s.phases if p.phase != DATA]) for s in own.steps))
         for rank, own in tables.ranks.items()
@@ -324,6 +325,7 @@ def test_a_stall_where_no_loader_is_used_may_be_the_input() -> None:
     without = analyze(replace(tables, ranks=ranks))
     assert without.verdict.cause == "stalled-ranks"
     assert "No batch came from a torch DataLoader" in without.examination.findings[0].action
+    assert "blocked in or before forward: " in without.verdict.headline  # where a step begins is not known
 
 
 @pytest.mark.parametrize(("workers", "named"), [(0, (1,)), (2, ())])
