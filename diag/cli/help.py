@@ -92,11 +92,10 @@ def show_help(
     topic, of = (words[0], words[1]) if narrowed else (" ".join(words), None)
     begun = topics(topic)
     topic = begun[0] if len(begun) == 1 else topic
-    if not begun and (meaning := _meaning(topic)):
-        say(meaning)
-        return
-    if not begun and (term := _term(topic)):
-        say(f"{term if words_of(term) != words_of(topic) else topic}: {terms()[term]}")
+    term = "" if begun else _term(topic)
+    known = f"{term if words_of(term) != words_of(topic) else topic}: {terms()[term]}" if term else ""
+    if not begun and (meanings := [meaning for meaning in (known, _meaning(topic)) if meaning]):
+        say("\n".join(meanings))
         return
     if not begun and (found := _key_meanings(topic) or _column_meanings(topic) or _option_meanings(context, topic)):
         say(found)

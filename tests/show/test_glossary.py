@@ -106,6 +106,14 @@ def test_words_that_are_no_topic_lead_to_the_page_about_them(asked: list[str], p
     assert diag("help", page).stdout.startswith("# ")
 
 
+def test_the_class_of_a_verdict_and_a_finding_of_its_name_are_both_explained() -> None:
+    said = diag("help", "host-bound").stdout.splitlines()
+    assert said[0].startswith("host-bound: The class of a verdict")
+    assert said[1].startswith("host-bound: Without a profiler window")
+    for headline in ("data-bound", "mixed", "all ranks alike", "others waited", "no more memory"):
+        assert diag("help", headline).stdout.startswith(f"{headline}: ")
+
+
 def test_a_slip_of_the_keyboard_leads_to_the_word() -> None:
     ended = diag("help", "exposd", "comm")
     assert "did you mean exposed comm" in ended.stderr
