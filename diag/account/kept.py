@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from isal import isal_zlib
 from msgspec import Struct
 
 from diag.model.accounts import PATH_COLUMNS, STEP_COLUMNS, Attribution, Paths, StepAccounts
@@ -22,10 +21,8 @@ from diag.model.keys import Keys
 from diag.model.matched import COLLECTIVE_COLUMNS, MEMBER_COLUMNS, MatchedCollectives
 from diag.model.parts import PartColumns
 from diag.model.steps import Blames
-from diag.packed import DEFLATE_ERROR
 from diag.rundir.arrays import Array, check_places, edges_in
 from diag.rundir.columns import Ragged, Rows, Steps
-from diag.rundir.policy import BLOCKS
 from diag.rundir.tables import Tables, axes_of
 
 from .cached_steps import code
@@ -162,7 +159,7 @@ def packed(key: bytes, block: Block) -> bytes | None:
             for rank, of_rank in block.scheduling.ranks.items()
         },
     )
-    return key + bytes(isal_zlib.compress(msgspec.msgpack.encode(kept), 1))
+    return key + msgspec.msgpack.encode(kept)
 
 
 def _arrays(table: object, names: Sequence[str]) -> dict[str, Array]:
@@ -223,10 +220,9 @@ def unpacked(key: bytes, data: bytes | None, detailed: Sequence[int]) -> Block |
     if data is None or not data.startswith(key):
         return None
     try:
-        content = isal_zlib.decompressobj().decompress(data[len(key) :], BLOCKS.kept_bytes)
-        kept = msgspec.msgpack.decode(content, type=_Kept)
+        kept = msgspec.msgpack.decode(memoryview(data)[len(key) :], type=_Kept)
         return _block(kept, frozenset(detailed)) if kept.detailed >= set(detailed) else None
-    except (DEFLATE_ERROR, msgspec.DecodeError, ValueError, KeyError, IndexError, TypeError):
+    except (msgspec.DecodeError, ValueError, KeyError, IndexError, TypeError):
         return None
 
 

@@ -184,9 +184,6 @@ class Blocks(Topic, name="blocks", fixed=True):
         "lines",
         "chosen: of a file, which show whether it is in the order of the steps; where lines are read, each is compared",
     )
-    kept_bytes = threshold(
-        1 << 28, "bytes", "chosen", "at most, of what is kept of a block, which takes a few megabytes"
-    )
     kept_together = threshold(
         16,
         "blocks",

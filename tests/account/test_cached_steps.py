@@ -75,16 +75,16 @@ def without(kept: KeptSteps, name: str) -> dict[int, KeptCalls]:
     }
 
 
-NONE = Array("int64", (0,), b"")
+NONE = Array("int64", (0,), memoryview(b""), "int64")
 
 
 @pytest.mark.parametrize(
     "damage",
     [
         lambda kept: replace(kept, calls=changed(kept, seq=NONE)),
-        lambda kept: replace(kept, calls=changed(kept, seq=Array("float64", (6,), b"\0" * 48))),
+        lambda kept: replace(kept, calls=changed(kept, seq=Array("float64", (6,), memoryview(bytes(48)), "float64"))),
         lambda kept: replace(kept, calls=without(kept, "seq")),
-        lambda kept: replace(kept, calls=changed(kept, start_ns=Array("int64", (6,), b"odd"))),
+        lambda kept: replace(kept, calls=changed(kept, start_ns=Array("int64", (6,), memoryview(b"odd"), "int64"))),
         lambda kept: replace(kept, calls={}),
         lambda kept: replace(kept, names=[]),
         lambda kept: replace(kept, groups=[]),
@@ -92,7 +92,7 @@ NONE = Array("int64", (0,), b"")
         lambda kept: replace(kept, places=Array.of(np.full(6, -1))),
         lambda kept: replace(kept, place_edges=NONE),
         lambda kept: replace(kept, pieces={**kept.pieces, "start_ns": NONE}),
-        lambda kept: replace(kept, numbers=Array("object", (3,), b"")),
+        lambda kept: replace(kept, numbers=Array("object", (3,), memoryview(b""), "object")),
     ],
 )
 def test_a_kept_account_that_does_not_fit_together_is_not_used(
