@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from jsonschema import Draft202012Validator
 
 from diag.collectors.launchers import KUBERNETES
 from diag.collectors.layout import RunLayout
@@ -117,6 +116,8 @@ def pods_of(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("file", PODS, ids=lambda path: path.name)
 def test_a_job_is_one_of_its_schema(file: Path) -> None:
+    from jsonschema import Draft202012Validator  # takes a second, which every worker would spend
+
     document = yaml.safe_load(file.read_text())
     check = Draft202012Validator(SCHEMAS[document["kind"]])
     assert [f"{error.json_path}: {error.message}" for error in check.iter_errors(document)] == []

@@ -4,40 +4,44 @@ from __future__ import annotations
 
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from diag.hang import reason
 from diag.hang.classes import PATTERNS
-from tests.hang.real import HERE, Judged, cases_of, judge, known_wrong, score
+from tests.hang.real import HERE, Case, Judged, cases_of, judge, known_wrong, score
 from tests.hang.real.first_runs import first_runs, is_blind
 from tests.hang.real.support import Support, independent, lost_without, name_of, names_its_source, recorded
 
-CASES = list(cases_of())
-
-
 SUPPORT = Support()  # filled while the cases are judged
+
+
+@cache
+def every_case() -> list[Case]:
+    """Not while the tests are collected, which every worker does."""
+    return list(cases_of())
 
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> list[Judged]:
     folder = tmp_path_factory.mktemp("real")
     found = []
-    for case in CASES:
+    for case in every_case():
         with recorded(SUPPORT, case):
             found.append(judge(case, folder / case.id))
     return found
 
 
 def test_there_are_enough_of_them() -> None:
-    assert len(CASES) >= 120
-    assert len({case.thread for case in CASES}) >= 80
-    assert len({case.id for case in CASES}) == len(CASES)
+    assert len(every_case()) >= 120
+    assert len({case.thread for case in every_case()}) >= 80
+    assert len({case.id for case in every_case()}) == len(every_case())
 
 
 def test_each_says_where_it_is_from_and_what_decides() -> None:
-    for case in CASES:
+    for case in every_case():
         assert case.thread.startswith("https://"), case.id
         assert len(case.decided_by) > 10, case.id
         assert case.logs, case.id
@@ -45,7 +49,7 @@ def test_each_says_where_it_is_from_and_what_decides() -> None:
 
 def test_nothing_of_a_culprit_is_invented() -> None:
     """What a case names stands in its logs."""
-    for case in CASES:
+    for case in every_case():
         logs = "\n".join(text for _, text in case.logs) + " ".join(name for name, _ in case.logs)
         unwrapped = logs.replace("\n", "")  # a pasted address may go on in the next line
         for one in (*case.culprits, *case.innocent):
@@ -101,10 +105,10 @@ def test_each_blind_set_has_the_figures_of_its_first_run() -> None:
     """A set whose first run nobody wrote down proves nothing later."""
     runs = first_runs()
     for run in runs:
-        of_set = [case for case in CASES if run.holds(case)]
+        of_set = [case for case in every_case() if run.holds(case)]
         assert len(of_set) == run.threads, run.name
         assert run.right_class[1] == run.threads, run.name
-    assert all(any(run.holds(case) for run in runs) for case in CASES if is_blind(case))
+    assert all(any(run.holds(case) for run in runs) for case in every_case() if is_blind(case))
 
 
 def test_no_blind_set_falls_below_its_first_run(judged: list[Judged]) -> None:
@@ -144,6 +148,6 @@ def test_each_rule_has_the_cases_that_it_had(judged: list[Judged]) -> None:
 @pytest.mark.matrix
 def test_each_rule_is_needed_by_as_many_cases_as_before() -> None:
     """Leave one rule out: a rule that fewer cases need has been copied somewhere, or is on its way to needing none."""
-    lost = lost_without(CASES)
+    lost = lost_without(every_case())
     for rule, least in _floors()["needed"].items():
         assert len(lost[rule]) >= least, (rule, lost[rule])
