@@ -321,6 +321,11 @@ class RunLayout:
         return is_regular(self.manifest) or is_folder(self.ranks_folder)
 
 
+def is_restart_name(name: str) -> bool:
+    """Whether a folder of this name in a run directory is a restart."""
+    return _RESTART_NAME.match(name) is not None
+
+
 # What readers write into a run directory: never packed, copied or joined.
 DERIVED = frozenset({RunLayout(Path()).tables.name, RunLayout(Path()).verdict.name})
 

@@ -19,19 +19,19 @@ from typing import Any, TypeVar
 import msgspec
 
 from diag.collectors.files import own_folder, replace_file
-from diag.collectors.layout import DERIVED, MANIFEST, RANKS, RunLayout, is_folder
+from diag.collectors.layout import DERIVED, MANIFEST, RANKS, RunLayout, is_folder, is_restart_name
 from diag.collectors.reading import read_regular
 from diag.errors import DiagError
 from diag.model import Gap
 from diag.rundir.policy import RUN_READING
 from diag.store.policy import STORES
 from diag.store.segments import FOLDER as SEGMENTS_FOLDER
-from diag.store.segments import DamagedSegmentError, Entry, decode, missing_of, newest_of, numbers_of
+from diag.store.segments import DamagedSegmentError, Entry, decode, is_node_name, missing_of, newest_of, numbers_of
 from diag.store.stores import Store, Version, is_plain_name, is_remote
 from diag.words.formatting import masked
 from diag.words.places import show_as
 
-from .pieces import copy_folder, grouped, join
+from .pieces import copy_folder, join_attempts, trainings_in
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -230,16 +230,40 @@ def _unpack(
         gaps.append(Gap(masked(f"{at}{SEGMENTS_FOLDER}/{node}"), f"segment {which} of this node is missing"))
     nodes = [folder / "nodes" / node for node in packed if is_folder(folder / "nodes" / node)]
     show_as({node: masked(f"{at}{SEGMENTS_FOLDER}/{node.name}") for node in nodes})
-    with_ranks = [str(node) for node in nodes if RunLayout(node).ranks()]
-    without = [str(node) for node in nodes if str(node) not in with_ranks]
-    jobs = grouped(with_ranks).jobs
-    if len(jobs) > 1:
-        for job in jobs:
-            join(job, run / Path(job[0]).name, gaps)
+    trainings = trainings_in([str(node) for node in nodes])
+    if len(trainings) > 1:
+        by_name = {_node_of(of[0][0], folder): of for of in trainings}
+        for name, attempts in by_name.items():
+            join_attempts(attempts, run / name, gaps)
+        _keep_only(run, by_name)
+        show_as({run / name: masked(f"{at}{name}") for name in by_name})
     else:
-        join([*(jobs[0] if jobs else []), *without], run, gaps)
+        without = [str(node) for node in nodes if not RunLayout(node).ranks()]
+        attempts = trainings[0] if trainings else [[]]
+        if len(attempts) == 1:
+            attempts = [[*attempts[0], *without]] if nodes else []
+        join_attempts(attempts, run, gaps)
+        for name in filter(is_node_name, packed):
+            if not is_restart_name(name):
+                shutil.rmtree(run / name, ignore_errors=True)  # of several trainings, of which the others are gone
     show_as({run: masked(at.rstrip("/"))})
     return whole
+
+
+def _node_of(piece: str, folder: Path) -> str:
+    """The name of the node that recorded a piece."""
+    return Path(piece).relative_to(folder / "nodes").parts[0]
+
+
+def _keep_only(run: Path, names: Collection[str]) -> None:
+    """Removes what else is in a folder of run directories: it was one itself before another job came."""
+    with os.scandir(run) as entries:
+        for entry in entries:
+            if entry.name not in names:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    Path(entry.path).unlink(missing_ok=True)
 
 
 def _parts_of(name: str, files: Mapping[str, Version], root: str) -> list[str]:

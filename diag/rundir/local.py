@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from diag.collectors.layout import RunLayout, is_folder
+from diag.collectors.layout import RunLayout, is_folder, is_restart_name
 from diag.collectors.reading import natural
 from diag.deferred import by_name
 from diag.errors import DiagError
 from diag.rundir.policy import RUN_READING
 from diag.store.segments import FOLDER as SEGMENTS_FOLDER
+from diag.store.segments import is_node_name
 from diag.store.stores import is_remote
 from diag.words.places import apart
 
@@ -56,16 +57,34 @@ def unpacked(folder: str, lately: bool = False) -> str | None:
     return None if copy is None else str(copy)
 
 
+def packed_at(path: str) -> str:
+    """The address or folder to which the packers of a run write: the path itself, or the one above where the path names
+    one of the attempts or trainings that are there."""
+    above, _, name = path.rstrip("/").rpartition("/")
+    there = is_remote(path) or not is_folder(path)
+    return above if there and above and (is_restart_name(name) or is_node_name(name)) else path
+
+
+def _part_of_packed(path: str) -> str | None:
+    """The local copy of one of the attempts or trainings at an address, or in a folder, to which packers write."""
+    above = packed_at(path)
+    if above == path or not (is_remote(above) or is_folder(f"{above}/{SEGMENTS_FOLDER}")):
+        return None
+    copy = _copy_of(above, copies_folder())
+    part = f"{copy}/{path.rstrip('/').rpartition('/')[2]}"
+    return part if copy is not None and is_run(part) else None
+
+
 def _local(path: str) -> str:
     if not is_remote(path):
-        return (unpacked(path) if is_folder(path) else None) or path
+        return (unpacked(path) if is_folder(path) else _part_of_packed(path)) or path
     from diag.traces.text_stream import may_be_trace
 
     if "::" in path or may_be_trace(path):  # fsspec's way to open a file within another
         return path
 
     copy = _copy_of(path, copies_folder())
-    return path if copy is None else str(copy)
+    return _part_of_packed(path) or path if copy is None else str(copy)
 
 
 def local_path(path: Path | str) -> Path:

@@ -148,6 +148,45 @@ def grouped(folders: Sequence[str]) -> Grouped:
     return Grouped(sorted(in_order, key=lambda names: place[names[0]]), of_job)
 
 
+def trainings_in(nodes: Sequence[str]) -> list[list[list[str]]]:
+    """The trainings that nodes recorded, each as its attempts in the order of time, and those as the folders of their
+    pieces. Nodes count their restarts each for itself, and a node that is started again begins to count: which pieces
+    are of one attempt follows from their ranks and times. Attempts are of one training if they name one job of the
+    scheduler or the launcher, or if one node recorded both. Nodes without a rank are in none. DiagError for a newer
+    schema."""
+    node_of: dict[str, str] = {}
+    for node in nodes:
+        for attempt in (RunLayout(Path(node)), *RunLayout(Path(node)).restarts()):
+            if attempt.ranks():
+                node_of[str(attempt.root)] = node
+    jobs = grouped(list(node_of)).jobs
+    if len(jobs) < 2:
+        return [jobs] if jobs else []
+    trainings: list[tuple[set[str], list[list[str]]]] = []
+    for _, job in sorted((min(piece_of(Path(piece)).began_ns for piece in job), job) for job in jobs):
+        names = {node_of[piece] for piece in job}
+        for piece in job:
+            manifest, _ = read_manifest(RunLayout(Path(piece)))
+            names |= {manifest.job, manifest.scheduled, manifest.training} if manifest is not None else set()
+        names = names - {""} | piece_of(Path(job[0])).jobs
+        known, attempts = next((of for of in trainings if of[0] & names), (set(), []))
+        if not attempts:
+            trainings.append((known, attempts))
+        known |= names
+        attempts.append(job)
+    return [attempts for _, attempts in trainings]
+
+
+def join_attempts(attempts: Sequence[Sequence[str]], target: Path, gaps: Sequence[Gap] = ()) -> None:
+    """Makes ``target`` the run directory of these attempts, or brings it up to date: the first in it, the others in its
+    ``restart-N``. ``gaps``: what is known to be lost. OSError where it cannot be written."""
+    run = RunLayout(target)
+    for number, folders in enumerate(attempts):
+        _join_attempt([RunLayout(Path(folder)) for folder in folders], run.restart(number), gaps)
+    for stale in run.restarts()[max(len(attempts) - 1, 0) :]:
+        shutil.rmtree(stale.root, ignore_errors=True)
+
+
 def join(folders: Sequence[str], target: Path, gaps: Sequence[Gap] = ()) -> None:
     """Makes ``target`` the run directory of these pieces, or brings it up to date. Every attempt is joined: the
     training after a restart is in a folder of its own. ``gaps``: what of the pieces is known to be lost. OSError where

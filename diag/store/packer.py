@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,7 +34,7 @@ from diag.errors import DiagError
 from diag.store.policy import SEGMENTS, STORES
 from diag.store.requests import NAME as REQUESTS
 from diag.store.requests import requests_in
-from diag.store.segments import Entry, Segment, decode, encode, merged, name_of, raw_bytes
+from diag.store.segments import Entry, Segment, decode, encode, merged, name_of, new_node_name, raw_bytes
 from diag.store.stores import Store
 from diag.words.terminal import say
 
@@ -89,8 +88,7 @@ class Node:
             content = read_regular(self._state_file, SEGMENTS.most_bytes)
             return msgspec.msgpack.decode(content, type=_State)
         except (OSError, msgspec.MsgspecError):
-            host = "".join(char if char.isalnum() or char in "-_" else "-" for char in socket.gethostname())
-            return _State(node=f"{host[:60] or 'node'}-{uuid.uuid4().hex[:8]}")
+            return _State(node=new_node_name(socket.gethostname()))
 
     def interval(self, last: bool = False) -> None:
         """What a packer does in each interval. ``last``: see ``pack``. DiagError where the store does not answer."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import uuid
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -26,6 +27,7 @@ FOLDER = "segments"
 MAGIC = b"DIAGSEG1"
 _HEAD_BYTES = len(MAGIC) + hashlib.sha256().digest_size
 _NAME = re.compile(r"(\d{10})-(\d{10})\.seg")
+_NODE = re.compile(r"[^/]+-[0-9a-f]{8}")
 
 
 class DamagedSegmentError(ValueError):
@@ -54,6 +56,17 @@ class Segment(Struct):
 
 def name_of(node: str, first: int, last: int) -> str:
     return f"{FOLDER}/{node}/{first:010d}-{last:010d}.seg"
+
+
+def new_node_name(host: str) -> str:
+    """Of a node's folder: a host may have one in each of several attempts."""
+    plain = "".join(char if char.isalnum() or char in "-_" else "-" for char in host)
+    return f"{plain[:60] or 'node'}-{uuid.uuid4().hex[:8]}"
+
+
+def is_node_name(name: str) -> bool:
+    """Whether it may be one, by its form."""
+    return _NODE.fullmatch(name) is not None
 
 
 def numbers_of(name: str) -> tuple[str, int, int] | None:

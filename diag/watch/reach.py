@@ -10,7 +10,7 @@ from pathlib import Path
 from diag.collectors.layout import ABOUT_PACKER, RunLayout, is_regular
 from diag.collectors.reading import object_of, read_regular
 from diag.errors import DiagError, readable
-from diag.rundir.local import local_path
+from diag.rundir.local import local_path, packed_at
 from diag.store.policy import SEGMENTS, STORES
 from diag.store.requests import ask_nodes, asked_now
 from diag.store.stores import Store
@@ -29,13 +29,15 @@ class Reach:
         self._answered_s = time.monotonic()  # when the store last did
         if local == Path(path):
             return
-        if not is_regular(local / ABOUT_PACKER):
+        if not any(is_regular(folder / ABOUT_PACKER) for folder in (local, local.parent)):
             raise DiagError(
                 "its ranks cannot be asked: no packer of their nodes looks at this place",
                 path=path,
                 hint="give the run directory that the ranks write into",
             )
-        self._store = Store(path)
+        if not self.layout.is_restart:
+            self.layout = self.layout.newest()  # where the packers hand it to
+        self._store = Store(packed_at(path))
 
     def hand_on(self, request: Path) -> None:
         """Lets the ranks know of a request that was written in the run directory. DiagError where the store does not

@@ -17,10 +17,11 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from diag.api import local_path, open_run
+from diag.api import find_jobs, local_path, open_run
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.packing import HIDDEN, Packing, keep_from_cleaners, packer_lock
+from diag.collectors.reading import read_object
 from diag.collectors.records import Heartbeat
 from diag.errors import DiagError
 from diag.rundir.local import copies_folder
@@ -31,6 +32,7 @@ from diag.store.requests import ask_nodes, asked_now
 from diag.store.segments import DamagedSegmentError, decode, newest_of, numbers_of
 from diag.store.stores import Store, Version
 from diag.watch.reach import Reach
+from diag.words.places import shown
 from tests.long_run import LongRun
 from tests.pieces import edit, recorded, split
 
@@ -142,8 +144,50 @@ def test_nodes_of_several_jobs_at_one_address_are_told_apart(tmp_path: Path) -> 
         run = recorded(tmp_path / job, job=job, start=(number + 1) * 10**12)
         for piece in split(run, tmp_path / f"pieces-{job}", [(0, 1), (2, 3)]):
             Node(piece.root, PACKING).pack(last=True)
+        if not number:
+            assert len(open_run(ADDRESS).tables.ranks) == 4
     with pytest.raises(DiagError, match="2 jobs"):
         open_run(ADDRESS)
+    assert [len(open_run(job.paths[0]).tables.ranks) for job in find_jobs([local_path(ADDRESS)]).jobs] == [4, 4]
+    names = [shown(job.paths[0]) for job in find_jobs([local_path(ADDRESS)]).jobs]
+    assert all(name.startswith(f"{ADDRESS}/") for name in names)
+    assert [len(open_run(name).tables.ranks) for name in names] == [4, 4]  # as the answer says to
+
+
+@pytest.mark.parametrize("read_before", [True, False])
+def test_a_requeue_is_the_next_attempt_of_the_run_on_whichever_nodes(read_before: bool, tmp_path: Path) -> None:
+    for number, job in enumerate(("count 0", "count 1")):
+        run = recorded(tmp_path / job, job=job, start=(number + 1) * 10**12)
+        edit(run.manifest, scheduled="the job")
+        for piece in split(run, tmp_path / f"pieces-{job}", [(0, 1), (2, 3)]):
+            Node(piece.root, PACKING).pack(last=True)
+        if read_before:
+            assert len(open_run(ADDRESS).tables.ranks) == 4
+    run = RunLayout(local_path(ADDRESS))
+    assert [one.root.name for one in run.restarts()] == ["restart-1"]
+    begun = [
+        {read_object(files.identity, run.root)["job"] for files in one.ranks().values()} for one in (run, run.newest())
+    ]
+    assert begun == [{"count 0"}, {"count 1"}]
+    assert len(open_run(f"{ADDRESS}/restart-1").tables.ranks) == 4
+    with pytest.raises(DiagError, match="no such file"):
+        open_run(f"{ADDRESS}/restart-2")
+
+
+def test_a_node_that_was_started_again_counts_its_restarts_anew(tmp_path: Path) -> None:
+    """torchrun of the node that stayed counts a restart; the node that came in place of the lost one does not."""
+    first, second = (
+        recorded(tmp_path / name, job=name, start=at) for name, at in (("one", 10**12), ("two", 2 * 10**12))
+    )
+    stayed, lost = split(first, tmp_path / "first", [(0, 1), (2, 3)])
+    later, new = split(second, tmp_path / "second", [(0, 1), (2, 3)])
+    later.root.rename(stayed.restart(1).root)
+    for node in (stayed, lost, new):
+        Node(node.root, PACKING).pack(last=True)
+    run = RunLayout(local_path(ADDRESS))
+    assert [len(one.ranks()) for one in (run, *run.restarts())] == [4, 4]
+    jobs = {read_object(files.identity, run.root)["job"] for files in run.restart(1).ranks().values()}
+    assert jobs == {"two"}
 
 
 def test_a_lost_segment_is_said(tmp_path: Path) -> None:
