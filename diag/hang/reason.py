@@ -37,6 +37,7 @@ from diag.hang.order import Chosen, Confidence, attributed, choose, confidence_o
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules import OF_LINES, RULES
 from diag.hang.rules.exceptions import victims_of
+from diag.hang.rules.general import clues as general
 from diag.hang.rules.network import ends_on_its_host, interface_words
 from diag.hang.rules.waiting import merged_stacks, shown_stacks, stacks_of
 from diag.hang.telling import last_telling, quoted, state_words, states_of
@@ -447,6 +448,9 @@ def reason(
     from_dumps = [_with_hosts(job, clue) for clue in dumps.clues]
     first = job.first_timeout()
     chosen = choose(merged([*from_text, *from_runs, *from_dumps]), first.time_ns if first is not None else None)
+    if not (reports or well is not None or job.once(ended_well) or any(_is_enough(clue) for clue in chosen.clues)):
+        read = choose(general(job), None)
+        chosen = chosen if read.cause is None else replace(read, others=(*read.others, *chosen.clues))
     if chosen.cause is not None:
         sure = confidence_of(chosen.cause, chosen.others)
         least = HANG_EVIDENCE.sure_enough_of_dumps if chosen.cause.from_dumps else ENDED.sure_enough
@@ -462,6 +466,10 @@ def reason(
         return replace(answer, coverage=coverage, gaps=gaps, guesses=chosen.guesses)
     answer = _without(job, _in_state(without_cause(job, reports), state, reports), chosen, reports, dumps, known)
     return replace(answer, next_steps=fitting(answer.next_steps, may_use_nccl(job, backends)))
+
+
+def _is_enough(clue: Clue) -> bool:
+    return clue.confidence >= ENDED.sure_enough
 
 
 def _fitted(answer: Triage, cause: Clue, sure: Confidence) -> Triage:

@@ -10,6 +10,7 @@ from functools import cache
 
 from diag.hang.classes import devices, mismatches, network, processes, waiting
 from diag.hang.classes.base import FaultClass, Hit, LogPattern
+from diag.hang.classes.words import LITERALS
 from diag.hang.model import Line
 from diag.hang.text.streams import Search, block_of
 
@@ -27,7 +28,9 @@ def anchors() -> tuple[str, ...]:
     """Every literal that a pattern or a rule searches for, once each: a reader of logs must keep lines with one."""
     literals = [anchor.strip("\n") for *_, pattern in PATTERNS for anchor in pattern.anchors]
     return tuple(
-        dict.fromkeys((*literals, *(text for fault_class in CLASSES.values() for text in fault_class.context)))
+        dict.fromkeys(
+            (*literals, *(text for fault_class in CLASSES.values() for text in fault_class.context), *LITERALS)
+        )
     )
 
 

@@ -116,16 +116,23 @@ _REPORTS = re.compile(
 )
 
 
+def _quotes(text: str) -> Iterator[re.Match[str]]:
+    """What a program's own line only quotes: a record, a sample of text, a comparison."""
+    return (quote for quote in _QUOTED.finditer(text) if not _REPORTS.search(text, 0, quote.start()))
+
+
 def _quoted(match: re.Match[str]) -> bool:
-    """Whether a program's own line only quotes the message: a record, a sample of text, a comparison."""
-    if not match.start():
-        return False
-    quotes = (
-        quote
-        for quote in _QUOTED.finditer(match.string)
-        if quote.start() < match.start() and match.end() <= quote.end()
+    """Whether a program's own line only quotes the message."""
+    return bool(match.start()) and any(
+        quote.start() < match.start() and match.end() <= quote.end() for quote in _quotes(match.string)
     )
-    return any(not _REPORTS.search(match.string, 0, quote.start()) for quote in quotes)
+
+
+def unquoted(text: str) -> str:
+    """A line without what it only quotes."""
+    for quote in reversed(list(_quotes(text))):
+        text = f"{text[: quote.start()]}{text[quote.end() :]}"
+    return text
 
 
 @dataclass(frozen=True)

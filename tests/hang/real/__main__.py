@@ -1,4 +1,4 @@
-"""``python -m tests.hang.real [--folder DIR] [--quiet] [--rules] [ID ...]``: how right the triage is."""
+"""``python -m tests.hang.real [--folder DIR] [--quiet] [--rules] [--words] [ID ...]``: how right the triage is."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from diag.hang.classes import PATTERNS
 from tests.hang.real import HERE, Judged, cases_of, judge, known_wrong, score
 from tests.hang.real.first_runs import first_runs, total
 from tests.hang.real.support import Support, independent, lost_without, names_its_source, recorded
+from tests.hang.real.words import verdicts
 
 parser = argparse.ArgumentParser(prog="python -m tests.hang.real")
 parser.add_argument("ids", nargs="*", help="only these cases, with the whole answer")
 parser.add_argument("--folder", type=Path, default=HERE, help="where the TOML files are")
 parser.add_argument("--quiet", action="store_true", help="the score alone")
 parser.add_argument("--rules", action="store_true", help="what each rule and each pattern rests on (minutes)")
+parser.add_argument("--words", action="store_true", help="how right words that programs share are alone")
 arguments = parser.parse_args()
 
 judged: list[Judged] = []
@@ -69,6 +71,11 @@ if arguments.folder == HERE and not arguments.ids:
         words += [f"{now[what][0]} of {now[what][1]}" for what in ("class", "culprit")]
         words += [str(now[what][0]) for what in ("innocent accused", "called healthy and is not")]
         print(f"{run.name:8} {', '.join(words[:4]):34} {', '.join(words[4:])}")
+if arguments.words:
+    said = verdicts(one.case for one in judged)
+    right = sum(one.right_class for one in said)
+    accused = sum(bool(one.accused) for one in said)
+    print(f"\nread by shared words alone: {len(said)} cases, class right in {right}, innocent accused in {accused}")
 if arguments.rules:
     cases = [one.case for one in judged]
     lost = lost_without(cases)

@@ -14,6 +14,7 @@ from diag.hang.classes import PATTERNS
 from tests.hang.real import HERE, Case, Judged, cases_of, judge, known_wrong, score
 from tests.hang.real.first_runs import first_runs, is_blind
 from tests.hang.real.support import Support, independent, lost_without, name_of, names_its_source, recorded
+from tests.hang.real.words import verdicts
 
 SUPPORT = Support()  # filled while the cases are judged
 
@@ -79,6 +80,14 @@ def test_nothing_is_called_healthy_that_is_not(judged: list[Judged]) -> None:
 
 def test_no_innocent_one_is_accused(judged: list[Judged]) -> None:
     assert [(one.case.id, one.accused) for one in judged if one.accused] == []
+
+
+@pytest.mark.matrix
+def test_words_that_programs_share_are_right_without_any_pattern() -> None:
+    """So much is left of a log whose program nobody knows."""
+    said = verdicts(CASES)
+    assert len(said) >= len(CASES) // 4
+    assert sum(one.right_class for one in said) >= 0.88 * len(said)
 
 
 def test_few_wrong_answers_look_sure(judged: list[Judged]) -> None:

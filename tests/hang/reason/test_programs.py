@@ -338,11 +338,11 @@ def test_no_end_but_a_part_that_is_done(text: str, tmp_path: Path) -> None:
 
 
 def test_an_open_answer_quotes_the_last_telling_line(tmp_path: Path) -> None:
-    answer = of(tmp_path, "[rank3]: the peer is unreachable since 40 s\n[rank3]: see you\n")
+    answer = of(tmp_path, "[rank3]: the shuffle is stuck since 40 s\n[rank3]: see you\n")
     assert answer.fault_class == "undetermined"
-    assert 'rank 3: "the peer is unreachable since 40 s".' in answer.headline
+    assert 'rank 3: "the shuffle is stuck since 40 s".' in answer.headline
     assert len(answer.next_steps) <= 3
-    last = of(tmp_path, "[rank3]: see you\n[rank3]: the peer is unreachable since 40 s\n")
+    last = of(tmp_path, "[rank3]: see you\n[rank3]: the shuffle is stuck since 40 s\n")
     assert "nothing was printed after it" in last.headline
 
 
