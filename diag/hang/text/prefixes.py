@@ -31,6 +31,8 @@ CTIME = re.compile(
 )
 # journalctl writes the month in the language of the user.
 SYSLOG = re.compile(r"([^\W\d]{2,8}\.?) +(\d+) (\d\d):(\d\d):(\d\d)(?:\.\d+)? ([\w.-]+) (?=[\w.-]+(?:\[\d+\])?: )")
+# Any other date before torch's mark of the rank, as without seconds
+_DATE_BEFORE_RANK = re.compile(rf"\[?(?=\d)(?:[\d/:.,T -]|{_MONTH}){{5,40}}\]?:? *(?=\[rank\d{{1,7}}\]:)")
 OF_DAY = re.compile(r"(?:\[\d\d:\d\d:\d\d(?:[.,]\d+)?\]|\d\d:\d\d:\d\d(?:[.,]\d+)?) ")
 
 
@@ -93,6 +95,10 @@ _PYTHON_GLOG = re.compile(r"([EWIFCDV])(\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+) +(\d+)
 _MPI = re.compile(r"\[[\w.@-]*?(\d+),(?:mpirank:)?(\d+)(?:,([\w.-]+))?\]<std(?:out|err|diag)>:?")  # SageMaker names it
 _TASK = re.compile(r"[\w.-]{1,80} -- (?=\[[^\]\s]{1,80}\]<std)")  # Polyaxon: a task's name
 _NODE = re.compile(r"\[([A-Za-z][\w.-]{0,252}), (?:unknown_ip|\d{1,3}(?:\.\d{1,3}){3})\] ")  # Azure ML
+# Open MPI and PRRTE: opal/util/output.c. The name has a digit: "[step:1200]" and "[cuda:0]" are no processes.
+_HOST_PID = re.compile(
+    r"\[(?![\w.-]*\.(?:py|cc?|cpp|h|go|rs|java):)((?=[A-Za-z.-]*\d)[A-Za-z][\w.-]{1,252}):(\d{2,10})\] (?=\S)"
+)
 _HOROVOD = re.compile(r"\[(\d+)\]<std(?:out|err)>: ?")
 _RAY = re.compile(r"\((?:[^()]{1,80}(?:\([^()]{0,40}\))?[^()]{0,20} )?pid=(\d+)(?:, ip=([^)\s]+))?\) ?")
 # vLLM (vllm/logger.py: "%(levelname)s %(asctime)s [%(fileinfo)s:%(lineno)d] ", "%m-%d %H:%M:%S"; old ones without "[")
@@ -379,6 +385,8 @@ def _bracket(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) ->
             parsed.rank, parsed.rank_from = int(match[1]), "mpirun"
     elif match := _NODE.match(text):
         parsed.host = parsed.host or _host(match[1])
+    elif match := _HOST_PID.match(text):
+        parsed.host, parsed.pid = parsed.host or _host(match[1]), parsed.pid or int(match[2])
     elif match := _SGLANG.match(text):
         if time := ISO.match(match[1]):
             _time(parsed, iso_ns(time))
@@ -394,7 +402,7 @@ def _bracket(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) ->
         parsed.host = parsed.host or _host(match[1])
     elif match := _DMESG.match(text):
         parsed.source = "kernel"
-    elif match := OF_DAY.match(text):
+    elif match := OF_DAY.match(text) or _DATE_BEFORE_RANK.match(text):
         pass
     elif hosts is RANKS_IN_FRONT and not parsed.rank_from and (match := _TAGGED.match(text)):
         parsed.rank, parsed.rank_from = int(match[1]), "mpirun"
@@ -409,7 +417,7 @@ def _bracket(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) ->
 def _digit(parsed: ParsedLine, text: str) -> int:
     if match := ISO.match(text):
         _time(parsed, iso_ns(match))
-    elif match := OF_DAY.match(text):
+    elif match := OF_DAY.match(text) or _DATE_BEFORE_RANK.match(text):
         pass
     elif match := _SRUN.match(text):
         if not parsed.rank_from:

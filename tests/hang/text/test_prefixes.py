@@ -26,6 +26,7 @@ TABLE: dict[str, tuple[str, dict[str, object]]] = {
     "zone": ("2025-11-09 15:39:31.043 +08:00 ", {"time_ns": 1762673971_043000000}),
     "ctime": ("Fri Aug 11 12:31:45 2023 ", {"time_ns": 1691757105_000000000}),
     "Kubernetes": ("2025-11-09T07:39:31.043000000Z stderr F ", {"time_ns": 1762673971_043000000}),
+    "Open MPI": ("[cn-01:4811] ", {}),
     "pod": ("[pod/job-7-worker-0/pytorch] ", {}),
     "pasted": ("[80746] ", {}),
     "colour": ("\x1b[36m\x1b[0m", {}),
@@ -138,6 +139,24 @@ def test_watchdog_lines_keep_the_rank_in_the_group_apart_from_the_global_rank() 
 )
 def test_launchers_and_the_kernel_are_told_by_their_prefixes(line: str, source: str) -> None:
     assert one(line).source == source
+
+
+@pytest.mark.parametrize(
+    ("line", "host", "pid", "rank"),
+    [
+        ("[cn00010:43172] Error: no domain", "cn00010", 43172, None),
+        ("[cn00010:43172] *** Process received signal ***", "cn00010", 43172, None),
+        ("2025-01-02 10:12 [rank13]: lost", "", None, 13),
+        ("[2025/01/02 10:12] [rank13]: lost", "", None, 13),
+        ("02-Jan-2025 10:12: [rank13]: lost", "", None, 13),
+        ("[step:1200] loss 3.1", "", None, None),
+        ("[cuda:0] 12 GiB", "", None, None),
+        ("[run2.py:12] started", "", None, None),
+    ],
+)
+def test_processes_and_dates_before_a_message(line: str, host: str, pid: int | None, rank: int | None) -> None:
+    said = one(line)
+    assert (said.host, said.pid, said.rank) == (host, pid, rank)
 
 
 def test_messages_that_begin_like_prefixes_stay_whole() -> None:
