@@ -16,7 +16,7 @@ from diag.app.markup import label
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Grid
 from diag.app.theme import Theme
-from diag.live import Curves
+from diag.live import Curves, curves_of
 from diag.model.breakdown import KernelKind
 from diag.tables import zoom
 from diag.tables.memory_curves import BACKWARD, BEFORE_BACKWARD, FORWARD, OPTIMIZER, MemoryCurve
@@ -52,6 +52,12 @@ def curves_of_result(result: Result) -> Curves:
     dur_ns = steps.dur_ns.astype(np.float64)
     unknown = np.full(len(steps), np.nan)
     return Curves(None, steps.step, dur_ns, dur_ns, unknown, unknown, unknown)
+
+
+def curves_of_run(result: Result) -> Curves | None:
+    """The curves of an analysed run: of its records, else its step times; None without a step."""
+    recorded = curves_of(result.tables.root)
+    return recorded if recorded is not None or not result.attribution.steps else curves_of_result(result)
 
 
 def throughput(curves: Sequence[Curves]) -> Quantity:

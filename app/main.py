@@ -44,6 +44,11 @@ _COMPACT = """<style>
   [data-testid="stMainBlockContainer"] { padding: 3.5rem 1rem 3rem; }
   [data-testid="stMain"] h1 { font-size: 1.5rem; }
   [data-testid="stMain"] h3 { font-size: 1.2rem; }
+}
+/* Beside the menu, a page in a small window is as narrow as a phone. */
+@media (max-width: 900px) {
+  .st-key-compared [data-testid="stHorizontalBlock"] { flex-direction: column; }
+  .st-key-compared [data-testid="stColumn"] { width: 100% !important; flex: none !important; }
   /* Every column of a table is in the window: small rather than cut off. */
   [data-testid="stTable"] :is(td, th), [data-testid="stTable"] :is(td, th) * {
     padding: 0.15rem 0.08rem !important; font-size: 0.68rem !important; min-width: 0 !important;
@@ -51,7 +56,9 @@ _COMPACT = """<style>
   }
   /* The name of a row may be one long word, such as a setting: it breaks, so that no other column is cut off. */
   [data-testid="stTable"] td:first-child:not(:has(a)) { min-width: 3.5rem !important; }
-  [data-testid="stTable"] td:first-child:not(:has(a)) :is(*, & *) { overflow-wrap: anywhere !important; }
+  [data-testid="stTable"] td:first-child:not(:has(a)), [data-testid="stTable"] td:first-child:not(:has(a)) * {
+    overflow-wrap: anywhere !important;
+  }
 }
 </style>"""
 _REFUSED = "This page cannot be shown"

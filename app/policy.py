@@ -65,6 +65,7 @@ class Dashboard(Topic, name="dashboard", fixed=True):
     memory_curve_px = threshold(360, "pixels", "chosen", "height of a curve of memory without categories")
     live_curves_px = threshold(220, "pixels", "chosen", "height of the curves of a run on the overview")
     curves_of_runs_px = threshold(560, "pixels", "chosen", "height of the curves of several runs: four quantities")
+    compared_curves_px = threshold(240, "pixels", "chosen", "height of the curves of two compared runs")
     most_rank_bars = threshold(64, "bars")
     most_bars_of_ranks = threshold(32, "bars", "chosen", "beside the verdict; of more ranks, a grid of hosts")
     most_rows_of_many_ranks = threshold(

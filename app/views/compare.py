@@ -11,6 +11,7 @@ import streamlit as st
 
 from diag.api import compare_runs, setup_planned
 from diag.app.address import choose, choose_path, job_at, last_baseline, name_of, opened, runs_of
+from diag.app.curves import LOSS, STEP_TIME, curve_figure, curves_of_run, known
 from diag.app.figures import MS, finish, name_above
 from diag.app.markup import label, plain
 from diag.app.policy import DASHBOARD
@@ -23,7 +24,6 @@ from diag.app.views.common import (
     in_view,
     nothing,
     show_error,
-    show_metrics,
     show_rows,
     show_table,
     without_steps,
@@ -31,9 +31,10 @@ from diag.app.views.common import (
 from diag.diagnoses.compare import PART_NAMES, Comparison, Setup, nearest_of_job, setup_of, setup_of_traces
 from diag.errors import DiagError
 from diag.show.compare import WITHIN_NOISE, comparison_table, differences_by_name, headline, named_table, worth_a_row
-from diag.show.page import DATA_WAIT, EXPOSED_COMM, HOST_WAIT, Metric
-from diag.words.formatting import UNKNOWN, counted, duration, number
+from diag.show.page import DATA_WAIT, EXPOSED_COMM, HOST_WAIT
+from diag.words.formatting import UNKNOWN, counted, number
 from diag.words.table import Column, table_of
+from diag.words.wording import sentence
 
 _TYPED, _ASK = "another path …", "choose a run"
 _SAME_JOB = "the same script, model, number of ranks and device"
@@ -112,29 +113,83 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
     before, after = (name_of(root, run.result.tables.root) for run in (against, view))
     if comparison.not_comparable:
         st.warning("Not comparable, because:\n" + bullets(comparison.not_comparable), icon=":material/difference:")
+    else:
+        st.markdown(_badge(comparison))
     st.subheader(plain(headline(comparison)), anchor=False)
-    _numbers(comparison, before)
-    st.subheader("Difference by part of the step", anchor="difference")
-    st.caption(plain(_OF_PATH))
     shown = worth_a_row(comparison)
-    draw(
-        lambda: flow(shown, before, after, theme_of(st.context.theme.type)),
-        "flow",
-        f"From the step of {before} to the step of {after} in milliseconds, by part of the step",
-    )
+    theme = theme_of(st.context.theme.type)
+    with st.container(key="compared"):
+        left, right = st.columns(2, gap="medium")
+    with left:
+        st.subheader("Difference by part of the step", anchor="difference")
+        draw(
+            lambda: flow(shown, before, after, theme),
+            "flow",
+            f"From the step of {before} to the step of {after} in milliseconds, by part of the step",
+        )
+    with right:
+        _changed(comparison)
+        _step_by_step(against, view, before, after, theme)
     st.caption(
         plain(
             f"From {before} ({counted(comparison.steps[0], 'step')}) to {after} "
             f"({counted(comparison.steps[1], 'step')}). Lines: 95% intervals from the steps of both; hatched where one "
             "includes zero. Two runs of one configuration differ by more than the spread of their steps: repeat a run "
-            "to confirm a small difference."
+            f"to confirm a small difference. {_OF_PATH}"
         )
     )
     show_table(comparison_table(shown))
     show_by_name((against, view), (before, after))
     _verdicts(against, view, before, after)
-    if comparison.notes:
-        st.markdown(bullets(tuple(f"{note[:1].upper()}{note[1:]}." for note in comparison.notes)))
+    if comparison.remarks:
+        st.markdown(bullets(tuple(f"{sentence(remark)}." for remark in comparison.remarks)))
+
+
+def _badge(comparison: Comparison) -> str:
+    """Whether the run is faster, in the colours that better and worse have on all pages."""
+    if not comparison.sure:
+        return f":gray-badge[:material/trending_flat: {WITHIN_NOISE}]"
+    if comparison.ns[1] < 0:
+        return ":green-badge[:material/trending_down: shorter steps]"
+    return ":red-badge[:material/trending_up: longer steps]"
+
+
+def _changed(comparison: Comparison) -> None:
+    """Draws what was changed between the runs, as far as it was recorded."""
+    st.subheader("Settings that differ", anchor="settings")
+    if not comparison.settings:
+        st.caption("None that was recorded.")
+        return
+    show_table(
+        table_of(
+            "settings",
+            "Settings that differ",
+            {
+                Column("setting", weight=0): [each.name for each in comparison.settings],
+                Column("before"): [each.before for each in comparison.settings],
+                Column("after"): [each.after for each in comparison.settings],
+            },
+        )
+    )
+
+
+def _step_by_step(against: RunView, view: RunView, before: str, after: str, theme: Theme) -> None:
+    """Draws step time and loss of both runs over the steps."""
+    curves = [
+        (name, of_run)
+        for name, run in ((before, against), (after, view))
+        if (of_run := curves_of_run(run.result)) is not None
+    ]
+    quantities = known([of_run for _, of_run in curves], (STEP_TIME, LOSS))
+    if not quantities:
+        return
+    st.subheader("Step by step", anchor="curves")
+    names = " and ".join(quantity.name for quantity in quantities)
+    draw(
+        lambda: curve_figure(curves, quantities, theme, DASHBOARD.compared_curves_px),
+        "compared curves",
+        f"{names} by step, of {before} and {after}",
+    )
 
 
 def show_by_name(views: Sequence[RunView], names: Sequence[str]) -> None:
@@ -160,27 +215,6 @@ def _by_name(views: Sequence[RunView], names: Sequence[str]) -> None:
             )
 
 
-def _numbers(comparison: Comparison, before: str) -> None:
-    between = f"Between {_signed(comparison.ns[0])} and {_signed(comparison.ns[2])}"
-    worse = "bad" if comparison.sure and not comparison.not_comparable else "neither"
-    change = f"{comparison.ns[1] / comparison.before_ns:+.1%}" if comparison.before_ns else ""
-    show_metrics(
-        Metric("Other run's step", duration(comparison.before_ns), help=f"Mean of the counted steps of {before}."),
-        Metric(
-            "This run's step",
-            duration(comparison.after_ns),
-            help="Mean of its counted steps.",
-            against=change,
-            more_is=worse,
-        ),
-        Metric(
-            "Difference",
-            _signed(comparison.ns[1]),
-            help=between + ("." if comparison.sure else ": the interval includes zero."),
-        ),
-    )
-
-
 def _verdicts(against: RunView, view: RunView, before: str, after: str) -> None:
     runs = (against, view)
     numbers = [{metric.label: metric.value for metric in run.page.metrics} for run in runs]
@@ -200,10 +234,6 @@ def _verdicts(against: RunView, view: RunView, before: str, after: str) -> None:
             },
         )
     )
-
-
-def _signed(ns: int) -> str:
-    return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{duration(abs(ns))}"
 
 
 def flow(comparison: Comparison, before: str, after: str, theme: Theme) -> go.Figure:

@@ -125,10 +125,18 @@ class Difference(Struct, frozen=True):
         return self.ns[0] > 0 or self.ns[2] < 0
 
 
+class Setting(Struct, frozen=True):
+    """A recorded setting with another value in each run, as texts."""
+
+    name: str
+    before: str
+    after: str
+
+
 class Comparison(Struct, frozen=True):
     """The second run compared with the first. ``not_comparable``: reasons why their steps are not the same work; the
-    numbers are reported all the same. ``notes``: other differences. ``parts``: those that either run has, in the order
-    of ``shares.PART_NAMES``; they add up to the step up to rounding."""
+    numbers are reported all the same. ``settings``: those that differ. ``remarks``: what else differs. ``parts``: those
+    that either run has, in the order of ``shares.PART_NAMES``; they add up to the step up to rounding."""
 
     before_ns: int
     after_ns: int
@@ -136,7 +144,14 @@ class Comparison(Struct, frozen=True):
     steps: tuple[int, int]
     parts: tuple[Difference, ...]
     not_comparable: tuple[str, ...]
-    notes: tuple[str, ...]
+    settings: tuple[Setting, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All that differs besides the times, in words."""
+        settings = ", ".join(f"{each.name} {each.before} and {each.after}" for each in self.settings)
+        return (*self.remarks, *((f"settings that differ: {settings}",) if settings else ()))
 
     @property
     def sure(self) -> bool:
@@ -169,7 +184,8 @@ def compare(
         steps=steps,
         parts=tuple(parts),
         not_comparable=reasons_against(before[0], after[0]),
-        notes=(*_whole(pathless), *_hidden(before[1], after[1]), *_notes(before[0], after[0], steps)),
+        settings=_settings(before[0].manifest, after[0].manifest),
+        remarks=(*_whole(pathless), *_hidden(before[1], after[1]), *_remarks(before[0], after[0], steps)),
     )
 
 
@@ -289,7 +305,7 @@ def _hidden(before: Attribution, after: Attribution) -> list[str]:
     return [f"communication was not recorded in the {where} run: there it is a part of compute"] if unseen else []
 
 
-def _notes(before: Tables, after: Tables, steps: tuple[int, int]) -> list[str]:
+def _remarks(before: Tables, after: Tables, steps: tuple[int, int]) -> list[str]:
     notes = []
     unknown = [
         name
@@ -298,26 +314,23 @@ def _notes(before: Tables, after: Tables, steps: tuple[int, int]) -> list[str]:
     ]
     if unknown:
         notes.append(f"which model was trained is not recorded in the {' and the '.join(unknown)} run")
-    settings = _settings(before.manifest, after.manifest)
-    if settings:
-        notes.append(f"settings that differ: {', '.join(settings)}")
     for name, count in zip(("first", "second"), steps, strict=True):
         if count < COMPARISON.least_steps:
             notes.append(f"only {count} of the {name} run's steps count, so the interval says little")
     return notes
 
 
-def _settings(before: Manifest | None, after: Manifest | None) -> list[str]:
+def _settings(before: Manifest | None, after: Manifest | None) -> tuple[Setting, ...]:
     if before is None or after is None:
-        return []
+        return ()
     differing = []
     if before.strategy != after.strategy:
-        differing.append(f"strategy {before.strategy} and {after.strategy}")
+        differing.append(Setting("strategy", str(before.strategy), str(after.strategy)))
     # An analysis must not know which fault was planted ("inject"); "setup" repeats other settings in words.
     skipped = {"inject", "setup", "strategy", "steps"}
     of_first, of_second = ({**manifest.loader, **manifest.trainer} for manifest in (before, after))
     for name in sorted({*of_first, *of_second} - skipped):
         first, second = of_first.get(name), of_second.get(name)
         if first != second:
-            differing.append(f"{name.replace('_', ' ')} {_text(first)} and {_text(second)}")
-    return differing
+            differing.append(Setting(name.replace("_", " "), _text(first), _text(second)))
+    return tuple(differing)

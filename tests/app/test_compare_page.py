@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from streamlit.proto.Metric_pb2 import Metric as MetricProto
 
 from diag.api import compare_runs, open_run
 from diag.app.markup import plain
@@ -16,10 +15,9 @@ from diag.collectors.layout import RunLayout
 from diag.diagnoses.compare import PART_NAMES
 from diag.model.steps import Kind
 from diag.serve.server import SAMPLES
-from diag.show.compare import worth_a_row
-from diag.words.formatting import duration
+from diag.show.compare import headline, worth_a_row
 from tests.app.runs import write_run, write_stalled_trace
-from tests.app.shown import metrics, shown, text
+from tests.app.shown import shown, text
 
 
 @pytest.fixture
@@ -34,12 +32,36 @@ def folder(tmp_path: Path) -> Path:
 def test_the_difference_is_diags(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test = shown("compare", folder / "slow", monkeypatch, folder)
     assert test.selectbox(key="with").value == "fast"
-    assert metrics(test)["Difference"] == "+39.0 ms"
+    assert plain("+39.0 ms") in text(test)
     found = compare_runs(open_run(folder / "fast"), open_run(folder / "slow"))
     assert {part.kind: part.ns[1] for part in found.parts}[Kind.DATA] == 39_000_000
     table = test.table[0].value
     assert plain("+39.00") == table["Difference"].tolist()[[part.kind for part in found.parts].index(Kind.DATA)]
     assert "Not comparable" not in text(test)
+
+
+def test_settings_that_differ_are_a_table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown("compare", folder / "slow", monkeypatch, folder)
+    assert "None that was recorded." in text(test)
+    for name, workers in (("fast", 4), ("slow", 0)):
+        layout = RunLayout(folder / name)
+        manifest = json.loads(layout.manifest.read_text())
+        layout.manifest.write_text(json.dumps(manifest | {"loader": {"num_workers": workers, "pin_memory": True}}))
+    test = shown("compare", folder / "slow", monkeypatch, folder)
+    found = compare_runs(open_run(folder / "fast"), open_run(folder / "slow"))
+    assert found.notes[-1] == "settings that differ: num workers 4 and 0", "as the terminal has it"
+    assert test.table[0].value.to_numpy().tolist() == [["num workers", "4", "0"]]
+    assert "num workers" not in text(test), "not once more among the remarks"
+
+
+def test_a_change_is_green_or_red_where_it_is_sure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(folder / "same")
+    for run, other, badge in (
+        ("slow", "fast", ":red-badge[:material/trending_up: longer steps]"),
+        ("fast", "slow", ":green-badge[:material/trending_down: shorter steps]"),
+        ("fast", "same", ":gray-badge[:material/trending_flat: within noise]"),
+    ):
+        assert badge in text(shown("compare", folder / run, monkeypatch, folder, **{"with": other}))
 
 
 def test_what_is_next_to_nothing_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +117,7 @@ def test_it_begins_with_the_last_run_before_of_the_same_job(tmp_path: Path, monk
         test = shown("compare", tmp_path / alone, monkeypatch, tmp_path)
         assert test.selectbox(key="with").value == "choose a run"
         assert "No other run of this folder is of the same job" in text(test)
-        assert not test.metric, "nothing is compared before one chooses"
+        assert "The step" not in text(test), "nothing is compared before one chooses"
 
 
 def test_every_table_says_what_its_numbers_are_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,14 +163,14 @@ def test_not_comparable_because(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     test = shown("compare", folder / "fast", monkeypatch, folder, **{"with": "wide"})
     assert "Not comparable, because" in text(test)
     assert plain("one ran on 3 ranks, the other on 2") in text(test)
-    assert next(metric.proto.color for metric in test.metric if metric.delta) == MetricProto.MetricColor.GRAY
+    assert "-badge[" not in text(test), "neither is better"
 
 
 def test_a_path_out_of_the_folder_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path / "secret")
     test = shown("compare", folder / "fast", monkeypatch, folder, **{"with": "another path …", "path": "../secret"})
     assert plain("../secret: not in") in text(test)
-    assert not test.metric
+    assert "The step" not in text(test)
 
 
 def test_a_typed_path_that_is_no_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +181,7 @@ def test_a_typed_path_that_is_no_run(folder: Path, monkeypatch: pytest.MonkeyPat
 def test_a_run_below(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(folder / "deep" / "down", slow_data_ms={0: 20})
     test = shown("compare", folder / "fast", monkeypatch, folder, **{"with": "another path …", "path": "deep/down"})
-    assert metrics(test)["Difference"] == "-19.0 ms"
+    assert plain("-19.0 ms") in text(test)
 
 
 def test_traces_compare_as_recorded_runs_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,6 +189,6 @@ def test_traces_compare_as_recorded_runs_do(tmp_path: Path, monkeypatch: pytest.
     after = write_stalled_trace(tmp_path / "after", host="another operator")
     test = shown("compare", after, monkeypatch, tmp_path, **{"with": "another path …", "path": "before"})
     found = compare_runs(open_run(before), open_run(after))
-    assert metrics(test)["Difference"] == duration(found.ns[1]).replace("\u00a0", " ")
+    assert plain(headline(found)).replace("\u00a0", " ") in text(test)
     assert len(test.table[0].value) == len(found.parts) + 1
     assert "Not comparable" not in text(test)

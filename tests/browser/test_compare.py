@@ -1,0 +1,60 @@
+"""Two runs side by side: the answer, its picture and what was changed need no scrolling."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from diag.collectors.layout import RunLayout
+from diag.serve.server import SAMPLES
+from tests.app.served import Served, dashboard
+from tests.browser.chromium import Scheme, visit
+
+BEFORE, AFTER = "fsdp2-slow-loader-rank1", "fsdp2-straggler-rank0"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder: Path = tmp_path_factory.mktemp("runs")
+    for name, workers in ((BEFORE, 1), (AFTER, 4)):
+        shutil.copytree(SAMPLES / name, folder / name)
+        layout = RunLayout(folder / name)
+        manifest = json.loads(layout.manifest.read_text())
+        manifest["trainer"]["num_workers"] = workers
+        layout.manifest.write_text(json.dumps(manifest))
+    with dashboard(folder) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1440, "light"), pytest.param(800, "dark", marks=pytest.mark.matrix)], ids=str
+)
+def test_the_difference_what_was_changed_and_the_steps(
+    browser: Browser, served: Served, width: int, scheme: Scheme
+) -> None:
+    with visit(browser, scheme, height=900, width=width) as found:
+        page = found.page
+        found.open(served.at(f"compare?run={AFTER}&with={BEFORE}"), until="Settings that differ")
+        expect(page.get_by_text("shorter steps")).to_be_in_viewport()
+        changed = page.get_by_role("row").filter(has_text="num workers")
+        expect(changed.get_by_role("cell")).to_have_text(["num workers", "1", "4"])
+        picture = page.get_by_role("slider", name=f"From the step of {BEFORE} to the step of {AFTER}")
+        curves = page.get_by_role("slider", name="step time and loss by step")
+        later = page.get_by_role("img", name="A figure that is drawn when it is in view")
+        for figure in (picture, curves):
+            figure.or_(later).first.scroll_into_view_if_needed()
+            expect(figure).to_be_visible()
+            box = figure.bounding_box()
+            assert box is not None
+            assert box["x"] + box["width"] <= width
+            assert box["width"] >= 400, "room for names and bars"
+        for figure in (picture, curves):
+            if width == 1440:
+                expect(figure).to_be_in_viewport(ratio=0.9)
+        assert page.get_by_test_id("stMain").evaluate("it => it.scrollWidth - it.clientWidth") <= 1
+        assert found.complaints == []
