@@ -105,6 +105,7 @@ def cockpit_of(
                 ] if line.outlook is not None else [],
                 "about": _about(line),
                 "step": "" if line.step_ns is None else duration(line.step_ns),
+                "stepMs": None if line.step_ns is None else line.step_ns / MS,
                 **_change(line, baseline),
             }
             for line in ordered
@@ -149,19 +150,20 @@ def _step_times(curves: Curves | None) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 def _change(line: Line, baseline: Line | None) -> Data:
     """The change of the mean step against the baseline's: better and worse only where the steps are the same work."""
-    nothing: Data = {"change": "", "tone": "", "changeAbout": ""}
+    nothing: Data = {"change": "", "changed": None, "tone": "", "changeAbout": ""}
     if baseline is None or baseline.step_ns is None or line.step_ns is None:
         return nothing
     if line.name == baseline.name:
-        return nothing | {"change": "baseline"}
+        return nothing | {"change": "baseline", "changed": 0.0}
     change = line.step_ns / baseline.step_ns - 1
+    shown: Data = {"change": f"{change:+.0%}", "changed": change}
     steps = f"{duration(line.step_ns)} against {duration(baseline.step_ns)}"
     if line.outlook is None or baseline.outlook is None:
         reasons: tuple[str, ...] = ("not known to be the same work",)
     else:
         reasons = reasons_between(baseline.outlook.work, line.outlook.work)
     if reasons:
-        return {"change": f"{change:+.0%}", "tone": "", "changeAbout": f"{steps}. Not comparable: {'; '.join(reasons)}"}
+        return shown | {"tone": "", "changeAbout": f"{steps}. Not comparable: {'; '.join(reasons)}"}
     alike = abs(change) < DASHBOARD.equal_ranks_share
     tone = "" if alike else "worse" if change > 0 else "better"
-    return {"change": f"{change:+.0%}", "tone": tone, "changeAbout": steps}
+    return shown | {"tone": tone, "changeAbout": steps}

@@ -1,11 +1,14 @@
-// The runs of a folder: a row each, worst first. Ticks and opened runs go to the server; drawing needs none.
+// The runs of a folder: a row each, worst first or sorted by a column. Ticks and opened runs go to the server; drawing and
+// sorting need none.
 
 const SPARK = { width: 110, height: 26 };
 const SVG = "http://www.w3.org/2000/svg";
 const VIEWS = new WeakMap();
+// The columns after that of the ticks: heading, and what a click on it sorts by, largest first unless it is text.
+const COLUMNS = [["Run", "name"], ["Cause, worst first", "worst"], ["Step time by step"], ["Parts of the step", "stepMs"], ["Change", "changed"]];
 
 export default function ({ data, parentElement, setStateValue, setTriggerValue }) {
-  const view = VIEWS.get(parentElement) || { ticked: new Set(data.ticked), drawn: "" };
+  const view = VIEWS.get(parentElement) || { ticked: new Set(data.ticked), drawn: "", by: "worst", up: false };
   VIEWS.set(parentElement, view);
   const drawn = JSON.stringify(data);
   if (drawn === view.drawn && parentElement.querySelector(".cockpit")) return;
@@ -15,11 +18,47 @@ export default function ({ data, parentElement, setStateValue, setTriggerValue }
   const root = make("div", "cockpit");
   colour(root, data.colours);
   root.append(legendOf(data.parts));
-  const list = root.appendChild(make("div", "rows"));
+  const lines = new Map(data.rows.map(row => [row, line(row, data, view, setStateValue, setTriggerValue)]));
+  const list = make("div", "rows");
   list.setAttribute("role", "list");
-  for (const row of data.rows) list.append(line(row, data, view, setStateValue, setTriggerValue));
+  const head = root.appendChild(make("div", "row head"));
+  head.setAttribute("role", "toolbar");
+  head.setAttribute("aria-label", "Sort the runs");
+  head.append(make("span"), ...COLUMNS.map(([name, by]) => by ? heading(name, by) : make("span", "", name)));
+  if (!data.rows.some(row => row.change)) head.lastChild.style.visibility = "hidden";
+  root.append(list);
+  const sort = () => {
+    list.append(...sorted(data.rows, view).map(row => lines.get(row))); // which moves them
+    for (const each of head.querySelectorAll("button")) {
+      const chosen = each.dataset.by === view.by;
+      each.setAttribute("aria-pressed", String(chosen));
+      each.lastChild.textContent = chosen && view.by !== "worst" ? (view.up ? " ↑" : " ↓") : "";
+    }
+  };
+  function heading(name, by) {
+    const made = make("button", "sort", name);
+    made.type = "button";
+    made.dataset.by = by;
+    made.dataset.key = `sort ${by}`;
+    made.append(make("span"));
+    made.addEventListener("click", () => {
+      view.up = view.by === by && by !== "worst" ? !view.up : by === "name";
+      view.by = by;
+      sort();
+    });
+    return made;
+  }
+  sort();
   parentElement.append(root);
   if (held) [...root.querySelectorAll("[data-key]")].find(node => node.dataset.key === held)?.focus();
+}
+
+/** The rows by the chosen column, which come worst first; what is not known is last either way. */
+function sorted(rows, { by, up }) {
+  if (by === "worst") return rows;
+  const sign = up ? 1 : -1;
+  const known = rows.filter(row => row[by] !== null), rest = rows.filter(row => row[by] === null);
+  return [...known.sort((a, b) => sign * (by === "name" ? a.name.localeCompare(b.name, "en", { numeric: true }) : a[by] - b[by])), ...rest];
 }
 
 function line(row, data, view, setStateValue, setTriggerValue) {

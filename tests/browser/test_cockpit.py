@@ -57,6 +57,32 @@ def test_a_folder_opens_with_its_runs_worst_first(browser: Browser, served: Serv
         assert found.complaints == []
 
 
+def test_runs_are_sorted_by_a_heading(browser: Browser, served: Served) -> None:
+    with visit(browser, height=900, width=1440) as found:
+        found.open(served.at("?baseline=alright"), until="All numbers")
+        page = found.page
+        names = rows(page).locator(".name")
+        expect(names.first).to_have_text("slow")
+        worst = names.all_inner_texts()
+        head = page.get_by_role("toolbar", name="Sort the runs")
+        head.get_by_role("button", name="Run").click()
+        expect(names).to_have_text(["alright", "slow", "third"])
+        head.get_by_role("button", name="Run").click()
+        expect(names).to_have_text(["third", "slow", "alright"])
+        head.get_by_role("button", name="Change").focus()
+        page.keyboard.press("Enter")
+        expect(names.first).to_have_text("slow")
+        page.keyboard.press("Enter")
+        expect(names.last).to_have_text("slow")
+        expect(head.get_by_role("button", name="Change")).to_be_focused()
+        rows(page).last.get_by_role("checkbox").check()  # which draws the page again
+        expect(page.get_by_text("1 ticked run")).to_be_visible()
+        expect(names.last).to_have_text("slow")
+        head.get_by_role("button", name="Cause, worst first").click()
+        expect(names).to_have_text(worst)
+        assert found.complaints == []
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("path", ["compare", "collectives", "timeline", "first"])
 def test_no_column_of_a_table_is_cut_on_a_phone(browser: Browser, served: Served, path: str) -> None:
@@ -138,7 +164,7 @@ def test_names_and_values_of_a_comparison_do_not_lie_over_each_other(
 ) -> None:
     with visit(browser, height=1400, width=width) as found:
         found.open(served.at("compare?run=slow&with=alright"), until="Difference by part of the step")
-        texts = found.page.locator(".js-plotly-plot .annotation-text")
+        texts = found.page.locator(".js-plotly-plot").first.locator(".annotation-text")
         expect(texts.first).to_contain_text("alright 66.0 ms")
         expect(texts.last).to_contain_text("slow 105 ms")
         boxes = sorted((box for each in texts.all() if (box := each.bounding_box())), key=lambda box: box["y"])
