@@ -36,7 +36,7 @@ class Trained(Struct, frozen=True):
         return Section(self.document, (), {}).say(self.settings.key(concept), severity, text, instead, source)
 
     def written(self, concept: Concept, value: Scalar = True) -> str:
-        return written(self.settings.program, concept, value)
+        return written(self.settings.program, concept, value, in_a_file=self.document.syntax != "shell")
 
     @property
     def gpus(self) -> int | None:

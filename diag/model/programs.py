@@ -196,6 +196,15 @@ _TELLING: Mapping[Program, frozenset[Concept]] = {
 }
 # Values that turn an option of the program on, where they are not true and false.
 _ON: Mapping[tuple[Program, Concept], str] = {(Program.NEMO, _C.SHARDED_OPTIMIZER): "distributed_fused_adam"}
+# What the configuration that a program ships with does not have. Hydra refuses to set that on a command line, unless
+# ++ stands before it (hydra.cc, "Basic Override syntax").
+_ADDED = frozenset(
+    {
+        *((Program.NEMO, concept) for concept in (_C.CP, _C.EXPERTS, _C.EXPERTS_USED)),
+        *((Program.NEMO, concept) for concept in (_C.OVERLAP_REDUCE, _C.OVERLAP_GATHER)),
+        *((Program.VERL, concept) for concept in (_C.OVERLAP_REDUCE, _C.OVERLAP_GATHER, _C.OVERLAP_TP, _C.RECOMPUTE)),
+    }
+)
 _FULL = {"--recompute-activations": "selective", "actor_rollout_ref.model.enable_gradient_checkpointing": "full"}
 _AXES = {"tp": _C.TP, "pp": _C.PP, "cp": _C.CP, "ep": _C.EP}
 _DEFAULT_ON = {(Program.VERL, _C.SHARDED_OPTIMIZER), (Program.VERL, _C.SEQUENCE_PARALLEL)}
@@ -277,14 +286,16 @@ def name_of(program: Program, concept: Concept) -> str:
     return _KEYS[program].get(concept, ("",))[0]
 
 
-def written(program: Program, concept: Concept, value: Scalar = True) -> str:
-    """The option as it is written: ``--overlap-grad-reduce``, ``model.micro_batch_size=2``."""
+def written(program: Program, concept: Concept, value: Scalar = True, *, in_a_file: bool = False) -> str:
+    """The option as it is written on a command line: ``--overlap-grad-reduce``, ``model.micro_batch_size=2``,
+    ``++model.context_parallel_size=2``. ``in_a_file``: of a YAML, the path of its key and the value."""
     name = name_of(program, concept)
     if value is True:
         value = _ON.get((program, concept), True)
     if program is Program.MEGATRON:
         return name if value is True else f"{name} {value}"
-    return f"{name}={value}"
+    added = "++" if (program, concept) in _ADDED and not in_a_file else ""
+    return f"{added}{name}={value}"
 
 
 def settings_of(options: Mapping[str, Any]) -> Settings | None:

@@ -215,6 +215,20 @@ def test_verl_with_either_engine(tmp_path: Path) -> None:
     assert "error: tp 3" in said(found)["actor_rollout_ref.actor.megatron.tensor_model_parallel_size"]
 
 
+def test_what_hydra_has_to_add_is_written_so(tmp_path: Path) -> None:
+    """Hydra refuses keys that the configuration lacks: verl's ``override_ddp_config`` is empty."""
+    actor = "actor_rollout_ref.actor"
+    engine = f"{actor}.strategy=megatron {actor}.megatron.use_distributed_optimizer=True trainer.n_gpus_per_node=8"
+    key = f"{actor}.megatron.override_ddp_config.overlap_grad_reduce"
+    script = said(linted(tmp_path, f"python -m verl.trainer.main_ppo trainer.nnodes=2 {engine}\n"))
+    assert f"-> ++{key}=True" in script[key]
+    megatron = {"use_distributed_optimizer": True}
+    assert f"-> {key}=True" in said(linted(tmp_path, verl(strategy="megatron", megatron=megatron)))[key]
+    again = settings_of_command(["main_ppo", f"{actor}.strategy=megatron", f"++{key}=True"])
+    assert again is not None
+    assert again.on(Concept.OVERLAP_REDUCE)
+
+
 def test_what_is_no_such_configuration(tmp_path: Path) -> None:
     for text in ("#!/bin/sh\nls --all --human-readable\n", "model: {name: x}\n", "--micro-batch-size\n"):
         with pytest.raises(DiagError):
