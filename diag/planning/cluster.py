@@ -47,7 +47,8 @@ GPUS = {
         Gpu("RTX4090", 24, "NVIDIA GeForce RTX 4090", 12),
         Gpu("MI250X", 64, "AMD Instinct MI250X", 75),
         Gpu("MI300X", 192, "AMD Instinct MI300X", 336),
-        Gpu("MI355X", 288, "AMD Instinct MI355X", 403),  # memory: theregister.com, June 2025; seven links of 76.8 GB/s
+        # Memory: rocm.docs.amd.com, "AMD GPU specifications" of ROCm 7.13; seven links of 76.8 GB/s
+        Gpu("MI355X", 288, "AMD Instinct MI355X", 403),
     )
 }
 

@@ -185,6 +185,8 @@ def test_kinds_of_operators(name: str, kind: str) -> None:
         ("NVIDIA A100-SXM4-80GB", 312),
         ("Tesla V100-SXM2-32GB", 125),
         ("NVIDIA GB200", 2500),
+        ("NVIDIA A10", 125),
+        ("NVIDIA A10G", 70),
         ("NVIDIA L40S", 362),
         ("NVIDIA L40", None),
         ("NVIDIA RTX A1000", None),
