@@ -2,8 +2,9 @@
 #
 #   docker build -f examples/recorder.Dockerfile --build-arg BASE=my-training --target recorder -t my-training:recorded .
 #
-# `recorder` adds one folder, and installs nothing: for runs on storage that all pods share.
-# `packer` adds an environment of its own with the light diag as well: for object stores, by /opt/diag/bin/diag run.
+# `recorder` adds one folder, and installs nothing: for runs on storage that all pods share, from Python 3.10 on.
+# `packer` adds an environment of its own with the light diag as well: for object stores, by /opt/diag/bin/diag run. It
+# takes the image's python3, which has to be 3.11 or newer, with venv.
 # The training's own Python and packages stay as they are.
 ARG BASE=pytorch/pytorch:latest
 FROM ${BASE} AS recorder
