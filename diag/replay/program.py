@@ -446,6 +446,11 @@ def _in_lockstep(stretches: Sequence[Stretch], events: Sequence[Events]) -> tupl
     entered = call[code == ISSUE]
     turn = np.full(counted[-1], -1)  # the operation at which its members enter it
     turn[entered] = np.arange(len(entered))[:, None]
+    # At each operation, its members together: where those of each collective begin, and its number among them.
+    order = np.argsort(entered, axis=1, kind="stable")
+    of = np.take_along_axis(entered, order, axis=1)
+    opens = np.diff(of, axis=1, prepend=-1) != 0
+    begins, number = [np.flatnonzero(row) for row in opens], np.cumsum(opens, axis=1) - 1
     tail = np.zeros(entered.shape, dtype=np.int64)
     for stretch, own, column, first in zip(stretches, events, columns, counted, strict=False):
         column_of = {rank: at for at, rank in enumerate(own.ranks, int(column))}
@@ -465,14 +470,13 @@ def _in_lockstep(stretches: Sequence[Stretch], events: Sequence[Events]) -> tupl
     issued = 0
     for what, which, at in zip(code.tolist(), call, at_ns, strict=True):
         if what == ISSUE:
-            order = np.argsort(which, kind="stable")
-            of = which[order]
-            first = np.flatnonzero(np.diff(of, prepend=-1))
+            own, first = order[issued], begins[issued]
+            met = of[issued, first]
             wire = group[which], every
             free_ns = free[wire]
-            queue, came = (np.maximum.reduceat(each[order], first) for each in (free_ns, base + at))
-            ended = np.maximum(came, queue - latency[of[first]]) + transfer[of[first]]
-            done[issued, order] = np.repeat(ended, np.diff(first, append=len(order)))
+            queue, came = np.maximum.reduceat(free_ns[own], first), np.maximum.reduceat((base + at)[own], first)
+            ended = np.maximum(came, queue - latency[met]) + transfer[met]
+            done[issued, own] = ended[number[issued]]
             done[issued] += tail[issued]
             free[wire] = np.maximum(done[issued], free_ns)
             issued += 1
