@@ -169,13 +169,13 @@ class Result(Struct, frozen=True, dict=True):
     def outcome(self) -> Outcome | None:
         """How the run ended, if it failed or its end was not recorded; None for a run that succeeded, still trains, or
         was recorded by another tool."""
-        if self.tables.manifest is None or self.state is None:
+        manifest = self.tables.manifest
+        if manifest is None or (manifest.exit_code == 0 and ended_well(RunLayout(self.tables.root))):
             return None
-        if self.tables.manifest.exit_code == 0 and ended_well(RunLayout(self.state.path)):
-            return None
+        assert self.state is not None  # as there is a manifest
         left = self.tables.retained
         steps = len(self.attribution.steps) if left is None else left.steps
-        return _outcome_of(self.state, self.tables.manifest, steps if self.tables.only is None else None)
+        return _outcome_of(self.state, manifest, steps if self.tables.only is None else None)
 
     @cached_property
     def state(self) -> RunState | None:
