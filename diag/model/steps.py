@@ -144,11 +144,15 @@ class Pieces(Sequence[Segments]):
     ) -> npt.NDArray[np.int64]:
         """Nanoseconds of the pieces by step and column, [steps, count]. ``columns``: of each piece; ``chosen``: those
         that count."""
-        at, lasted_ns = self.of_step * count + columns, self.every.end_ns - self.every.start_ns
+        used = np.flatnonzero(np.bincount(columns, minlength=count))  # hardly any of the kinds and details
+        place = np.zeros(count, dtype=np.int64)
+        place[used] = np.arange(len(used))
+        at, lasted_ns = place[columns] * len(self) + self.of_step, self.every.end_ns - self.every.start_ns
         if chosen is not None:
             at, lasted_ns = at[chosen], lasted_ns[chosen]
-        sums = np.bincount(at, weights=lasted_ns, minlength=len(self) * count)
-        return sums.astype(np.int64).reshape(len(self), count)
+        sums = np.zeros((count, len(self)), dtype=np.int64)
+        sums[used] = np.bincount(at, lasted_ns, len(used) * len(self)).reshape(len(used), len(self))
+        return sums.T
 
     def moved(self, start_ns: npt.NDArray[np.int64], end_ns: npt.NDArray[np.int64]) -> Pieces:
         """The same pieces with these edges."""
@@ -206,7 +210,9 @@ def by_causes(steps: Sequence[Segments | CriticalPath]) -> npt.NDArray[np.int64]
     """``by_cause`` of each, [steps, kinds, details]. Exact for sums below 2**53 ns (104 days)."""
     pieces = _together(steps)
     cause = pieces.every.kind.astype(np.int64) * len(Detail) + pieces.every.detail
-    return pieces.summed(cause, len(Kind) * len(Detail)).reshape(len(steps), len(Kind), len(Detail))
+    return (
+        pieces.summed(cause, len(Kind) * len(Detail)).T.reshape(len(Kind), len(Detail), len(steps)).transpose(2, 0, 1)
+    )
 
 
 def by_kinds(steps: Sequence[Segments | CriticalPath]) -> npt.NDArray[np.int64]:
