@@ -8,6 +8,7 @@ different prefixes are kept apart, each with its source.
 from __future__ import annotations
 
 import calendar
+import itertools
 import json
 import re
 from collections import Counter
@@ -97,7 +98,7 @@ _TASK = re.compile(r"[\w.-]{1,80} -- (?=\[[^\]\s]{1,80}\]<std)")  # Polyaxon: a 
 _NODE = re.compile(r"\[([A-Za-z][\w.-]{0,252}), (?:unknown_ip|\d{1,3}(?:\.\d{1,3}){3})\] ")  # Azure ML
 # Open MPI and PRRTE: opal/util/output.c. The name has a digit: "[step:1200]" and "[cuda:0]" are no processes.
 _HOST_PID = re.compile(
-    r"\[(?![\w.-]*\.(?:py|cc?|cpp|h|go|rs|java):)((?=[A-Za-z.-]*\d)[A-Za-z][\w.-]{1,252}):(\d{2,10})\] (?=\S)"
+    r"\[(?![\w.-]*\.(?:py|cc?|cpp|h|go|rs|java):)((?=[A-Za-z.-]*\d)[A-Za-z][\w.-]{1,252}):(\d{2,10})\] "
 )
 _HOROVOD = re.compile(r"\[(\d+)\]<std(?:out|err)>: ?")
 _RAY = re.compile(r"\((?:[^()]{1,80}(?:\([^()]{0,40}\))?[^()]{0,20} )?pid=(\d+)(?:, ip=([^)\s]+))?\) ?")
@@ -121,6 +122,7 @@ _REPEATED = re.compile(r" *\[repeated \d+x across cluster\].*$")
 _ROLE = re.compile(r"\[([A-Za-z][A-Za-z_-]*)(\d+)(?:\|(\d+))?\]:")
 # torchrun prints "[${role_name}${local_rank}]:" (elastic/agent/server/local_elastic_agent.py); these roles are usual
 _ROLES = ("default", "trainer", "worker", "main")
+_DIGITS = re.compile(r"\d+")
 _SRUN = re.compile(r" {0,3}(\d{1,6}): ")  # padded to the width of the largest task
 _INDENTED = re.compile(r" +(?=\[(?:rank|default)\d+\]:|\[[EWIF]\d{3,4} )")  # pasted below a list
 # nemo-run: a job's role and replica; determined: a task's number
@@ -164,6 +166,13 @@ _LAUNCHER = re.compile(
 )
 _LAUNCHER_CODE = re.compile(r"torch/distributed/(?:elastic|run|launch)")
 
+
+class SharedShape(frozenset[str]):
+    """No names in front of a file's lines, but what nearly all of them begin with, of no kind that is known."""
+
+    shape: re.Pattern[str]
+
+
 NOBODY: frozenset[str] = frozenset()
 RANKS_IN_FRONT = frozenset(
     {"[N]"}
@@ -192,6 +201,7 @@ class ParsedLine:
     any: bool = False  # there was a prefix
     bar: ParsedLine | None = None  # a progress bar in front of the message, with the process that draws it
     piece: str = ""  # the part of its line that it was read from; "" for all of it
+    shaped: bool = False  # the file's shared shape was passed
     ahead: int = 0  # the number of prefixes passed by a look-ahead; 0 outside of one
 
     def speaker(self) -> tuple[object, ...]:
@@ -215,7 +225,9 @@ def hosts_in_front(head: bytes) -> frozenset[str]:
     ):
         return RANKS_IN_FRONT  # a pasted line number is on one line only
     names = Counter(match[1].decode() for line in lines if (match := _IN_FRONT.match(line)))
-    return frozenset(names) if _begin_nearly_all(lines, names) else _columns_in_front(lines)
+    if _begin_nearly_all(lines, names):
+        return frozenset(names)
+    return _columns_in_front(lines) or _shape_in_front(lines[: HANG_READING.lines_of_a_shape])
 
 
 def _columns_in_front(lines: list[bytes]) -> frozenset[str]:
@@ -226,6 +238,38 @@ def _columns_in_front(lines: list[bytes]) -> frozenset[str]:
         if match is not None and (match["pod"] is None or any(map(str.isdigit, match["pod"]))):
             columns[f"{match[0].rstrip()} "] += 1
     return frozenset(columns) if _begin_nearly_all(lines, columns) else NOBODY
+
+
+# Text in which a prefix would say more than where a line comes from
+_SAYS_MORE = re.compile(r"(?i)rank|loss|\bstep|\bepoch|error|warn|traceback|NCCL|\"")
+_ENDS_A_PREFIX = re.compile(r"\s+\Z|[\]|>:)-]\s*\Z")
+# What only begins a message
+_BEGINS_A_MESSAGE = re.compile(r"Traceback \(most recent|  File \"|(?:\w+\.){0,8}\w*(?:Error|Exception)\b|\[rank\d")
+
+
+def _shape_in_front(lines: list[bytes]) -> frozenset[str]:
+    """What nearly all lines begin with behind the prefixes that are known, but for its numbers, where it is followed by
+    many things and one of them begins a message; NOBODY where there is nothing of the kind."""
+    texts = [read_text(plain(line[: HANG_READING.copied_line_bytes].decode("utf-8", "replace"))).text for line in lines]
+    shapes = sorted(_DIGITS.sub("0", text) for text in texts if text.strip())
+    if len(shapes) < 2 * HANG_READING.lines_of_a_name:
+        return NOBODY
+    odd = int(len(shapes) * (1 - HANG_READING.share_with_a_name) / 2)
+    ends = zip(shapes[odd], shapes[-1 - odd], strict=False)  # of sorted texts, all between begin as these two do
+    shared = "".join(one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], ends))
+    shared = shared[: HANG_READING.longest_prefix_chars]
+    while shared and not _ENDS_A_PREFIX.search(shared):
+        shared = shared[:-1]
+    if not shared or _SAYS_MORE.search(shared):
+        return NOBODY
+    rests = [shape[len(shared) :] for shape in shapes if shape.startswith(shared)]
+    if len({rest[:3] for rest in rests}) < HANG_READING.lines_of_a_name:
+        return NOBODY
+    if not any(_BEGINS_A_MESSAGE.match(rest) or read_text(rest).any for rest in rests):
+        return NOBODY
+    found = SharedShape()
+    found.shape = re.compile(re.sub(r"0", lambda _: r"\d{1,20}", re.escape(shared)))
+    return found
 
 
 def _begin_nearly_all(lines: Sequence[bytes], names: Counter[str]) -> bool:
@@ -356,6 +400,8 @@ def _strip_one(parsed: ParsedLine, year: int, hosts: frozenset[str]) -> bool:
         for name in ("host", "pid", "rank", "rank_from", "local_rank", "time_ns"):
             setattr(parsed.bar, name, getattr(parsed, name))
         parsed.piece = text[end:]
+    if not end and isinstance(hosts, SharedShape) and not parsed.shaped and (match := hosts.shape.match(text)):
+        parsed.shaped, end = True, match.end()
     parsed.text = text[end:]
     return end > 0
 

@@ -323,3 +323,21 @@ def test_words_that_begin_every_line_are_no_column(word: str) -> None:
     text = "\n".join(f"{word} loss {number}" for number in range(8))
     (said,) = read_line(f"{word} loss 1".encode(), hosts=hosts_in_front(text.encode()))
     assert said.text == f"{word} loss 1"
+
+
+@pytest.mark.parametrize("prefix", ["12:31 worker-{} stderr | ", "[job-{}/trainer] ", "task-{}> ", "    "])
+def test_what_all_lines_of_a_file_begin_with_is_a_prefix_of_no_known_kind(prefix: str) -> None:
+    lines = ["starting", "  a list of things", "Loading data", "[rank3]: Traceback (most recent call last):"]
+    lines += ["[rank3]: KeyError: 'lr'", "stopping", "the end", "bye"]
+    head = "\n".join(prefix.format(at) + line for at, line in enumerate(lines)).encode()
+    (said,) = read_line(f"{prefix.format(7)}[rank3]: KeyError: 'lr'".encode(), hosts=hosts_in_front(head))
+    assert (said.rank, said.text) == (3, "KeyError: 'lr'")
+    (other,) = read_line(b"node: [rank3]: KeyError", hosts=hosts_in_front(head))
+    assert other.text == "node: [rank3]: KeyError"
+
+
+@pytest.mark.parametrize("line", ["step {} loss: 3.{}", "Epoch: [0] - {} of 900 in {} s", "card {}: fan at {} %"])
+def test_what_all_lines_say_is_no_prefix(line: str) -> None:
+    head = "\n".join(line.format(at, at) for at in range(20)).encode()
+    (said,) = read_line(line.format(3, 3).encode(), hosts=hosts_in_front(head))
+    assert said.text == line.format(3, 3)
