@@ -119,7 +119,9 @@ def _rows(view: RunView, table: CollectiveTable, theme: Theme) -> None:
         at_first=("op", "bounds", "last_rank"),
         on_select=_chosen_in_table,
     )
-    st.caption(plain(" ".join(("Sorted by exposed time.", *shown.notes))))
+    st.caption(
+        plain(" ".join(("By exposed time; a click on a heading sorts, a tick shows the ranks below.", *shown.notes)))
+    )
     chosen = choose(
         "Collective",
         names,

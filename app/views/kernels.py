@@ -162,7 +162,7 @@ def _named(view: RunView, names: Sequence[str]) -> None:
     for name in names:
         show_on_timeline(rank, traced[rank][0], name=name)
     if not names:
-        st.caption("Click a row for a link to the timeline.")
+        st.caption("A tick gives a link to the timeline; a click on a heading sorts.")
 
 
 def _path(table: PathTable, theme: Theme) -> None:

@@ -135,7 +135,7 @@ def walk(headline: str) -> tuple[Click, ...]:
         Click("Timeline", _menu("Timeline"), "In this window"),
         Click("next step", _button("Next step"), "Step 13 in Perfetto"),
         Click("What if", _menu("What if"), "The step would take"),
-        Click("Collectives", _menu("Collectives"), "Sorted by exposed time"),
+        Click("Collectives", _menu("Collectives"), "By exposed time"),
         Click("a collective", _chosen("Collective", "reduce-scatter 135"), "17\u00a0calls"),
         Click("Kernels", _menu("Kernels"), "Named by FSDP unit"),
         Click("Input", _menu("Input"), "Every rank"),

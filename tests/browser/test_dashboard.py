@@ -123,7 +123,7 @@ _WIDER = "* { letter-spacing: 0.08em !important; }"  # another browser's font ma
                 ("input", "Every rank"),
                 ("timeline", "In this window"),
                 ("what-if", "The step would take"),
-                ("collectives", "Sorted by exposed time"),
+                ("collectives", "By exposed time"),
                 ("kernels", "Named by FSDP unit"),
             )
         ),

@@ -43,7 +43,9 @@ SLOW_LINK, STRAGGLER = "?run=fsdp2-slow-link-rank1", "?run=fsdp2-straggler-rank0
 TASKS = {
     "which run is worst": Task("", (), lambda page: page.get_by_role("listitem").filter(has_text="critical").first),
     "which rank is at fault": Task(STRAGGLER, (), text("at fault ▸ rank 0")),
-    "which collective takes longest": Task(SLOW_LINK, (menu("Collectives"),), text("Sorted by exposed time")),
+    "which collective takes longest": Task(
+        SLOW_LINK, (menu("Collectives"),), text("By exposed time; a click on a heading sorts")
+    ),
     "which module": Task(STRAGGLER, (menu("Kernels"),), text("Named by FSDP unit")),
     "would prefetch help": Task("?run=fsdp2-not-overlapped", (), text("prefetch")),
     "the network, or a rank": Task(SLOW_LINK, (menu("Collectives"),), text("The others' waiting is for its link")),
@@ -73,6 +75,28 @@ def test_a_task_takes_two_clicks_at_most(browser: Browser, served: Served, name:
         for click in task.clicks:
             click(found.page).click()
         expect(task.seen(found.page)).to_be_visible()
+        assert found.complaints == []
+
+
+def test_collectives_are_sorted_by_a_heading_and_a_tick_shows_that_one(browser: Browser, served: Served) -> None:
+    """The table is drawn on a canvas; what it shows is in a hidden table for screen readers."""
+    with visit(browser, height=900, width=1440) as found:
+        found.open(served.at("collectives?run=fsdp2-slow-loader-rank1"), until="Every kind of collective")
+        page = found.page
+        table = page.get_by_test_id("stDataFrame").first
+        table.scroll_into_view_if_needed()
+        headings = table.locator("canvas [role=columnheader]")
+        expect(headings.filter(has_text="Exposed")).to_have_count(1)
+        first = table.locator("canvas [role=row]").nth(1).locator("[role=gridcell]")
+        names = [name.split(",")[0] for name in headings.all_inner_texts()]
+        longest = dict(zip(names, first.all_inner_texts(), strict=True))
+        table.click(position={"x": 300, "y": 18})
+        expect(first.nth(names.index("Operation"))).not_to_have_text(longest["Operation"])
+        now = dict(zip(names, first.all_inner_texts(), strict=True))
+        table.click(position={"x": 17, "y": 54})  # the tick of the first row
+        chosen = page.get_by_role("combobox", name="Collective")
+        size = round(float(now["Size"].replace(",", "")))
+        expect(chosen).to_have_value(re.compile(rf"{now['Operation']} {size}\s"))
         assert found.complaints == []
 
 
