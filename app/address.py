@@ -154,10 +154,10 @@ _RUNS: OrderedDict[str, _Run] = OrderedDict()
 _RUNS_LOCK = threading.Lock()
 
 
-def opened(path: Path, state: RunState | None = None) -> RunView:
+def opened(path: Path, state: RunState | None = None, begun: Keeping | None = None) -> RunView:
     """The analysed run; read again when one of its records has changed. For a run that trains this is the last
-    analysis; `renew` makes new ones. DiagError if there is nothing to analyse. ``state``: if the caller has it
-    already."""
+    analysis; `renew` makes new ones. DiagError if there is nothing to analyse. ``state``, ``begun``: if the caller has
+    them already."""
     state = state_of(path) if state is None else state
     run = _run(path)
     if state.live and run.view is not None:
@@ -165,7 +165,7 @@ def opened(path: Path, state: RunState | None = None) -> RunView:
     if is_open(state):
         return _analysed(state)
     with st.spinner("Reading and analysing the run…", show_time=True):
-        return _analysed(state)
+        return _analysed(state, begun)
 
 
 def is_open(state: RunState) -> bool:
@@ -176,6 +176,14 @@ def is_open(state: RunState) -> bool:
 def keeping(path: Path) -> Keeping | None:
     """What keeps the first screen of the run's analysis; None if that is of a run that trains."""
     return _run(path).keeping
+
+
+def begun_on(state: RunState) -> Keeping | None:
+    """The same of the analysis that is to come or under way, None likewise: check sums are taken once for both."""
+    under_way = keeping(state.path)
+    if state.live or (under_way is not None and under_way.holds(state)):
+        return None if state.live else under_way
+    return Keeping.begun(state)
 
 
 def analysed(path: Path) -> Version | None:
@@ -267,13 +275,15 @@ def analyse(state: RunState) -> Result:
     return open_newest(state.path, DASHBOARD.live_steps) if state.live else open_by_size(state.path)
 
 
-def _analysed(state: RunState) -> RunView:
+def _analysed(state: RunState, begun: Keeping | None = None) -> RunView:
     run = _run(state.path)
     with run.lock:
         if run.view is not None and run.version != version_of(state):
             state = state_of(state.path)  # another page may have opened it meanwhile
         if run.view is None or run.version != version_of(state):
-            run.keeping = Keeping.begun(state.path, state) if not state.live else None
+            if begun is None or state.live or not begun.holds(state):
+                begun = None if state.live else Keeping.begun(state)
+            run.keeping = begun
             run.view, run.version, run.made_s = view_of(analyse(state)), version_of(state), time.monotonic()
             gc.freeze()  # it stays: Streamlit runs a full collection after each run of a page and of a fragment
         return run.view

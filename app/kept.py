@@ -30,30 +30,32 @@ class FirstScreen(Struct, frozen=True):
     pictures: dict[str, dict[str, Any] | None]
 
 
-def last_screen(run: Path) -> FirstScreen | None:
-    """The one that was kept, if it would be the same now. Reads all files of the run, for their check sums."""
-    answers = Keeping.begun(run).answers
-    data = answers.load() if answers is not None else None
-    if data is not None:
-        with suppress(*DAMAGED):
-            return msgspec.msgpack.decode(data, type=FirstScreen)
-    return None
-
-
 class Keeping:
-    """Keeps one screen of an analysis. To be made before the files are read: the check sums are of what was there."""
+    """Keeps one screen of an analysis, and gives the one that was kept before. To be made before the files are read: it
+    reads all of them for their check sums, which are of what was there."""
 
-    def __init__(self, answers: Any) -> None:
-        """``answers``: as ``answers_on`` returns them; None where nothing is kept."""
+    def __init__(self, answers: Any, changed_ns: int) -> None:
+        """``answers``: as ``answers_on`` returns them; None where nothing is kept. ``changed_ns``: of the run then."""
         self.answers = answers
+        self._changed_ns = changed_ns
 
     @classmethod
-    def begun(cls, run: Path, state: RunState | None = None) -> Keeping:
+    def begun(cls, state: RunState) -> Keeping:
         """``state``: of which the analysis will be; if the run has changed since, nothing is kept."""
-        answers = answers_on([str(run)], ("first screen", _code()))
-        if state is not None and newest_change(run) != state.changed_ns:
-            answers = None
-        return cls(answers)
+        answers = answers_on([str(state.path)], lambda: ("first screen", _code()))
+        return cls(answers if newest_change(state.path) == state.changed_ns else None, state.changed_ns)
+
+    def holds(self, state: RunState) -> bool:
+        """Whether it was begun of the run in this state, which has not changed since."""
+        return self._changed_ns == state.changed_ns == newest_change(state.path)
+
+    def last(self) -> FirstScreen | None:
+        """The screen that was kept, if it would be the same now."""
+        data = self.answers.load() if self.answers is not None else None
+        if data is not None:
+            with suppress(*DAMAGED):
+                return msgspec.msgpack.decode(data, type=FirstScreen)
+        return None
 
     def keep(self, result: Result, screen: Callable[[], FirstScreen]) -> None:
         """Makes and keeps the screen of this result, once."""

@@ -13,9 +13,8 @@ import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
 from diag.api import RunState, snapshots_alone, split_job
-from diag.app.address import RUN, charge, choose, choose_baseline, is_open, name_of, offer, opened, runs_of
+from diag.app.address import RUN, begun_on, charge, choose, choose_baseline, is_open, name_of, offer, opened, runs_of
 from diag.app.ahead import of_figures
-from diag.app.kept import last_screen
 from diag.app.looks import state_of
 from diag.app.markup import plain
 from diag.app.pages import COMPARE, OVERVIEW, Page, Visit, contents_of, pages_for
@@ -145,16 +144,17 @@ def _guarded(draw: Callable[[Visit], None], at: Visit) -> None:
 
 def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit, answer_first: bool) -> None:
     """Draws the chosen run. ``answer_first``: shows the answer of the last analysis while the run is analysed."""
-    before = st.empty()
+    before, begun = st.empty(), None
     if answer_first and not is_open(state):
-        screen = last_screen(state.path) if not state.live else None
+        begun = begun_on(state)
+        screen = begun.last() if begun is not None else None
         with before.container():
             if screen is not None:
                 overview.show_last_screen(state, screen)
             elif state.answer is not None:
                 overview.show_last_answer(state, state.answer)
     try:
-        view = opened(state.path, state)
+        view = opened(state.path, state, begun)
     except DiagError as error:
         before.empty()
         if snapshots_alone([state.path]):

@@ -88,9 +88,9 @@ class Answers(Struct, frozen=True):
         keep_newest(self.shelf.folder, "answer-", ANSWERS.most_answers)
 
 
-def answers_on(paths: Sequence[str], asked: object) -> Answers | None:
-    """The answers to what was ``asked``, a value whose ``repr`` tells questions apart. None where none are kept: of
-    several paths, and of those that this module's text names."""
+def answers_on(paths: Sequence[str], asking: Callable[[], object]) -> Answers | None:
+    """The answers to what was asked. None where none are kept: of several paths, and of those that this module's text
+    names. ``asking``: gives a value whose ``repr`` tells questions apart; it is not called where none are kept."""
     if len(paths) != 1 or not os.path.lexists(paths[0]):
         return None
     layout = RunLayout(Path(paths[0]))
@@ -101,6 +101,7 @@ def answers_on(paths: Sequence[str], asked: object) -> Answers | None:
     files = _files(layout.root, shelves.folder)
     if files is None:
         return None
+    asked = asking()
     key = blake2b(_code().encode(), digest_size=32)
     where = (paths[0], str(layout.root.resolve()))
     try:

@@ -20,7 +20,7 @@ class Printed:
     """The answer to a question about paths, if any is kept. ``question``: see ``answers_on``."""
 
     def __init__(self, paths: Sequence[str], question: object) -> None:
-        self._answers: Answers | None = answers_on(paths, (question, _layout()))
+        self._answers: Answers | None = answers_on(paths, lambda: (question, _layout()))
         self._text: object = ""
 
     def again(self) -> int | None:

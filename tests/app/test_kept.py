@@ -11,8 +11,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from diag.api import open_run, state_of
-from diag.app import address
-from diag.app.kept import last_screen
+from diag.app import address, kept
+from diag.app.kept import FirstScreen, Keeping
 from diag.app.markup import plain
 from diag.app.picture import picture_of
 from diag.app.run_view import view_of
@@ -39,26 +39,31 @@ def _kept() -> None:
     from pathlib import Path
 
     from diag.api import state_of
-    from diag.app.kept import last_screen
+    from diag.app.kept import Keeping
     from diag.app.views.overview import show_last_screen
 
     run = Path(sys.argv[1])
-    screen = last_screen(run)
+    screen = Keeping.begun(state_of(run)).last()
     assert screen is not None
     show_last_screen(state_of(run), screen)
+
+
+def last_screen(run: Path) -> FirstScreen | None:
+    """The one that was kept, as a page that opens the run has it."""
+    return Keeping.begun(state_of(run)).last()
 
 
 def test_it_says_what_the_page_says(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert last_screen(run) is None, "nothing was drawn yet"
     whole = shown("overview", run, monkeypatch)
-    kept = AppTest.from_function(_kept, default_timeout=PATIENCE_S).run()
-    assert not kept.exception
-    assert metrics(kept) == metrics(whole)
-    assert {*text(kept).splitlines()} <= {*text(whole).splitlines()}
+    drawn = AppTest.from_function(_kept, default_timeout=PATIENCE_S).run()
+    assert not drawn.exception
+    assert metrics(drawn) == metrics(whole)
+    assert {*text(drawn).splitlines()} <= {*text(whole).splitlines()}
     screen, view = last_screen(run), view_of(open_run(run))
     assert screen is not None
     assert screen.verdict == view.page.verdict
-    assert plain(screen.verdict.headline).replace("\u00a0", " ") in text(kept)
+    assert plain(screen.verdict.headline).replace("\u00a0", " ") in text(drawn)
     assert screen.pictures["dark"] == picture_of(view, DARK, next(iter(view.result.advice), None))
 
 
@@ -112,3 +117,25 @@ def test_it_is_drawn_before_the_analysis(run: Path, monkeypatch: pytest.MonkeyPa
     address._RUNS.clear()  # as another dashboard
     page(again, monkeypatch)
     assert events == ["analysis", "screen", "analysis"]
+
+
+def test_check_sums_are_taken_once_to_show_it_and_to_keep_the_next(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown("overview", run, monkeypatch)
+    again = shutil.move(run, run.parent / "elsewhere")
+    page(again, monkeypatch)
+    address._RUNS.clear()
+    taken: list[str] = []
+    whole = kept.answers_on
+    monkeypatch.setattr(kept, "answers_on", lambda *asked: taken.append(asked[0][0]) or whole(*asked))
+    page(again, monkeypatch)
+    assert taken == [str(again)]
+    (again / "notes.bin").write_bytes(bytes(ANSWERS.least_bytes + 1))
+    page(again, monkeypatch)
+    assert taken == [str(again)] * 2
+
+
+def test_no_code_is_hashed_where_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "small")
+    monkeypatch.setattr(kept, "_code", lambda: pytest.fail("of what would it be the code?"))
+    assert last_screen(run) is None
+    shown("overview", run, monkeypatch)

@@ -220,7 +220,10 @@ def test_where_nothing_can_be_kept_nothing_is_and_nothing_fails(
 def test_there_are_only_so_many_answers(
     run: Path, cache: Path, analyses: Analyses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    questions = [answers.answers_on([str(run)], question) for question in range(5 * ANSWERS.most_answers)]
+    questions = [
+        answers.answers_on([str(run)], lambda question=question: question)
+        for question in range(5 * ANSWERS.most_answers)
+    ]
     for question in questions:
         assert question is not None
         question.save(b"answer", None, None)
@@ -248,8 +251,8 @@ def test_of_a_run_that_trains_and_of_small_ones_nothing_is_kept(run: Path, analy
 
 def test_nothing_is_kept_of_very_many_files(run: Path, cache: Path) -> None:
     """Their check sums would take as long as the analysis."""
-    assert answers.answers_on([str(run)], "question") is not None
+    assert answers.answers_on([str(run)], lambda: "question") is not None
     (run / "many").mkdir()
     for number in range(ANSWERS.most_files):
         (run / "many" / str(number)).touch()
-    assert answers.answers_on([str(run)], "question") is None
+    assert answers.answers_on([str(run)], lambda: "question") is None
