@@ -1,8 +1,9 @@
 """JSON schemas of the objects in examples/: the fields that their definitions have, and the types of those.
 
 From the definitions of JobSet v1alpha2 (kubernetes-sigs/jobset at 08dfbdfd, 18 August 2026) and of PyTorchJob v1
-(kubeflow/training-operator v1.9.0). A field that is not known at its place is refused, as `kubectl apply
---validate=strict` does. What no example uses has a name and no content.
+(kubeflow/training-operator v1.9.0), and from the API reference of Kubernetes for Job batch/v1 and Service v1. A field
+that is not known at its place is refused, as `kubectl apply --validate=strict` does. What no example uses has a name
+and no content.
 """
 
 from __future__ import annotations
@@ -115,7 +116,17 @@ def _object(api_version: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]
     return made
 
 
+_SERVICE = _closed(
+    "allocateLoadBalancerNodePorts:b clusterIP:s clusterIPs:a externalIPs:a externalName:s externalTrafficPolicy:s "
+    "healthCheckNodePort:i internalTrafficPolicy:s ipFamilies:a ipFamilyPolicy:s loadBalancerClass:s loadBalancerIP:s "
+    "loadBalancerSourceRanges:a ports:a publishNotReadyAddresses:b selector:o sessionAffinity:s "
+    "sessionAffinityConfig:o trafficDistribution:s type:s",
+    selector={"type": "object", "additionalProperties": {"type": "string"}},
+)
+
 SCHEMAS = {
+    "Job": _object("batch/v1", "Job", _JOB),
+    "Service": _object("v1", "Service", _SERVICE),
     "JobSet": _object("jobset.x-k8s.io/v1alpha2", "JobSet", _JOBSET),
     "PyTorchJob": _object("kubeflow.org/v1", "PyTorchJob", _PYTORCHJOB),
 }

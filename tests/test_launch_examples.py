@@ -104,9 +104,16 @@ def test_two_nodes_and_a_requeue_are_recorded(tmp_path: Path, script: str, train
 # -- Kubernetes --------------------------------------------------------------------------------------------------------
 
 
+def objects_of(file: Path) -> list[dict[str, Any]]:
+    """The job of a file last."""
+    return sorted(yaml.safe_load_all(file.read_text()), key=lambda document: "Job" in document["kind"])
+
+
 def pods_of(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The pod templates of a job."""
     spec = document["spec"]
+    if document["kind"] == "Job":
+        return [spec["template"]]
     if document["kind"] == "PyTorchJob":
         assert set(spec["pytorchReplicaSpecs"]) == {"Master", "Worker"}
         return [replica["template"] for replica in spec["pytorchReplicaSpecs"].values()]
@@ -118,11 +125,11 @@ def pods_of(document: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_job_is_one_of_its_schema(file: Path) -> None:
     from jsonschema import Draft202012Validator  # takes a second, which every worker would spend
 
-    document = yaml.safe_load(file.read_text())
-    check = Draft202012Validator(SCHEMAS[document["kind"]])
-    assert [f"{error.json_path}: {error.message}" for error in check.iter_errors(document)] == []
+    for document in objects_of(file):
+        check = Draft202012Validator(SCHEMAS[document["kind"]])
+        assert [f"{error.json_path}: {error.message}" for error in check.iter_errors(document)] == []
     for path, wrong in (("replicas", "2"), ("volumeMount", []), ("command", [8]), ("image", None)):
-        damaged = yaml.safe_load(file.read_text())
+        damaged = objects_of(file)[-1]
         pod = pods_of(damaged)[0]
         place = damaged["spec"] if path == "replicas" else pod["spec"]["containers"][0]
         place[path] = wrong
@@ -131,7 +138,7 @@ def test_a_job_is_one_of_its_schema(file: Path) -> None:
 
 @pytest.mark.parametrize("file", PODS, ids=lambda path: path.name)
 def test_a_job_has_what_diag_and_its_operator_look_for(file: Path) -> None:
-    document = yaml.safe_load(file.read_text())
+    document = objects_of(file)[-1]
     assert document["metadata"]["name"]
     for pod in pods_of(document):
         (container,) = pod["spec"]["containers"]

@@ -9,7 +9,6 @@ import typer
 
 from diag.cli.reading import rank_list
 from diag.errors import ExitCode
-from diag.words.places import shown
 from diag.words.terminal import put, say
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def _print(run: str, asked: TraceAsked, answers: list[Answer]) -> None:
     say(request + ("." if answers else f" are asked for; {run} will have them."))
     for answer in answers:
         if answer.path is not None:
-            say(f"rank {answer.rank}: {shown(str(answer.path))} ({answer.path.stat().st_size / 1e6:.1f} MB)")
+            say(f"rank {answer.rank}: {answer.path} ({answer.path.stat().st_size / 1e6:.1f} MB)")
         else:
             say(f"rank {answer.rank}: no {'snapshot' if asked.memory else 'trace'}: {answer.why_not}")
     if any(answer.path is not None for answer in answers):

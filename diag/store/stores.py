@@ -88,6 +88,10 @@ class Store:
             try:
                 system.pipe_file(path, data)
             except FileNotFoundError:  # a store with folders, and this one is not there yet
+                top = path.partition("/")[0]
+                if top and not system.exists(top):  # a bucket: a name that is mistyped must not make one
+                    message = f"the store cannot be used: there is no {top!r} there"
+                    raise DiagError(message, path=self.address, hint="make it, or give another address") from None
                 system.makedirs(path.rpartition("/")[0], exist_ok=True)
                 system.pipe_file(path, data)
 
@@ -153,10 +157,10 @@ def store_errors(address: str) -> Iterator[None]:
     except ImportError as error:
         protocol = address.partition("://")[0]
         package = _PACKAGES.get(protocol)
-        hint = install_command(package) if package else "Install the fsspec package for this store."
-        raise DiagError(f"{address}: {error}", hint=hint, path=address) from error
+        hint = install_command(package) if package else "install the fsspec package for this store"
+        raise DiagError(str(error), hint=hint, path=address) from error
     except ValueError as error:
-        raise DiagError(f"{address}: {error}", hint="Check the URL.", path=address) from error
+        raise DiagError(str(error), hint="check the address", path=address) from error
     except FileNotFoundError as error:
         raise DiagError("no such file or folder", path=address) from error
     except Exception as error:  # the clients of stores have errors of their own

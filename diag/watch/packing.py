@@ -61,8 +61,12 @@ def packed(folder: Path, packing: Packing | None, say: Callable[[str], object]) 
         yield
     finally:
         if not keeper.stop():
-            goes_on = f" A process goes on trying for {SEGMENTS.patience_s / 60:.0f} minutes." if keeper.runs else ""
-            say(f"the last records are not stored yet; they are in {folder}.{goes_on}")
+            then = ""
+            if os.getpid() == 1:  # the first process of a container, with which all others end
+                then = " This container ends now. Unless its folder is on a volume, they are lost."
+            elif keeper.runs:
+                then = f" A process goes on trying for {SEGMENTS.patience_s / 60:.0f} minutes."
+            say(f"the last records are not stored yet; they are in {folder}.{then}")
 
 
 class _Packer:

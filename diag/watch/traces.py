@@ -26,7 +26,7 @@ from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError, readable
 from diag.rundir.delays import delay_ns
 from diag.rundir.job_ranks import job_ranks
-from diag.rundir.lines import last_steps, read_heartbeat, read_manifest, read_trace_asked
+from diag.rundir.lines import last_steps, read_heartbeat, read_identity, read_manifest, read_trace_asked
 from diag.rundir.policy import SILENCE
 from diag.rundir.runs import state_of
 from diag.watch.policy import WATCHING
@@ -128,9 +128,11 @@ def _reachable(
 
 def _answered(layout: RunLayout, current_step: int) -> TraceAsked | None:
     """The last request. DiagError if it is still under way by the heartbeats, which are up to a second old, so the
-    ranks may have answered since."""
+    ranks may have answered since. One from before this attempt, which packers hand on, is of other steps."""
     before, _ = read_trace_asked(layout)
     if before is None or not any(answer.open for answer in answers(layout, before)):
+        return before
+    if 0 < before.unix_ns < _began_ns(layout):
         return before
     if before.first_step + before.count <= current_step and not before.memory:
         return before
@@ -141,6 +143,12 @@ def _answered(layout: RunLayout, current_step: int) -> TraceAsked | None:
         path=layout.root,
         hint="retry when it is over",
     )
+
+
+def _began_ns(layout: RunLayout) -> int:
+    """When the first of the ranks began to record, Unix time; 0 where that is not known."""
+    identities = (read_identity(files)[0] for files in layout.ranks().values())
+    return min((identity.unix_ns for identity in identities if identity is not None), default=0)
 
 
 def answers(layout: RunLayout, trace_request: TraceAsked) -> list[Answer]:

@@ -119,6 +119,12 @@ def test_a_protocol_whose_package_is_missing_names_the_command() -> None:
     assert "pip install s3fs" in ended.stderr
 
 
+def test_a_message_names_the_address_once() -> None:
+    ended = diag("analyze", "unheard-of://bucket/run")
+    assert ended.returncode == ExitCode.ERROR
+    assert ended.stderr.count("unheard-of://bucket/run") == 1, ended.stderr
+
+
 def test_no_message_holds_the_password_of_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DiagError) as raised:
         local_path("unheard-of://user:hunter2@host/run")

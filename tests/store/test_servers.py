@@ -10,12 +10,15 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from diag.api import local_path
 from diag.collectors.layout import RunLayout
 from diag.collectors.packing import HIDDEN, PACK_VARIABLE, Packing
 from diag.errors import DiagError
+from diag.store.stores import Store
 from tests.patience import PATIENCE_S, until
-from tests.store.servers import Server
+from tests.store.servers import Server, s3
 
 INTERVAL_S = 0.2
 
@@ -82,3 +85,16 @@ def test_an_outage_and_a_kill_lose_nothing(server: Server, tmp_path: Path) -> No
     secret = server.variables.get("AWS_SECRET_ACCESS_KEY", "no secret").encode()
     for kept in (*folder.rglob("*"), *copy.rglob("*")):
         assert not kept.is_file() or HIDDEN in kept.parts or secret not in kept.read_bytes()
+
+
+def test_a_bucket_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3(tmp_path) as server:
+        for name, value in server.variables.items():
+            monkeypatch.setenv(name, value)
+        mistyped = Store("s3://buckte/run")
+        for _ in range(2):
+            with pytest.raises(DiagError, match="there is no 'buckte' there") as raised:
+                mistyped.write("segments/node-00000000/0000000001-0000000001.seg", b"x")
+            assert raised.value.path == "s3://buckte/run"
+        Store(server.address).write("segments/x", b"x")
+        assert list(Store("s3://bucket").files()) == ["run/segments/x"]

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields, update_manifest
-from diag.collectors.records import TRACE_PENDING, TRACE_RECORDED, TraceAsked
+from diag.collectors.records import TRACE_PENDING, TRACE_RECORDED, RankRecord, TraceAsked
 from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError
 from diag.rundir.lines import read_record
@@ -51,6 +52,20 @@ def test_one_window_at_a_time(tmp_path: Path) -> None:
     second = ask(layout, 1)
     assert second.number == 2
     assert [told["number"] for told in read_fields(layout)["windows"]] == [1, 2]
+
+
+def test_a_request_from_before_a_requeue_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    """Packers hand on to the next attempt what was asked of the one before."""
+    layout = running_job(tmp_path)
+    first = ask(layout, 3)
+    for others_ns in (-1, 1):  # rank 1 began before the request, and after it
+        for rank, begun_ns in ((0, 1), (1, others_ns)):
+            identity = RankRecord(rank, rank, 2, "host", 1, "", 0, first.unix_ns + begun_ns, "cpu")
+            replace_file(layout.rank(rank).identity, encode(identity))
+        if others_ns < 0:
+            with pytest.raises(DiagError, match="has already been requested"):
+                ask(layout, 3)
+    assert ask(layout, 1).number == 2
 
 
 def test_a_window_that_all_have_delivered_is_over_though_heartbeats_are_behind(tmp_path: Path) -> None:
