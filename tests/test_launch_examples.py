@@ -14,17 +14,21 @@ from typing import Any
 import pytest
 import yaml
 
+from diag.api import local_path
 from diag.collectors.launchers import KUBERNETES
 from diag.collectors.layout import RunLayout
+from diag.rundir.local import copies_folder
 from tests.attach.trainings import steps_of
 from tests.command import diag
 from tests.kubernetes import SCHEMAS
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
+from tests.store.servers import s3
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 BATCH = sorted(EXAMPLES.glob("*.sbatch"))
 PODS = sorted(EXAMPLES.glob("job*.yaml")) + sorted(EXAMPLES.glob("pytorchjob.yaml"))
+GUIDE = EXAMPLES.parent / "docs" / "guides" / "long-runs.md"
 DOCKERFILE = EXAMPLES / "recorder.Dockerfile"
 BIN = Path(sys.executable).parent
 
@@ -184,6 +188,70 @@ def test_pods_that_know_nothing_of_each_other_record_together(tmp_path: Path) ->
         assert [one.wait(PATIENCE_S) for one in pods] == [0, 0]
     for attempt in (run, run.restart(1)):
         assert [len(steps_of(attempt.root, rank)) for rank in (0, 1)] == [30, 30]
+
+
+def expanded(text: str, environment: dict[str, str]) -> str:
+    """As Kubernetes does: what it does not know stays as it is."""
+    return re.sub(r"\$\((\w+)\)", lambda match: environment.get(match[1], match[0]), text)
+
+
+LABELS = {
+    "job.yaml": [{"batch.kubernetes.io/controller-uid": "5e-7"}] * 2,
+    "jobset.yaml": [
+        {"jobset.sigs.k8s.io/jobset-name": "train", "jobset.sigs.k8s.io/restart-attempt": str(count)}
+        for count in (0, 1)
+    ],
+}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("file", LABELS)
+def test_pods_without_a_shared_volume_record_into_an_object_store(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two pods and their restart, as processes with the variables of the manifest alone, and a folder each."""
+    (pod,) = pods_of(objects_of(EXAMPLES / file)[-1])
+    (container,) = pod["spec"]["containers"]
+    with s3(tmp_path) as server:
+        for name, value in {**server.variables, "DIAG_CACHE": str(tmp_path / "cache")}.items():
+            monkeypatch.setenv(name, value)
+        copies_folder.cache_clear()
+        for attempt, labels in enumerate(LABELS[file]):
+            port, pods = free_port(), []
+            for number in range(2):
+                (home := tmp_path / f"pod-{attempt}-{number}").mkdir()
+                variables = dict(server.variables)  # the secret
+                assert container["envFrom"] == [{"secretRef": {"name": "bucket-credentials"}}]
+                for entry in container["env"]:
+                    label = entry["valueFrom"]["fieldRef"]["fieldPath"].removeprefix("metadata.labels['")[:-2]
+                    variables[entry["name"]] = labels[label]
+                command = [expanded(word, variables) for word in container["command"]]
+                assert "$" not in "".join(command)
+                here = {"/opt/diag/bin/diag": str(BIN / "diag"), "--nproc-per-node=8": "--nproc-per-node=1"}
+                here |= {"train.py": str(EXAMPLES / "ddp.py")}
+                command = [here.get(word, word) for word in command]
+                command = [re.sub(r"(endpoint=)[\w.-]+:29500", rf"\1localhost:{port}", word) for word in command]
+                variables |= {
+                    "PATH": f"{BIN}:/usr/bin:/bin",
+                    "HOME": str(home),
+                    "TMPDIR": str(home),
+                    "OMP_NUM_THREADS": "1",
+                }
+                pods.append(subprocess.Popen(command, env=variables, cwd=home))
+            assert [one.wait(PATIENCE_S) for one in pods] == [0, 0]
+        (address,) = {word for word in command if word.startswith("s3://")}
+        run = RunLayout(local_path(address))
+        for one in (run, run.restart(1)):
+            assert [len(steps_of(one.root, rank)) for rank in (0, 1)] == [30, 30]
+        assert len(run.restarts()) == 1
+        assert local_path(f"{address}/restart-1") == run.restart(1).root
+    copies_folder.cache_clear()
+
+
+def test_the_container_of_the_guide_is_that_of_the_example() -> None:
+    (shown,) = re.findall(r"```yaml\n(command:.*?)```", GUIDE.read_text(), re.S)
+    (container,) = pods_of(objects_of(EXAMPLES / "job.yaml")[-1])[0]["spec"]["containers"]
+    assert {name: container[name] for name in ("command", "env", "envFrom")} == yaml.safe_load(shown)
 
 
 def test_the_dockerfile_copies_what_there_is() -> None:

@@ -70,11 +70,16 @@ def goodput_words(goodput: Goodput) -> str:
     worth = goodput.wall_ns / 1000
     rest = sorted(((parts[name], words) for name, words in PARTS.items() if parts[name] > worth), reverse=True)
     return sentences.GOODPUT(
-        share=share(goodput.share),
+        share=_not_rounded_up(goodput.share),
         wall=long_time(goodput.wall_ns),
         new=long_time(goodput.new_steps),
         rest="".join(f", {long_time(ns)} {words}" for ns, words in rest),
     )
+
+
+def _not_rounded_up(fraction: float) -> str:
+    """``100%`` where nothing was lost alone."""
+    return share(min(fraction, 0.999), 1) if 0.995 <= fraction < 1 else share(fraction)
 
 
 def cost_words(incident: Incident, on_device: bool) -> str:
