@@ -108,10 +108,17 @@ def _at(shares: Shares, steps: tuple[int, int]) -> Shares:
 
 
 def _newly_late(cost: Cost, fast: Shares, slow: Shares) -> tuple[int, ...]:
-    """The culprits of the slower steps that were waited for less in the others."""
+    """The culprits of the slower steps that were waited for less in the others. Of a cost that all ranks had before, at
+    least half of what it grew by has to be theirs."""
     usual = _charged(cost, fast)
     waited = _charged(cost, slow)
-    more = {rank: waited.get(rank, 0.0) - usual.get(rank, 0.0) for rank in slow.at_fault(cost)}
+    ranks = slow.at_fault(cost)
+    if not ranks:
+        ranks = slow.culprits(cost).ranks
+        theirs = sum(waited.get(rank, 0.0) - usual.get(rank, 0.0) for rank in ranks)
+        if 2 * theirs < float(slow.cost(cost).mean() - fast.cost(cost).mean()):
+            return ()
+    more = {rank: waited.get(rank, 0.0) - usual.get(rank, 0.0) for rank in ranks}
     return tuple(rank for rank, ns in more.items() if ns > 0 and 2 * ns >= max(more.values()))
 
 

@@ -11,18 +11,21 @@ import pytest
 import diag
 from diag.api import analyze
 from diag.by_size import open_by_size
+from diag.collectors.records import FORWARD
 from diag.history.condense import condensed
 from diag.history.policy import HISTORY
+from diag.model.history import Goodput
 from diag.rundir.curves import StepsSum
 from diag.rundir.policy import RUN_READING
 from diag.rundir.series import Series, joined, of_sums
 from diag.show.json import to_dict
 from diag.show.page import page_of
 from diag.summaries import open_summaries
+from diag.words.history import goodput_words
 from tests.command import diag as diag_command
 from tests.history.planted import BEGIN_NS, Training
 from tests.many_ranks import Job, write_summaries
-from tests.simulate import Plan, simulate
+from tests.simulate import MS, Plan, simulate, write_run
 
 
 @pytest.fixture(scope="module")
@@ -165,3 +168,33 @@ def test_a_run_of_few_steps_is_known_not_to_have_changed(steps: int, expected: b
     result = analyze(simulate(Plan(steps=steps)))
     assert result.may_have_changed is expected
     assert not result.history.changes
+
+
+@pytest.mark.parametrize("later", [(3,), (0, 1, 2, 3)])
+def test_of_what_all_ranks_had_before_the_rank_that_has_more_of_it_is_named(
+    later: tuple[int, ...], tmp_path: Path
+) -> None:
+    """All ranks are blocked for 100 ms in each forward; from step 80 on, these for 50 ms more."""
+
+    def blocked_ns(step: int, rank: int) -> int:
+        return (150 if step >= 80 and rank in later else 100) * MS
+
+    plan = Plan(
+        ranks=4,
+        steps=200,
+        extra=lambda step, rank: {FORWARD: blocked_ns(step, rank)},
+        scheduled=lambda step, rank: {FORWARD: (0, blocked_ns(step, rank))},
+    )
+    write_run(simulate(plan), tmp_path)
+    (change,) = diag.open_run(tmp_path).history.changes
+    assert change.cause == "blocked outside of known waits"
+    assert change.ranks == (later if len(later) == 1 else ())
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"), [(0, "100%"), (2, "99.8%"), (1, "99.9%"), (4, "99.6%"), (6, "99%"), (400, "60%")]
+)
+def test_goodput_is_100_percent_where_nothing_was_lost(lost: int, said: str) -> None:
+    wall_ns = 1000 * 3600 * 10**9
+    goodput = Goodput(wall_ns, new_steps=(1000 - lost) * wall_ns // 1000, checkpoints=lost * wall_ns // 1000)
+    assert goodput_words(goodput).startswith(f"Goodput {said}: ")
