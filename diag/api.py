@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -132,7 +132,7 @@ _recommend: Callable[[Attribution, Tables, Examination, Callable[[], _Replay]], 
 _what_if: Callable[[_Replay, Attribution, Tables, Examination], WhatIf] = by_name("diag.replay.advice:what_if")
 _nothing_offered: Callable[[str], WhatIf] = by_name("diag.replay.advice:nothing_offered")
 _curves_of: Callable[[_Replay], tuple[CostCurve, ...]] = by_name("diag.replay.advice:curves_of")
-_gain_of_ranks: Callable[[Attribution, Tables, Collection[int]], tuple[float, float] | None] = by_name(
+_gain_of_ranks: Callable[[_Replay, Collection[int]], tuple[float, float] | None] = by_name(
     "diag.replay.suppose:gain_of_ranks"
 )
 _without_fault: Callable[[Verdict, bool], Supposition] = by_name("diag.replay.suppose:without_fault")
@@ -537,6 +537,7 @@ def analyze(tables: Tables, asked: StepsAsked | None = None) -> Result:
     tables = with_comparable_steps(tables)
     if asked is not None:
         tables = _restricted(tables, asked)
+    replayed = cache(lambda: _baseline(attribution, tables))
     if tables.long:
         account = _account_in_blocks(tables)
         tables, attribution = account.tables, account.attribution
@@ -544,7 +545,7 @@ def analyze(tables: Tables, asked: StepsAsked | None = None) -> Result:
     else:
         clocked = on_device_clocks(tables)
         attribution = attribute(tables, clocked)
-        examination = examine(attribution, tables, clocked, gain=partial(_gain_of_ranks, attribution, tables))
+        examination = examine(attribution, tables, clocked, gain=lambda ranks: _gain_of_ranks(replayed(), ranks))
     coverage = Coverage(
         ranks_used=attribution.ranks,
         ranks_missing=tables.missing,
@@ -567,7 +568,10 @@ def analyze(tables: Tables, asked: StepsAsked | None = None) -> Result:
     )
     verdict = judge(attribution, examination, coverage, tables)
     examination = agreeing(examination, verdict)
-    return Result(tables, attribution, examination, coverage, verdict)
+    result = Result(tables, attribution, examination, coverage, verdict)
+    if replayed.cache_info().currsize:
+        vars(result)["_replayed"] = replayed()
+    return result
 
 
 # -- durations of collectives alone ------------------------------------------------------------------------------------

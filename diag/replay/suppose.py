@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from diag.model.accounts import Attribution
 from diag.model.breakdown import Supposition as Supposition
 from diag.model.steps import Bottleneck, Kind, Severity, Verdict
-from diag.rundir.tables import Tables
 
 from .mutations import (
     Mutation,
@@ -20,7 +18,8 @@ from .mutations import (
     without_host_wait,
     without_straggler,
 )
-from .predict import predict
+from .predict import Baseline, gain
+from .program import Refusal
 
 
 def mutations_of(supposed: Supposition) -> Sequence[Mutation]:
@@ -62,8 +61,10 @@ def without_fault(verdict: Verdict, on_device: bool = False) -> Supposition:
     return Supposition(of, work=1.0) if work else Supposition()
 
 
-def gain_of_ranks(attribution: Attribution, tables: Tables, ranks: Collection[int]) -> tuple[float, float] | None:
+def gain_of_ranks(base: Baseline | Refusal, ranks: Collection[int]) -> tuple[float, float] | None:
     """How much shorter a step would be were these ranks as fast as the others, nanoseconds: at least, and most likely.
     None where the run cannot be replayed."""
-    predicted = predict(attribution, tables, without_straggler(ranks))
+    if isinstance(base, Refusal):
+        return None
+    predicted = gain(base, without_straggler(ranks))
     return None if predicted.refused else predicted.gain_ns_per_step[:2]
