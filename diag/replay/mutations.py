@@ -47,7 +47,7 @@ def in_turn(*mutations: Mutation) -> Mutation:
 
     def mutate(program: Program, costs: Costs, level: Level) -> Mutated | Refusal:
         assumed: list[str] = []
-        certain = True
+        certain = fastest = True
         for mutation in mutations:
             result = mutation(program, costs, level)
             if isinstance(result, Refusal):
@@ -55,7 +55,8 @@ def in_turn(*mutations: Mutation) -> Mutation:
             program = result.program
             assumed += result.assumed
             certain &= result.certain
-        return Mutated(program, tuple(assumed), certain)
+            fastest &= result.certain or result.fastest
+        return Mutated(program, tuple(assumed), certain, fastest)
 
     return mutate
 
@@ -397,10 +398,10 @@ def _hybrid(stretch: Stretch, size: int, costs: Costs, level: Level, gloo: bool)
             instead[at, first : first + size] = len(collectives)
             collectives[key] = replace(shrunk, key=key, group=key[0], tail_ns=tails)
         if collective.role == Role.SCATTER:
+            reduced = _across(collective, size, len(ranks) // size, costs, level, gloo)
             for first in range(size):
                 tails = dict.fromkeys(ranks[first::size], 0)
                 key = (f"{group} replica {first}", number, "all_reduce")
-                reduced = _across(collective, size, len(tails), costs, level, gloo)
                 then[at, first::size] = len(collectives)
                 collectives[key] = replace(reduced, key=key, group=key[0], tail_ns=tails)
     lines = {}

@@ -581,7 +581,10 @@ def gain(base: Baseline, mutation: Mutation, worth_ns: float = -np.inf) -> Predi
         return replace(nothing, refused=f"the replayed steps differ from the measured ones by {base.error:.1%}")
     gains, left = {}, []
     assumed: tuple[str, ...] = ()
+    fastest = False
     for level in (Level.LIKELY, Level.FAST, Level.SLOW):
+        if level == Level.FAST and fastest:
+            continue
         changed = mutation(base.program, base.costs, level)
         if isinstance(changed, Refusal):
             return replace(nothing, refused=changed.reason)
@@ -594,6 +597,7 @@ def gain(base: Baseline, mutation: Mutation, worth_ns: float = -np.inf) -> Predi
         assumed = tuple(dict.fromkeys((*assumed, *changed.assumed)))
         if changed.certain or round(float(gains[Level.LIKELY].mean())) < worth_ns:
             break
+        fastest = changed.fastest
     means = sorted(float(g.mean()) for g in gains.values())
     likely = float(gains[Level.LIKELY].mean())
     if not any(g.any() for g in gains.values()):

@@ -206,11 +206,12 @@ class Refusal(Struct, frozen=True):
 
 class Mutated(Struct, frozen=True, eq=False):
     """A changed program, and the assumptions of the change. ``certain``: it does not depend on the costs, so it is the
-    same with the fastest and the slowest wire."""
+    same with the fastest and the slowest wire; ``fastest``: with the fastest one, it is the likely one."""
 
     program: Program
     assumed: tuple[str, ...] = ()
     certain: bool = False
+    fastest: bool = False
 
 
 def over_stretches(program: Program, change: Callable[[Stretch], Stretch]) -> Program:

@@ -55,7 +55,7 @@ def prefetch(depth: int) -> Mutation:
             slowdown = REPLAY.slowdown_of_overlapped if level == Level.SLOW else 0.0
             assumed.append("all-gathers are asynchronous, which on gloo needs FSDP2's private _set_unshard_async_op")
         changed = over_stretches(program, lambda s: gathered_ahead(s, depth, slowdown))
-        return Mutated(changed, tuple(assumed), certain=not program.gloo)
+        return Mutated(changed, tuple(assumed), certain=not program.gloo, fastest=True)
 
     return mutate
 

@@ -7,7 +7,7 @@ import pytest
 
 from diag.account.critical_path import label_of
 from diag.model.steps import Detail, Kind
-from diag.replay.costs import Level
+from diag.replay.costs import Costs, Level
 from diag.replay.mutations import (
     Mutation,
     faster_links,
@@ -20,7 +20,7 @@ from diag.replay.mutations import (
     without_straggler,
 )
 from diag.replay.predict import gain
-from diag.replay.program import Mutated, Role, over_lines, replay, with_collectives
+from diag.replay.program import Mutated, Program, Refusal, Role, over_lines, replay, with_collectives
 from diag.replay.sharding_mutations import keep_gathered, merge_units, prefetch, split_root, sync_last_micro_batch
 from tests.copies import replace
 from tests.replay.fsdp import MS, Fsdp, simulate
@@ -234,3 +234,21 @@ def test_a_healthy_rank_is_no_straggler() -> None:
     base = base_of(simulate(Fsdp(ranks=4, steps=40, jitter=0.2)))
     predicted = gain(base, without_straggler([2]))
     assert predicted.gain_ns_per_step[1] < 0.02 * base.step_ns
+
+
+@pytest.mark.parametrize("order", [(prefetch(1),), (prefetch(1), hybrid_shard(2))])
+def test_what_is_the_same_on_the_fastest_wire_is_replayed_once(order: tuple[Mutation, ...]) -> None:
+    """A change that says so has the prediction of one that is replayed for each wire."""
+    base = base_of(simulate(replace(SLOW_WIRE, ranks=4, jitter=0.0)))
+    change, asked = in_turn(*order), list[Level]()
+
+    def of_each_wire(program: Program, costs: Costs, level: Level) -> Mutated | Refusal:
+        found = change(program, costs, level)
+        return replace(found, fastest=False) if isinstance(found, Mutated) else found
+
+    def watched(program: Program, costs: Costs, level: Level) -> Mutated | Refusal:
+        asked.append(level)
+        return change(program, costs, level)
+
+    assert gain(base, watched) == gain(base, of_each_wire)
+    assert (Level.FAST in asked) == (len(order) == 2)
