@@ -628,7 +628,8 @@ class Calls(Struct, frozen=True):
 
 def calls_of(subject: Subject) -> Calls:
     rows = subject.once(phased_of)
-    return Calls(rows, int(rows.exposed_ns.sum()), len(set(zip(rows.rank.tolist(), rows.step.tolist(), strict=True))))
+    steps = 1 + rows.step.max(initial=0) - rows.step.min(initial=0)
+    return Calls(rows, int(rows.exposed_ns.sum()), len(np.unique(rows.rank * steps + rows.step)))
 
 
 def reductions_of(rows: PhasedCalls, ops: Collection[str] = REDUCTIONS) -> PhasedCalls:

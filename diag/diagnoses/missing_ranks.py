@@ -71,13 +71,15 @@ def missing_ranks(subject: Subject) -> Missing | None:
             return not seen.issuperset(group.ranks)
         return len(with_group[group.name]) < (group.size or world)
 
+    lacking = {rank: np.array([*map(lacks, calls.groups)], dtype=np.bool_) for rank, (calls, _) in listed.items()}
+    if not any(of_groups.any() for of_groups in lacking.values()):
+        return None
     sorts: dict[tuple[_Sort, int], int] = {}  # number of each sort and size
     groups = set()
     spans: dict[int, iv.Intervals] = {}
     numbers: dict[int, npt.NDArray[np.int64]] = {}
     for rank, (calls, places) in listed.items():
-        lacking = np.array([lacks(group) for group in calls.groups], dtype=np.bool_)
-        own = calls.take(at := np.concatenate(places)).take(lacking[calls.group[at]])
+        own = calls.take(at := np.concatenate(places)).take(lacking[rank][calls.group[at]])
         spans[rank] = np.stack(open_spans(own), axis=1)
         sizes, size = np.unique(own.bytes, return_inverse=True)
         alike = np.ravel_multi_index(

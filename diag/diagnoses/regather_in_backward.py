@@ -31,11 +31,13 @@ MEANS = "Parameters are gathered again in the backward although memory would kee
 def claim(subject: Subject) -> Claim | None:
     """The gathers of the backward, if every rank could keep the parameters below ``near_full_share`` of its memory."""
     held_at_peak = subject.once(peaks)
+    if not held_at_peak:
+        return None
     calls = subject.once(calls_of)
     gathers = backward_gathers(calls.rows)
     exposed = sum(call.exposed_ns for call in gathers)
     behind = sum(subject.once(queued_behind).values())
-    if not held_at_peak or not exposed:
+    if not exposed:
         return None
     held: dict[tuple[int, int, int], int] = defaultdict(int)
     for call in gathers:

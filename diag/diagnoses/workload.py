@@ -15,6 +15,7 @@ from msgspec import Struct
 from diag.account.records import loader_settings
 from diag.collectors.records import BACKWARD, OPTIMIZER, Manifest
 from diag.diagnoses.policy import FINDINGS
+from diag.model import UNKNOWN
 from diag.rundir.tables import Tables
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
@@ -132,13 +133,9 @@ def _occurs(trace: Trace, pattern: str, *categories: str) -> bool:
 
 
 def _trains(tables: Tables, traces: Sequence[Trace]) -> bool | None:
-    recorded = {
-        phase.phase
-        for rank_tables in tables.ranks.values()
-        for record in rank_tables.steps[:1]
-        for phase in record.phases
-    }
-    if recorded & {BACKWARD, OPTIMIZER} or (tables.manifest is not None and tables.manifest.trainer):
+    if tables.manifest is not None and tables.manifest.trainer:
+        return True
+    if any(rank_tables.steps[:1].in_phases(BACKWARD, OPTIMIZER).any() for rank_tables in tables.ranks.values()):
         return True
     # Not among Python's functions: torch's modules look for hooks of a backward in every forward.
     if any(_occurs(trace, _TRAINS, names.ANNOTATION, names.CPU_OP, names.KERNEL) for trace in traces):
@@ -149,7 +146,7 @@ def _trains(tables: Tables, traces: Sequence[Trace]) -> bool | None:
 def _loads(tables: Tables, traces: Sequence[Trace]) -> bool | None:
     if loader_settings(tables.manifest).workers is not None or _any(traces, names.DATA_PATTERN):
         return True
-    queues = any(record.queue is not None for rank_tables in tables.ranks.values() for record in rank_tables.steps[:1])
+    queues = any((rank_tables.steps.queue[:1, 0] != UNKNOWN).any() for rank_tables in tables.ranks.values())
     return True if queues else False if traces else None
 
 

@@ -23,7 +23,7 @@ from diag.model.breakdown import CollectiveStat, CollectiveTable, ExposedCall
 from diag.model.keys import Keys
 from diag.model.matched import MatchedCollectives
 from diag.model.ragged import edges_of, is_named, owners, places_from
-from diag.model.steps import CollectiveCall, Kind, MatchedCollective, RankStep, by_causes, joined
+from diag.model.steps import CollectiveCall, Kind, MatchedCollective, RankStep, joined
 from diag.rundir.columns import Bools, Ints
 from diag.tables.policy import BANDWIDTH
 from diag.traces.kineto_names import P2P_OPS
@@ -122,7 +122,7 @@ def collective_table(
     return CollectiveTable(
         rows=tuple(sorted(stats, key=lambda s: (-s.exposed_ns, -s.duration_mean_ns * s.count, s.group, s.op))),
         rank_steps=len(counted),
-        rest_exposed_ns=int(by_causes([s.segments for s in counted])[:, Kind.COMM].sum())
+        rest_exposed_ns=int(np.diff(intervals_of(joined([s.segments for s in counted]), Kind.COMM)).sum())
         - sum(s.exposed_ns for s in stats),
         rest_hidden_ns=sum(s.overlapped_comm_ns for s in counted) - sum(s.hidden_ns for s in stats),
         all_to_alls=all_to_all_table(attribution, steps),
