@@ -51,7 +51,7 @@ def first_of_each(job: JobLogs) -> list[RankException]:
         culprit = _culprit_of_traceback(job, hit.line, by_path.get(hit.line.path, []))
         if begin is None and hit.line.speaker == Speaker() and not blocks and not is_tied(job, hit.line):
             culprit = Culprit()  # nothing ties a line without a traceback to the processes of its file
-        begin = begin or _cut_traceback(job, hit.line) or (hit.line if _IN_ERROR_FILE in hit.line.raw else None)
+        begin = begin or _cut_traceback(job, hit.line) or (hit.line if _IN_ERROR_FILE.search(hit.line.raw) else None)
         if begin is None and (begin := _traceback_below(job, hit.line)) is not None and not names_anybody(culprit):
             culprit = speaker_of(job, begin)
         key = (culprit.rank, culprit.host) if culprit.rank is not None else (hit.line.path, culprit.host)
@@ -135,7 +135,8 @@ _ENDS_IT = ("no-module", "aborts-itself")  # lines that a program prints as it e
 
 _NAMELESS = (*_ENDS_IT, "refuses-to-start")  # ends without an exception of Python
 
-_IN_ERROR_FILE = '"message": "'  # what torchrun's error file says ended the process
+# What torchrun's error file says ended the process; not a logger's line that is an object
+_IN_ERROR_FILE = re.compile(r'\{"message": ?\{"message": |^\W*"message": "')
 
 
 def _culprit_of_traceback(job: JobLogs, line: Line, blocks: list[FailedRank]) -> Culprit:

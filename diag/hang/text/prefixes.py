@@ -155,6 +155,10 @@ _BAR = re.compile(
 # torchrun's error file, also as its error handler prints it, in lines:
 # torch/distributed/elastic/multiprocessing/errors/error_handler.py
 _ERROR_FILE = re.compile(r'(?:\{"message": \{| {2,12})"message": "((?:[^"\\]|\\.){1,8000})')
+_LOGFMT = re.compile(  # logfmt: Go's logrus and slog
+    r'(?:(?:time|ts|t)="?(?P<time>[^\s"]{1,40})"? )?(?:[\w.]{1,40}=(?:"(?:[^"\\]|\\.){0,200}"|[^\s"]{1,200}) ){0,12}?'
+    r'msg="(?P<message>(?:[^"\\]|\\.){0,8000})'
+)
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _GROUP_RANK = re.compile(r"\[PG [^\]]*?\bRank (\d+)\]|\[Rank (\d+)\]")
@@ -173,6 +177,7 @@ class SharedShape(frozenset[str]):
     shape: re.Pattern[str]
 
 
+MOST_RANKS = 10_000_000
 NOBODY: frozenset[str] = frozenset()
 RANKS_IN_FRONT = frozenset(
     {"[N]"}
@@ -332,10 +337,13 @@ def read_line(raw: bytes, year: int = 1970, hosts: frozenset[str] = NOBODY) -> l
 def read_text(text: str, year: int = 1970, hosts: frozenset[str] = NOBODY) -> ParsedLine:
     """Parses all prefixes of a text without control characters."""
     parsed = ParsedLine(text)
-    if text.startswith('{"log":"'):
-        _docker(parsed)
-    elif '"message": "' in text and (match := _ERROR_FILE.match(text)):
+    if '"message": "' in text and (match := _ERROR_FILE.match(text)):
         parsed.text = _unescaped(match[1])
+    elif text.startswith("{") and text.rstrip().endswith("}"):
+        _structured(parsed)
+    elif "msg=" in text and (match := _LOGFMT.match(text)):
+        parsed.text, parsed.any = _unescaped(match["message"]), True
+        _time_of(parsed, match["time"] or "")
     for _ in range(HANG_READING.most_prefixes):
         if not _strip_one(parsed, year, hosts):
             break
@@ -557,14 +565,28 @@ def _time(parsed: ParsedLine, time_ns: int | None) -> None:
         parsed.time_ns = time_ns
 
 
-def _docker(parsed: ParsedLine) -> None:
-    """Docker's json-file: {"log":"text\\n","stream":"stderr","time":"2025-11-09T15:39:31.043Z"}."""
+# Keys of the message, of its time and of who wrote it, in loggers that write each line as an object: Docker's
+# json-file, Python's and Go's (zap, zerolog, slog), Kubernetes' and Google's.
+_MESSAGES = ("log", "message", "msg", "textPayload", "text")
+_TIMES = ("time", "timestamp", "ts", "@timestamp")
+_HOSTS = ("hostname", "host", "node", "pod")
+
+
+def _structured(parsed: ParsedLine) -> None:
+    """A line that is an object of JSON with a text for a message: {"log":"text\\n","time":"2025-11-09T15:39:31Z"}."""
     try:
         line = json.loads(parsed.text)
-        text, time = str(line["log"]), str(line.get("time", ""))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        text = next(line[key] for key in _MESSAGES if isinstance(line.get(key), str))
+    except (ValueError, StopIteration, AttributeError, RecursionError):
         return
-    parsed.text = plain(text.rstrip("\r\n").rpartition("\r")[2])
+    host = next((line[key] for key in _HOSTS if isinstance(line.get(key), str)), "")
+    parsed.text, parsed.any, parsed.host = plain(text.rstrip("\r\n").rpartition("\r")[2]), True, _host(host)
+    if isinstance(rank := line.get("rank"), int) and not isinstance(rank, bool) and 0 <= rank < MOST_RANKS:
+        parsed.rank, parsed.rank_from = rank, "rank=N"
+    _time_of(parsed, next((line[key] for key in _TIMES if isinstance(line.get(key), str)), ""))
+
+
+def _time_of(parsed: ParsedLine, time: str) -> None:
     if match := ISO.match(time):
         parsed.time_ns = iso_ns(match)
 
@@ -605,6 +627,6 @@ def named(path: str) -> NamedRank:
         return NamedRank(local_rank=int(match[1] or match[2]))
     name = "/".join(path.rsplit("/", 2)[-2:])  # a folder further up names the job, if anything
     numbers = [int(match[1]) for match in _GLOBAL.finditer(name)]
-    if not numbers or _NAMED_NODE.search(name) or numbers[-1] >= 10_000_000:
+    if not numbers or _NAMED_NODE.search(name) or numbers[-1] >= MOST_RANKS:
         return NamedRank()
     return NamedRank(rank=numbers[-1])

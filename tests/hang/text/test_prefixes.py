@@ -341,3 +341,26 @@ def test_what_all_lines_say_is_no_prefix(line: str) -> None:
     head = "\n".join(line.format(at, at) for at in range(20)).encode()
     (said,) = read_line(line.format(3, 3).encode(), hosts=hosts_in_front(head))
     assert said.text == line.format(3, 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "host", "rank", "text"),
+    [
+        ('{"ts":"2025-11-09T15:39:31.043Z","level":"info","msg":"[rank3]: KeyError: \'lr\'"}', "", 3, "KeyError: 'lr'"),
+        ('{"level": "error", "message": "disk \\"a\\" is full", "host": "n7"}', "n7", None, 'disk "a" is full'),
+        ('{"message": "lost", "rank": 5, "pod": "w-1"}', "w-1", 5, "lost"),
+        ('time=2025-11-09T15:39:31.043Z level=info msg="[rank3]: it \\"ended\\""', "", 3, 'it "ended"'),
+        ('level=error component=store msg="lost', "", None, "lost"),
+    ],
+)
+def test_lines_of_loggers_that_write_objects(line: str, host: str, rank: int | None, text: str) -> None:
+    said = one(line)
+    assert (said.host, said.rank, said.text) == (host, rank, text)
+    assert said.time_ns == (1762702771_043000000 if "2025-11-09" in line else None)
+
+
+@pytest.mark.parametrize(
+    "line", ['{"loss": 3.1, "step": 7}', '{"message": 7}', '{"message": {"a": 1}}', "{'msg': 'x'}"]
+)
+def test_an_object_without_a_message_stays_as_it_is(line: str) -> None:
+    assert one(line).text == line
