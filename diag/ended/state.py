@@ -73,13 +73,23 @@ def standing(run: Rundir) -> Standing:
     evidence = [Source(str(run.manifest), 0, _exit_words(run))]
     shown = [ranks[0] for ranks in states.values()][: ENDED.most_ranks_named]
     evidence += [evidence_of_standstill(run.ranks[rank]) for rank in shown]
-    dumps = [f"`py-spy dump --pid {run.ranks[rank].pid}`" for rank in shown if run.ranks[rank].pid is not None]
+    dumps = [
+        f"`py-spy dump --pid {run.ranks[rank].pid}`{_on_host(run, rank)}"
+        for rank in shown
+        if run.ranks[rank].pid is not None
+    ]
     steps = (
         (f"While it runs, take the stacks: {', '.join(dumps)}.",)
         if dumps and not run.stuck and not is_over(run)
         else ()
     )
     return Standing(text, tuple(evidence), steps)
+
+
+def _on_host(run: Rundir, rank: int) -> str:
+    """`` on node-b`` in a run of several hosts."""
+    host = run.ranks[rank].culprit.host
+    return f" on {host}" if host and len(run.hosts) > 1 else ""
 
 
 def is_over(run: Rundir) -> bool:

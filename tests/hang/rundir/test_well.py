@@ -13,6 +13,8 @@ from diag.collectors.files import encode
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest
 from diag.collectors.records import FAILED, Heartbeat, RankExit, RankRecord
+from diag.ended.rundir import read_runs
+from diag.ended.state import standing
 from diag.hang.api import triage
 from tests.command import diag
 
@@ -127,3 +129,17 @@ def test_a_log_beside_the_run_may_be_of_another_job(tmp_path: Path) -> None:
     (tmp_path / "other.log").write_text("step 1 loss 2.0\n")
     found = triage([str(run_of(tmp_path).root), str(tmp_path / "other.log")])
     assert found.fault_class == "undetermined"
+
+
+@pytest.mark.parametrize("hosts", [("node-a", "node-a"), ("node-a", "node-b")])
+def test_the_stacks_are_taken_on_the_host_of_the_process(hosts: tuple[str, str], tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path / "run")
+    update_manifest(layout, run_id="x", world_size=2)
+    for rank, host in enumerate(hosts):
+        layout.rank(rank).folder.mkdir(parents=True)
+        layout.rank(rank).identity.write_bytes(encode(RankRecord(rank, 0, 2, host, 40 + rank, "boot", 0, 0, "cpu")))
+        layout.rank(rank).heartbeat.write_bytes(encode(Heartbeat(0, 0, 5 + rank, ("forward", "backward")[rank])))
+    (run,) = read_runs([str(layout.root)])
+    (step,) = standing(run).next_steps
+    on = [f" on {host}" if len(set(hosts)) > 1 else "" for host in hosts]
+    assert f"`py-spy dump --pid 40`{on[0]}, `py-spy dump --pid 41`{on[1]}." in step
