@@ -18,6 +18,7 @@ from diag.app.ahead import of_figures
 from diag.app.looks import state_of
 from diag.app.markup import plain
 from diag.app.pages import COMPARE, OVERVIEW, Page, Visit, contents_of, pages_for
+from diag.app.policy import DASHBOARD
 from diag.app.ready import wait_until_ready
 from diag.app.run_view import RunView
 from diag.app.theme import favicon
@@ -46,8 +47,11 @@ _COMPACT = """<style>
 }
 /* Beside the menu, a page in a small window is as narrow as a phone. */
 @media (max-width: 900px) {
-  .st-key-compared [data-testid="stHorizontalBlock"] { flex-direction: column; }
-  .st-key-compared [data-testid="stColumn"] { width: 100% !important; flex: none !important; }
+  [class*="st-key-beside-"] > * > [data-testid="stHorizontalBlock"],
+  [class*="st-key-beside-"] > [data-testid="stHorizontalBlock"] { flex-direction: column; }
+  [class*="st-key-beside-"] [data-testid="stHorizontalBlock"] > [data-testid="stColumn"] {
+    width: 100% !important; flex: none !important;
+  }
   /* Every column of a table is in the window: small rather than cut off. */
   [data-testid="stTable"] :is(td, th), [data-testid="stTable"] :is(td, th) * {
     padding: 0.15rem 0.08rem !important; font-size: 0.68rem !important; min-width: 0 !important;
@@ -64,7 +68,7 @@ _REFUSED = "This page cannot be shown"
 
 
 def main() -> None:
-    st.set_page_config(page_title="diag", page_icon=favicon(), layout="wide")
+    st.set_page_config(page_title="diag", page_icon=favicon(), layout="wide", initial_sidebar_state=DASHBOARD.menu_px)
     st.html(_COMPACT)
     root = Path(sys.argv[1])
     if not os.path.lexists(split_job(root)[0]):

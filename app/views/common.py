@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import plotly.graph_objects as go
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from diag.app.address import show_link
 from diag.app.figures import blocks_of, field_columns, make_cells_clickable
@@ -68,6 +69,12 @@ def show_metrics(*metrics: Metric) -> None:
 def card_px(title: str, value: str) -> int:
     """A width of a metric's card that cuts neither its label nor its value."""
     return round(max(METRIC_PX, _PADDING_PX + 24 + _LABEL_PX * len(title), _PADDING_PX + _VALUE_PX * len(value)))
+
+
+def side_by_side(key: str, widths: Sequence[float] = (1, 1)) -> list[DeltaGenerator]:
+    """Two columns, which stand below each other where the window is small (main.py)."""
+    with st.container(key=f"beside-{key}"):
+        return st.columns(widths)
 
 
 @cache

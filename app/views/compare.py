@@ -26,6 +26,7 @@ from diag.app.views.common import (
     show_error,
     show_rows,
     show_table,
+    side_by_side,
     without_steps,
 )
 from diag.diagnoses.compare import PART_NAMES, Comparison, Setup, nearest_of_job, setup_of, setup_of_traces
@@ -118,8 +119,7 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
     st.subheader(plain(headline(comparison)), anchor=False)
     shown = worth_a_row(comparison)
     theme = theme_of(st.context.theme.type)
-    with st.container(key="compared"):
-        left, right = st.columns(2, gap="medium")
+    left, right = side_by_side("compared")
     with left:
         st.subheader("Difference by part of the step", anchor="difference")
         draw(

@@ -385,7 +385,7 @@ def _reasons(investigation: Investigation) -> None:
         st.markdown(bullets(tuple(f"{item.fault_class}: {item.because}" for item in triage.ruled_out)))
     st.subheader("What was read", anchor="coverage")
     gaps = [_gap(paths, reason) for reason, paths in by_reason(triage.gaps).items()]
-    st.markdown(bullets((*triage.coverage, *gaps)) or "Nothing.")
+    st.markdown(bullets((*triage.coverage, *gaps)) or "The records of the run only: it has no logs, stacks or dumps.")
 
 
 def _gap(paths: Sequence[str], reason: str) -> str:

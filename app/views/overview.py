@@ -38,6 +38,7 @@ from diag.app.views.common import (
     show_metrics,
     show_on_timeline,
     show_table,
+    side_by_side,
 )
 from diag.diagnoses.compare import reasons_against
 from diag.model import Gap
@@ -97,7 +98,7 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
         from diag.app.views.hang import show_to_do  # loads the triage
 
         show_to_do(state.path, page.outcome.action if page.outcome is not None and not state.live else "")
-    beside = st.columns(_VERDICT_AND_PICTURE) if view.result.attribution.steps else (st.container(), None)
+    beside = side_by_side("verdict", _VERDICT_AND_PICTURE) if view.result.attribution.steps else (st.container(), None)
     with beside[0]:
         every_s = DASHBOARD.live_every_s if state.live else None
         st.fragment(_followed, run_every=every_s)(page.verdict, state.path, page.since)
@@ -199,7 +200,7 @@ def show_last_screen(state: RunState, screen: FirstScreen) -> None:
     st.title(plain(screen.title))
     st.caption(screen.facts)
     picture = screen.pictures.get(theme_of(st.context.theme.type).name)
-    beside = st.columns(_VERDICT_AND_PICTURE) if picture is not None else (st.container(), None)
+    beside = side_by_side("verdict before", _VERDICT_AND_PICTURE) if picture is not None else (st.container(), None)
     with beside[0]:
         _verdict(screen.verdict, state, screen.since, key="verdict-before")
     if beside[1] is not None:
@@ -390,7 +391,7 @@ def _finding(view: RunView, card: Card, finding: Finding, position: int, theme: 
             else:
                 st.badge(card.badge, icon=SEVERITY_ICON[card.severity], color=SEVERITY_COLOUR[card.severity])
             st.markdown(f"**{plain(card.title)}**")
-        said, seen = st.columns(_FINDING_AND_PICTURE)
+        said, seen = side_by_side(f"finding {position}", _FINDING_AND_PICTURE)
         with said:
             st.caption(" · ".join(plain(fact) for fact in card.facts))
             if card.action:

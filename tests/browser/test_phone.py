@@ -53,3 +53,15 @@ def test_no_column_of_a_table_is_cut_off(browser: Browser, served: Served, path:
         found.open(served.at(path), until=last)
         assert box(found.page.get_by_role("columnheader", name=last))["right"] <= WIDTH
         assert found.complaints == []
+
+
+def test_verdict_and_picture_stand_below_each_other_in_a_small_window(browser: Browser, served: Served) -> None:
+    """Beside the menu, columns would have a third of the window each."""
+    with visit(browser, "dark", height=900, width=800) as found:
+        found.open(served.at("?run=fsdp2-slow-loader-rank1"), until="without the fault")
+        verdict = found.page.get_by_text("Data-bound (90%").first
+        picture = found.page.get_by_text("without the fault").first
+        expect(picture).to_be_in_viewport()
+        assert box(picture)["y"] > box(verdict)["y"] + box(verdict)["height"]
+        assert box(verdict)["width"] > 400
+        assert found.complaints == []
