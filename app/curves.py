@@ -152,7 +152,7 @@ def curve_points(
 
 
 def _across(column: int, columns: int, number: str, last: bool) -> dict[str, Any]:
-    gap = 0.08
+    gap = 0.12  # for the numbers of an axis on a phone
     width = (1 - gap * (columns - 1)) / columns
     begin = column * (width + gap)
     return {
