@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -11,55 +11,35 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 _TYPES = ("int8", "int16", "int32", "int64", "float64", "bool")
-_WHOLE, _NARROW = ("int32", "int64"), ("uint8", "uint16", "uint32")
+_NARROW = ("uint8", "uint16", "uint32")
 
 
 class Array(msgspec.Struct, array_like=True):
-    """Whole numbers are kept in the smallest type that holds them: most are small, or times near each other. ``data``:
-    of type ``kept``, the values less ``least``; with a ``first`` one, what each has more than the one before it."""
+    """``data``: the values less ``least``, of type ``kept``: whole numbers are in the smallest type that holds them."""
 
     type: str
     shape: tuple[int, ...]
     data: memoryview  # of what is decoded: no copy is made
     kept: str
-    least: int = 0
-    first: int | None = None
+    least: Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
 
     @classmethod
     def of(cls, values: npt.NDArray[Any]) -> Array:
-        of_type = str(values.dtype)
-        if of_type in _WHOLE and values.size:
-            if narrow := _narrow(values):
-                return cls(of_type, values.shape, *narrow)
-            # A difference may overflow: then so does the sum.
-            if narrow := _narrow(np.diff(values.ravel(), prepend=values.ravel()[:1])):
-                return cls(of_type, values.shape, *narrow, int(values.flat[0]))
-        return cls(of_type, values.shape, memoryview(np.ascontiguousarray(values).tobytes()), of_type)
+        kept, least = str(values.dtype), 0
+        if kept in ("int32", "int64") and values.size:
+            least, most = int(values.min()), int(values.max())
+            kept = next((each for each in _NARROW if most - least <= np.iinfo(each).max), kept)
+            least *= kept in _NARROW
+        moved = np.ascontiguousarray(values - least if least else values, dtype=kept)
+        return cls(str(values.dtype), values.shape, memoryview(moved.tobytes()), kept, least)
 
     def read(self, *types: str) -> npt.NDArray[Any]:
         """ValueError where the bytes are not those of an array of this type and shape, or it has none of ``types``."""
         if self.type not in (types or _TYPES) or self.kept not in (self.type, *_NARROW):
             raise ValueError(self.type)
         values = np.frombuffer(self.data, dtype=self.kept)
-        if self.kept == self.type:
-            return values.reshape(self.shape)
-        bounds = np.iinfo(self.type)
-        if not all(bounds.min <= number <= bounds.max for number in (self.least, self.first or 0)):
-            raise ValueError("a number that does not fit")
-        values = values.astype(self.type)
-        values += self.least
-        if self.first is not None:
-            values = np.cumsum(values, dtype=self.type)
-            values += self.first
-        return values.reshape(self.shape)
-
-
-def _narrow(values: npt.NDArray[Any]) -> tuple[memoryview, str, int] | None:
-    """``data``, ``kept`` and ``least`` of an ``Array``; None if no smaller type holds them."""
-    least = int(values.min())
-    span = int(values.max()) - least
-    kept = next((each for each in _NARROW if span <= np.iinfo(each).max), None)
-    return (memoryview((values - least).astype(kept).tobytes()), kept, least) if kept is not None else None
+        moved = values.astype(np.int64) + self.least if self.least else values
+        return moved.astype(self.type, copy=False).reshape(self.shape)
 
 
 def edges_in(kept: Array, steps: int, entries: int) -> Ints:
