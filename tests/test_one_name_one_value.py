@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,10 +38,9 @@ from diag.show.json import save, to_dict
 from diag.show.page import DATA_WAIT, EXPOSED_COMM, HOST_WAIT, STEP_TIME, numbers_of, page_of
 from tests.app.runs import write_stalled_trace
 from tests.copies import replace
+from tests.samples import NAMES, opened_sample
 from tests.simulate import MS, Plan, simulate, write_run
 
-SAMPLES = Path(__file__).parents[1] / "sample_traces"
-NAMES = sorted(path.parent.name for path in SAMPLES.glob("*/manifest.json"))
 CONSTRUCTED = "constructed"
 
 
@@ -72,18 +70,13 @@ def _constructed(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def constructed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _constructed(tmp_path_factory.mktemp("runs") / CONSTRUCTED)
-
-
-@cache
-def _opened(path: Path) -> Result:
-    return open_run(path)
+def constructed(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return open_run(_constructed(tmp_path_factory.mktemp("runs") / CONSTRUCTED))
 
 
 @pytest.fixture(params=[CONSTRUCTED, *NAMES])
-def result(request: pytest.FixtureRequest, constructed: Path) -> Result:
-    return _opened(constructed if request.param == CONSTRUCTED else SAMPLES / request.param)
+def result(request: pytest.FixtureRequest, constructed: Result) -> Result:
+    return constructed if request.param == CONSTRUCTED else opened_sample(request.param)
 
 
 def _of_the_step(result: Result) -> Mapping[str, Mapping[str, float]]:

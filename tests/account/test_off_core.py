@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from diag.account.off_core import by_cpu_time
-from diag.api import Result, analyze, open_run
+from diag.api import Result, analyze
 from diag.collectors.records import BACKWARD, FORWARD
 from diag.model.steps import Detail, Kind, Parts, RankStep, Segments
 from diag.show.page import page_of
+from tests.samples import opened_sample
 from tests.simulate import MS, Plan, simulate
-
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 
 def a_step(*pieces: tuple[Kind, Detail, int], source: str) -> RankStep:
@@ -85,7 +82,7 @@ def test_a_sleep_whose_cpu_time_was_not_recorded_is_the_same_in_every_step(name:
             float(np.mean([parts.idle_ns for parts in of])) / MS,
         )
 
-    result = open_run(SAMPLES / name)
+    result = opened_sample(name)
     own = [parts for step in result.attribution.steps[2:] for parts in step.parts if parts.rank == 0]
     traced = means([parts for parts in own if parts.source == "trace"])
     recorded = means([parts for parts in own if parts.source == "records"])

@@ -17,6 +17,7 @@ from tests.account.kineto_builder import KinetoBuilder, nccl_args
 from tests.app.runs import write_run
 from tests.app.shown import shown, text
 from tests.experts import Experts, hot, run_of
+from tests.samples import opened_sample
 from tests.simulate import write_run as write_simulated
 from tests.tables.test_breakdowns import two_ranks
 
@@ -139,6 +140,6 @@ def test_a_straggler_is_shown_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_bar_is_as_long_as_the_call_takes() -> None:
-    rows = open_run(SAMPLES / "fsdp2-slow-link-rank1").breakdowns.collectives.rows
+    rows = opened_sample("fsdp2-slow-link-rank1").breakdowns.collectives.rows
     totals = [sum(bar.x[at] for bar in figures.waits(rows, LIGHT).data) for at in range(len(rows))]
     assert totals == pytest.approx([row.duration_mean_ns / 1e6 for row in rows], rel=0.01)

@@ -34,6 +34,7 @@ from diag.words.formatting import duration, printed_alike, share, size
 from tests.app.planted import plant
 from tests.app.runs import MS, write_run, write_stalled_trace
 from tests.copies import replace
+from tests.samples import opened_sample
 
 COMMAND = "diag report run -o report.html"
 
@@ -422,7 +423,7 @@ def test_the_same_run_gets_the_same_pseudonyms(secretive: Result) -> None:
 
 
 def test_the_advice_comes_first_with_what_it_replaces() -> None:
-    result = open_run(SAMPLES / "fsdp2-not-overlapped")
+    result = opened_sample("fsdp2-not-overlapped")
     page, changes = view_of(result).page, advice_of(result).changes
     html = render(result, COMMAND, "1")
     text = Parsed(html).text

@@ -21,6 +21,7 @@ from diag.words.formatting import short_name
 from tests.account.kineto_builder import KinetoBuilder
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
+from tests.samples import opened_sample
 from tests.tables.test_breakdowns import two_ranks
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -49,7 +50,7 @@ def test_the_tables_hold_diags_numbers(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_kernel_that_copies_is_not_called_a_copy_between_host_and_device() -> None:
     """direct_copy_kernel_cuda runs on the device; Memcpy HtoD and DtoH are no kernels."""
-    found = open_run(SAMPLES / "gpu-hf-trainer").breakdowns
+    found = opened_sample("gpu-hf-trainer").breakdowns
     copies = [row.name for row in found.kernels.rows if row.kind == KernelKind.COPY]
     assert any("direct_copy_kernel" in name for name in copies)
     bars = {bar.name: bar for bar in figures.kernels(found.kernels, LIGHT).data}
@@ -61,7 +62,7 @@ def test_a_kernel_that_copies_is_not_called_a_copy_between_host_and_device() -> 
 @pytest.mark.parametrize("name", ["Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pinned)"])
 def test_a_copy_from_or_to_the_host_is_called_one_in_its_colour(name: str) -> None:
     """Old traces and ROCm list them among the kernels."""
-    found = open_run(SAMPLES / "gpu-hf-trainer").breakdowns.kernels
+    found = opened_sample("gpu-hf-trainer").breakdowns.kernels
     row = next(row for row in found.rows if row.kind == KernelKind.COPY)
     table = structs.replace(found, rows=(structs.replace(row, name=name), *found.rows))
     bars = {bar.name: bar for bar in figures.kernels(table, LIGHT).data}
@@ -71,7 +72,7 @@ def test_a_copy_from_or_to_the_host_is_called_one_in_its_colour(name: str) -> No
 
 def test_a_copy_of_an_operator_is_not_called_one_between_host_and_device() -> None:
     """On a CPU ``aten::copy_`` copies within the host's memory."""
-    found = open_run(SAMPLES / "fsdp2-slow-link-rank1").breakdowns
+    found = opened_sample("fsdp2-slow-link-rank1").breakdowns
     names = {bar.name for bar in figures.kernels(found.kernels, LIGHT).data}
     assert {"copy or fill in one memory", "gemm", "other compute"} <= names
 

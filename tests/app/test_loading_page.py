@@ -14,6 +14,7 @@ from diag.app.views import loading as figures
 from diag.collectors.records import LoaderQueue
 from tests.app.runs import MS, write_run
 from tests.app.shown import metrics, shown, text
+from tests.samples import opened_sample
 from tests.simulate import Plan, simulate
 from tests.simulate import write_run as write_simulated
 from tests.tables.test_breakdowns import two_ranks
@@ -72,7 +73,7 @@ def test_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_short_copies_do_not_fill_a_figure() -> None:
-    table = open_run(SAMPLES / "fsdp2-slow-loader-rank1").loading
+    table = opened_sample("fsdp2-slow-loader-rank1").loading
     rows = tuple(replace(row, host_copy_ns=0, exposed_copy_ns=2 * MS) for row in table.rows)
     figure = figures.copies(replace(table, rows=rows), 200 * MS, LIGHT)
     assert figure.layout.xaxis.range[1] == pytest.approx(1.04 * 20)

@@ -29,6 +29,7 @@ from tests.allocator import FORWARD, MIB, Allocator, frame, train
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
 from tests.patience import PATIENCE_S
+from tests.samples import opened_sample
 from tests.tables.test_breakdowns import rank_trace, two_ranks
 from tests.tables.test_memory_curve import trained
 
@@ -262,7 +263,7 @@ def test_the_rank_whose_memory_grows_is_found_among_many(leaking: Path, monkeypa
 
 
 def test_a_run_of_profiled_steps_has_the_memory_of_all_recorded_steps() -> None:
-    view = view_of(open_run(SAMPLES / "gpu-hf-trainer"))
+    view = view_of(opened_sample("gpu-hf-trainer"))
     assert view.memory is not None
     assert len(view.steps) == 3
     assert len(view.memory.steps) == 60
@@ -292,7 +293,7 @@ def test_a_full_device_says_what_would_lower_the_peak(monkeypatch: pytest.Monkey
 
 def test_where_only_a_bound_is_known_it_is_said_if_it_tells_anything() -> None:
     """Without the model's shape: that checkpointing frees at most 131 of 133 GB is no advice."""
-    result = open_run(SAMPLES / "gpu-memory-nearly-full")
+    result = opened_sample("gpu-memory-nearly-full")
     manifest = result.tables.manifest
     assert manifest is not None
     unknown = {name: value for name, value in manifest.model.items() if name != "heads"}

@@ -14,10 +14,10 @@ from diag.app.policy import DASHBOARD
 from diag.app.run_view import RunView, view_of
 from diag.app.theme import LIGHT
 from diag.model.steps import Finding
-from diag.serve.server import SAMPLES
 from diag.show.page import Place
 from diag.show.parts import Part
 from tests.app.runs import write_run
+from tests.samples import opened_sample
 
 
 def first_of(view: RunView) -> tuple[Finding, Place, dict[str, Any]]:
@@ -70,18 +70,18 @@ def test_of_many_ranks_those_at_fault_and_those_that_wait_longest_are_drawn(tmp_
 
 
 def test_a_real_gpu_trace_has_the_idle_time_of_its_device() -> None:
-    _, _, data = first_of(view_of(open_run(SAMPLES / "gpu-hf-trainer")))
+    _, _, data = first_of(view_of(opened_sample("gpu-hf-trainer")))
     (row,) = data["rows"]
     assert row["most"] == Part.HOST
     assert columns_of(row, data["parts"])[Part.HOST] == pytest.approx(0.45, abs=0.1)
 
 
 def test_a_full_device_is_drawn_against_its_capacity() -> None:
-    view = view_of(open_run(SAMPLES / "gpu-memory-nearly-full"))
+    view = view_of(opened_sample("gpu-memory-nearly-full"))
     data = bars_of_peaks(view, (0,), LIGHT)
     assert data is not None
     (bar,) = data["rows"]
     (row,) = view.result.memory_table.rows
     assert bar["text"].replace("\u00a0", " ") == "145 GB of 150 GB"
     assert sum(bar["ms"]) * 1e9 == pytest.approx(row.capacity)
-    assert bars_of_peaks(view_of(open_run(SAMPLES / "ddp-healthy")), (0,), LIGHT) is None
+    assert bars_of_peaks(view_of(opened_sample("ddp-healthy")), (0,), LIGHT) is None

@@ -12,13 +12,13 @@ from diag.app.picture import BEYOND_MEDIAN, WAITED_FOR, Data, advice_rows, pictu
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView, view_of
 from diag.app.theme import LIGHT
-from diag.serve.server import SAMPLES
 from diag.show.page import STEP_TIME, advice_of, numbers_of
 from diag.summaries import open_summaries
 from diag.words.formatting import duration
 from tests.app.runs import write_run
 from tests.app.shown import shown
 from tests.many_ranks import Job, write_summaries
+from tests.samples import opened_sample
 
 MANY = 40
 
@@ -48,7 +48,7 @@ def test_it_says_why_a_rank_takes_longer_than_the_step(slow_rank_1: Path, monkey
 
 
 def test_a_predicted_step_is_drawn_only_where_it_was_predicted(tmp_path: Path) -> None:
-    view = view_of(open_run(SAMPLES / "fsdp2-straggler-rank0"))
+    view = view_of(opened_sample("fsdp2-straggler-rank0"))
     step_ns = numbers_of(view.result)[STEP_TIME]
     assert step_ns is not None
     low, likely, high = drawn(view)["predicted"]["ms"]
@@ -88,7 +88,7 @@ def test_of_ranks_with_summaries_alone_all_are_in_the_grid(tmp_path: Path) -> No
 
 
 def test_a_row_of_advice_has_its_gain_as_a_part_of_the_step() -> None:
-    view = view_of(open_run(SAMPLES / "fsdp2-not-overlapped"))
+    view = view_of(opened_sample("fsdp2-not-overlapped"))
     advised = view.result.advice
     data = advice_rows(view, advised, advice_of(view.result).changes, LIGHT)
     assert len(data["rows"]) == len(advised) > 1
@@ -112,7 +112,7 @@ def test_for_whom_many_ranks_wait_is_a_grid(tmp_path: Path, monkeypatch: pytest.
 
 def test_what_a_rank_does_outside_of_operators_is_drawn_as_compute_and_that_is_said() -> None:
     """The advice speaks of sleeps and locks, the bar and the critical path of compute: also in profiled steps."""
-    view, healthy = (view_of(open_run(SAMPLES / name)) for name in ("ddp-straggler-rank0", "ddp-healthy"))
+    view, healthy = (view_of(opened_sample(name)) for name in ("ddp-straggler-rank0", "ddp-healthy"))
     data, other = picture_of(view, LIGHT), picture_of(healthy, LIGHT)
     assert data is not None
     assert other is not None
@@ -125,7 +125,7 @@ def test_what_a_rank_does_outside_of_operators_is_drawn_as_compute_and_that_is_s
 
 
 def test_of_a_run_that_stands_the_rank_at_fault_is_marked_and_nothing_is_predicted() -> None:
-    view = view_of(open_run(SAMPLES / "ddp-straggler-rank0"))
+    view = view_of(opened_sample("ddp-straggler-rank0"))
     data = picture_of(view, LIGHT, None, standing=(2,))
     assert data is not None
     assert [row["rank"] for row in data["rows"] if row["fault"]] == [2]

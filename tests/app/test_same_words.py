@@ -25,6 +25,7 @@ from diag.show.text import print_report
 from diag.words.formatting import duration
 from tests.app.test_html_report import Parsed
 from tests.app.test_pages import page as dashboard
+from tests.samples import opened_sample
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 NUMBER = re.compile(r"\d")
@@ -110,7 +111,7 @@ def test_every_front_end_shows_the_same_numbers(name: str, monkeypatch: pytest.M
 def test_the_rank_at_fault_has_one_size(name: str, rank: int) -> None:
     """In the headline, the card, the advice, the evidence, the table of ranks, the page of the loaders and the document
     for programs."""
-    result = open_run(SAMPLES / name)
+    result = opened_sample(name)
     page, document = page_of(result), to_dict(result)
     (size,) = {TIME.findall(_plain(text))[-1] for text in (page.verdict.headline, page.findings[0].title)}
     assert document["verdict"]["headline"].count(size) == 1

@@ -20,6 +20,7 @@ from diag.timeline import timeline_of
 from tests.account.kineto_builder import AUTOGRAD, KinetoBuilder
 from tests.app.runs import write_run
 from tests.app.shown import shown, text
+from tests.samples import opened_sample
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 MS, US = 1_000_000, 1_000
@@ -27,7 +28,7 @@ MS, US = 1_000_000, 1_000
 
 @pytest.fixture(scope="module")
 def straggler() -> Result:
-    return open_run(SAMPLES / "ddp-straggler-rank0")
+    return opened_sample("ddp-straggler-rank0")
 
 
 def test_a_finding_is_seen_in_the_step_in_which_it_costs_most(straggler: Result) -> None:
@@ -111,7 +112,7 @@ def test_a_call_leads_to_its_moment(straggler: Result, monkeypatch: pytest.Monke
 
 
 def test_every_cell_of_a_heat_map_can_be_clicked() -> None:
-    view = view_of(open_run(SAMPLES / "ddp-straggler-rank0"))
+    view = view_of(opened_sample("ddp-straggler-rank0"))
     _, drawing = of_waiting(view)
     assert drawing is not None
     figure = drawing.draw(LIGHT)

@@ -20,13 +20,13 @@ from diag.api import Result, open_run
 from diag.app.server import routes
 from diag.app.timeline_data.perfetto import step_to_open
 from diag.app.timeline_data.source import share, source_of
-from diag.serve.server import SAMPLES
 from diag.tables.tiles import CELLS, FULL
 from diag.tables.zoom import WORK
 from diag.timeline import timeline_of
 from tests.app.runs import write_run
 from tests.patience import PATIENCE_S
 from tests.poisoned import POISON, is_harmless
+from tests.samples import opened_sample
 from tests.tables.lane_traces import FUNCTIONS, STEP_US, STEPS, US, write_gpu_traces
 
 KERNEL = f"gemm{POISON}"
@@ -172,7 +172,7 @@ def test_all_ranks_for_perfetto(client: TestClient, result: Result) -> None:
 
 def test_the_step_to_open_is_one_of_the_window(result: Result) -> None:
     """A trace covers step 15 of the sample. No window without it opens it."""
-    sample = source_of(share(open_run(SAMPLES / "fsdp2-straggler-rank0")))
+    sample = source_of(share(opened_sample("fsdp2-straggler-rank0")))
     spans = {span.step: span for span in timeline_of(sample.result).steps}
 
     def opened(first: int, last: int) -> tuple[int, bool] | None:

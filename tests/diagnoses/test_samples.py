@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from diag.api import open_run
 from diag.collectors.layout import RunLayout
 from diag.model.steps import Bottleneck, Kind, Severity
 from diag.show.json import to_json
+from tests.samples import opened_sample
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
@@ -44,7 +44,7 @@ def test_every_sample_has_an_expectation() -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_verdict_on_a_sample(name: str) -> None:
-    result = open_run(SAMPLES / name)
+    result = opened_sample(name)
     bottleneck, cause, culprits = EXPECTED[name]
     verdict = result.verdict
     if cause:
@@ -60,7 +60,7 @@ def test_the_verdict_on_a_sample(name: str) -> None:
 def test_the_analyser_does_not_know_what_was_planted() -> None:
     planted = "slow-loader:rank=1,ms=300"
     assert planted in (SAMPLES / "fsdp2-slow-loader-rank1" / "manifest.json").read_text()
-    assert planted not in to_json(open_run(SAMPLES / "fsdp2-slow-loader-rank1"))
+    assert planted not in to_json(opened_sample("fsdp2-slow-loader-rank1"))
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -77,14 +77,14 @@ def test_a_sample_is_small_and_names_no_machine(name: str) -> None:
 
 def test_the_host_is_said_to_be_faster_without_the_profiler() -> None:
     """The device is busy for 45 ms a step: of 89 ms with the profiler, and of 67 ms without it."""
-    (note,) = [note for note in open_run(SAMPLES / "gpu-hf-trainer").coverage.notes if "profiler makes" in note]
+    (note,) = [note for note in opened_sample("gpu-hf-trainer").coverage.notes if "profiler makes" in note]
     assert "89.0\u00a0ms with it, 66.9\u00a0ms in 53\u00a0steps without it" in note
     assert "the device waits for its host in about 28% of a step" in note
 
 
 def test_the_gpu_with_nearly_full_memory_is_told() -> None:
     """96.6 % of the GPU's memory is reserved, and NVML's figures say what CUDA and NCCL hold beside it."""
-    result = open_run(SAMPLES / "gpu-memory-nearly-full")
+    result = opened_sample("gpu-memory-nearly-full")
     findings = result.findings
     (found,) = findings.filter(findings["id"] == "near-out-of-memory").rows(named=True)
     assert found["ranks"] == [0]
@@ -95,7 +95,7 @@ def test_the_gpu_with_nearly_full_memory_is_told() -> None:
 
 def test_the_path_goes_to_the_late_rank_through_a_wait_in_pieces() -> None:
     """Rank 0 stops for 200 ms in each step. In the traced ones gloo's copies cut rank 1's waiting for it in pieces."""
-    result = open_run(SAMPLES / "fsdp2-straggler-rank0")
+    result = opened_sample("fsdp2-straggler-rank0")
     traced = [step for step in result.attribution.traced if any(parts.source == "trace" for parts in step.parts)]
     assert traced
     for step in traced:

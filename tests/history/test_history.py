@@ -25,6 +25,7 @@ from diag.words.history import goodput_words
 from tests.command import diag as diag_command
 from tests.history.planted import BEGIN_NS, Training
 from tests.many_ranks import Job, write_summaries
+from tests.samples import NAMES, opened_sample
 from tests.simulate import MS, Plan, simulate, write_run
 
 
@@ -117,9 +118,9 @@ def test_a_steady_run_has_no_change(tmp_path: Path) -> None:
     assert "did not change" in diag_command("history", tmp_path / "R").stdout
 
 
-@pytest.mark.parametrize("sample", sorted(path.name for path in Path("sample_traces").glob("*/")))
+@pytest.mark.parametrize("sample", NAMES)
 def test_the_sample_runs_have_none(sample: str) -> None:
-    assert diag.open_run(Path("sample_traces") / sample).history.changes == ()
+    assert opened_sample(sample).history.changes == ()
 
 
 def test_very_many_ranks_have_their_summaries(tmp_path: Path) -> None:

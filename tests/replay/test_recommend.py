@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.api import Result, analyze, open_run
+from diag.api import Result, analyze
 from diag.collectors.records import FORWARD, MemoryRecord
 from diag.model.steps import Knob, Risk
 from diag.replay.advice import changed_arguments, memory_veto, recommend
@@ -19,6 +19,7 @@ from diag.rundir.tables import Tables
 from tests.command import diag
 from tests.copies import replace
 from tests.examples import examples
+from tests.samples import opened_sample
 from tests.simulate import MS, Plan, simulate
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -166,7 +167,7 @@ def test_what_is_shown_of_a_recorded_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ddp-healthy"])
 def test_recorded_healthy_runs_need_none(name: str) -> None:
-    assert open_run(SAMPLES / name).advice == ()
+    assert opened_sample(name).advice == ()
 
 
 def test_gradients_of_ddp_once_a_step_instead_of_in_every_micro_batch() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.account.attribute import attribute
-from diag.api import open_run
 from diag.model.steps import Kind
 from diag.replay.costs import Level, fit
 from diag.replay.mutations import hybrid_shard, more_bandwidth, without_straggler
@@ -34,8 +31,7 @@ from diag.rundir.tables import Tables
 from tests import simulate as plain
 from tests.copies import replace
 from tests.replay.fsdp import MS, Fsdp, simulate
-
-SAMPLES = sorted(p.parent for p in (Path(__file__).parents[2] / "sample_traces").glob("*/manifest.json"))
+from tests.samples import NAMES, opened_sample
 
 PLANS = {
     "synchronous": Fsdp(),
@@ -84,12 +80,12 @@ def test_the_other_simulation_is_replayed_exactly() -> None:
     assert replay_error(program, replay(program)) == 0.0
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)
-def test_a_recorded_run_is_replayed(sample: Path) -> None:
-    result = open_run(sample)
+@pytest.mark.parametrize("sample", NAMES)
+def test_a_recorded_run_is_replayed(sample: str) -> None:
+    result = opened_sample(sample)
     found = baseline(result.attribution, result.tables)
     assert isinstance(found, Baseline)
-    print(f"{sample.name}: {found.error:.4%} of a mean step of {found.step_ns / 1e6:.1f} ms")
+    print(f"{sample}: {found.error:.4%} of a mean step of {found.step_ns / 1e6:.1f} ms")
     assert found.error < 0.01
     accounts = np.array([step.dur_ns for step in result.attribution.usable])
     assert measured_durations(found.program).mean() == pytest.approx(accounts.mean(), rel=0.02)

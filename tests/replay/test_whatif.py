@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from diag.api import Result, analyze, open_run
+from diag.api import Result, analyze
 from diag.replay.advice import WhatIf, what_if
 from diag.replay.knobs import KNOBS
 from diag.replay.predict import Baseline, baseline, gain
 from diag.rundir.tables import Tables
 from tests.copies import replace
 from tests.replay.test_recommend import GB, with_device
+from tests.samples import opened_sample
 from tests.simulate import MS, Plan, simulate, without_rank
 
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
 PLAN: dict[str, Any] = {"units": 6, "transfer_ns": 15 * MS, "regather": True}
 
 
@@ -146,7 +145,7 @@ def test_a_healthy_run_has_nothing_to_choose() -> None:
 
 
 def test_the_command_sets_all_of_them() -> None:
-    result = open_run(SAMPLES / "fsdp2-not-overlapped")
+    result = opened_sample("fsdp2-not-overlapped")
     offered = {change.knob: change.id for change in result.what_if.changes}
     assert {"prefetch", "reshard after forward"} <= set(offered)
     prospect = result.what_if.predict([offered["prefetch"], offered["reshard after forward"]])

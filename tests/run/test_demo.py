@@ -9,6 +9,7 @@ import pytest
 from diag.api import open_run
 from diag.cli.demo import found
 from tests.command import diag_process
+from tests.samples import opened_sample
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
@@ -21,7 +22,7 @@ SAMPLES = Path(__file__).parents[2] / "sample_traces"
     ],
 )
 def test_the_demo_says_whether_it_found_what_it_planted(sample: str, said: str) -> None:
-    assert found(open_run(SAMPLES / sample)).startswith(said)
+    assert found(opened_sample(sample)).startswith(said)
 
 
 def test_a_fault_that_costs_less_than_something_else_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

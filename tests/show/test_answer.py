@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from diag.api import Result, analyze, open_run
+from diag.api import Result, analyze
 from diag.model import Gap
 from diag.serve.server import SAMPLES
 from diag.show.answer import Part
@@ -22,6 +22,7 @@ from diag.words.formatting import spaced
 from diag.words.terminal import report_console
 from tests.command import diag
 from tests.copies import replace
+from tests.samples import opened_sample
 from tests.simulate import FORWARD, MS, Plan, simulate
 
 
@@ -34,7 +35,7 @@ def printed(result: Result, *parts: Part, width: int = 110) -> list[str]:
 
 @pytest.fixture(scope="module")
 def loader() -> Result:
-    return open_run(SAMPLES / "fsdp2-slow-loader-rank1")
+    return opened_sample("fsdp2-slow-loader-rank1")
 
 
 def test_the_answer_names_the_rank_what_to_do_and_how_to_go_on(loader: Result) -> None:
@@ -48,7 +49,7 @@ def test_the_answer_names_the_rank_what_to_do_and_how_to_go_on(loader: Result) -
 
 @pytest.mark.parametrize("sample", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
 def test_an_answer_has_ten_lines(sample: str) -> None:
-    result = open_run(SAMPLES / sample)
+    result = opened_sample(sample)
     page = page_of(result)
     for width in (80, 110, 200):
         lines = printed(result, width=width)
@@ -67,7 +68,7 @@ def test_an_answer_has_ten_lines(sample: str) -> None:
 
 
 def test_data_that_is_missing_is_named_before_notes() -> None:
-    result = open_run(SAMPLES / "gpu-hf-trainer")
+    result = opened_sample("gpu-hf-trainer")
     assert result.coverage.notes
     gaps = tuple(Gap(f"ranks/{rank}/steps.jsonl", "cut off") for rank in range(3))
     lacking = replace(result, coverage=replace(result.coverage, skipped=gaps))
@@ -90,12 +91,12 @@ def test_where_there_is_no_room_whole_sentences_go(loader: Result) -> None:
 
 
 def test_a_gain_that_is_not_sure_is_not_promised() -> None:
-    lines = " ".join(printed(open_run(SAMPLES / "fsdp2-root-only"), width=80))
+    lines = " ".join(printed(opened_sample("fsdp2-root-only"), width=80))
     assert "and prefetch the next unit: may save 32.7 ms, 8%" in lines
 
 
 def test_what_lowers_the_confidence_most_is_named() -> None:
-    result = open_run(SAMPLES / "ddp-healthy")
+    result = opened_sample("ddp-healthy")
     assert "Confidence 89% (the steps vary); 9 of 16 steps counted." in printed(result, width=80)
     assert "one late rank and differences between all ranks" in " ".join(printed(result, Part.CHECKED))
 
@@ -119,7 +120,7 @@ def test_each_part_is_printed_where_it_is_asked_for(loader: Result, part: Part, 
 
 
 def test_a_finding_that_the_headline_does_not_name_has_a_line() -> None:
-    lines = printed(open_run(SAMPLES / "ddp-straggler-rank0"), width=400)
+    lines = printed(opened_sample("ddp-straggler-rank0"), width=400)
     assert [line for line in lines if line.startswith("Also found: Exposed communication takes 9.2 ms a step")]
 
 

@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from diag.api import Result, open_run
-from diag.serve.server import SAMPLES
 from diag.show.answer import Part
 from diag.show.breakdowns import print_breakdown
 from diag.show.notebook import to_html
@@ -23,6 +22,7 @@ from diag.words.wording import averaged_over, steps_counted
 from tests.account.kineto_builder import KinetoBuilder
 from tests.app.runs import MS, STALLED_STEPS, write_stalled_trace
 from tests.copies import replace
+from tests.samples import opened_sample
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_stall_without_a_name_says_so(result: Result) -> None:
 
 def test_idle_time_of_a_cpu_is_not_divided() -> None:
     """Garbage collection is idle time of a CPU as well."""
-    result = open_run(SAMPLES / "ddp-straggler-rank0")
+    result = opened_sample("ddp-straggler-rank0")
     for step in result.attribution.steps:
         for parts in step.parts:
             assert parts.idle_parts.unknown_ns == parts.idle_ns

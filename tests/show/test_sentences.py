@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from diag import diagnoses
-from diag.api import open_run
-from diag.serve.server import SAMPLES
 from diag.show.page import advice_of, page_of
 from diag.words import sentences
 from diag.words.formatting import begun
 from diag.words.sentences import OneOrMany, Sentence
 from diag.words.wording import doubts
+from tests.samples import NAMES, opened_sample
 
 _BOTH = [value for value in vars(sentences).values() if isinstance(value, OneOrMany)]
 TEMPLATES = [
@@ -35,9 +34,9 @@ def made_by(text: str, templates: Sequence[Sentence] = TEMPLATES) -> list[Senten
     return [template for template in templates if template.pattern.fullmatch(text)]
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if (path / "manifest.json").exists()))
+@pytest.mark.parametrize("name", NAMES)
 def test_every_sentence_of_an_answer_is_of_a_template(name: str) -> None:
-    result = open_run(SAMPLES / name)
+    result = opened_sample(name)
     page, advised = page_of(result), advice_of(result)
     lowered = doubts(result.verdict)
     told = [page.verdict.why, *filter(None, [lowered])]
@@ -93,7 +92,7 @@ def test_a_title_is_one_string_or_a_template(path: Path) -> None:
 
 
 def test_a_clause_in_a_sentence_is_of_a_template() -> None:
-    title = open_run(SAMPLES / "fsdp2-slow-loader-rank1").examination.findings[0].title
+    title = opened_sample("fsdp2-slow-loader-rank1").examination.findings[0].title
     match = sentences.LOADER_OF_RANKS_IS_SLOW.pattern.fullmatch(title)
     assert match is not None
     assert sentences.EVERY_OTHER_RANK_WAITS(them="it") == ", and every other rank waits for it"

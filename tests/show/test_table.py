@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from diag.api import Result, open_run
-from diag.serve.server import SAMPLES
+from diag.api import Result
 from diag.show.breakdowns import breakdown_tables
 from diag.show.ranks import rank_table
 from diag.show.table import print_table
 from diag.words.formatting import spaced
 from diag.words.table import MS, SHARE, SIZE, Cell, Column, Table, markdown, table_of
+from tests.samples import opened_sample
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("collectives", "kernels", "modules", "efficiency", "path")
@@ -31,7 +31,7 @@ def printed(table: Table, width: int) -> str:
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    return open_run(SAMPLES / "fsdp2-straggler-rank0")
+    return opened_sample("fsdp2-straggler-rank0")
 
 
 @pytest.mark.parametrize("width", [60, 80, 110, 200])

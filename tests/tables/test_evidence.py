@@ -24,10 +24,8 @@ from tests import pipelines
 from tests.app.runs import write_stalled_trace
 from tests.many_devices import Devices, write_devices
 from tests.many_ranks import Job, write_summaries
+from tests.samples import NAMES, opened_sample
 from tests.simulate import MS, SMALL_BLOCKS, Plan, simulate, write_run
-
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
-NAMES = sorted(path.parent.name for path in SAMPLES.glob("*/manifest.json"))
 
 
 def in_its_unit(item: Evidence, value: float) -> float:
@@ -55,7 +53,7 @@ def check(result: Result) -> int:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_rows_of_every_line_give_its_number(name: str) -> None:
-    result = open_run(SAMPLES / name)
+    result = opened_sample(name)
     assert check(result) >= len(result.examination.findings)
     for finding in to_dict(result)["findings"]:
         assert {"frame", "where"} <= finding["query"].keys()

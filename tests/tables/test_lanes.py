@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.api import open_run
 from diag.model.breakdown import KernelKind
-from diag.serve.server import SAMPLES
 from diag.tables.policy import TIMELINE
 from diag.tables.tiles import CELLS, FULL, Cells, Events, _depths, _overlap, edges_of, read_row, rows_of, search
 from diag.tables.zoom import WORK, Category, Lane, by_name, make_lane
 from diag.timeline import events_of, timeline_of
+from tests.samples import opened_sample
 
 NAMES = ("a", "b", "c")
 SPANS = st.lists(st.tuples(st.integers(-20, 120), st.integers(0, 40), st.integers(0, 2)), max_size=40)
@@ -184,7 +183,7 @@ def test_nothing() -> None:
 
 def test_a_step_that_begins_before_the_last_range_of_the_one_before_ends_is_a_step() -> None:
     """As the profiled steps of a Hugging Face Trainer: each was in a row of its own, and an optimizer."""
-    result = open_run(SAMPLES / "gpu-hf-trainer")
+    result = opened_sample("gpu-hf-trainer")
     (rank,) = timeline_of(result).ranks
     lane = next(lane for lane in events_of(result, rank) if lane.title == "ranges")
     depth = _depths(lane.start_ns, lane.end_ns)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from pathlib import Path
 from random import Random
 
 import pytest
 
-from diag.api import analyze, open_run
+from diag.api import analyze
 from diag.collectors.records import WINDOW_ACTIVE, WINDOW_NONE, Manifest, MemoryRecord
 from diag.rundir.tables import Tables
 from diag.tables.memory import RankMemory, estimate_of
 from tests.copies import replace
+from tests.samples import opened_sample
 from tests.simulate import Plan, simulate
 
 GB = 1_000_000_000
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 
 def with_memory(tables: Tables, of: Callable[[int, int], MemoryRecord | None]) -> Tables:
@@ -114,8 +113,8 @@ def test_nothing_recorded_is_no_row() -> None:
 
 
 def test_states_of_the_bundled_trainer() -> None:
-    fsdp = open_run(SAMPLES / "fsdp2-root-only").memory_table.estimate
-    ddp = open_run(SAMPLES / "ddp-healthy").memory_table.estimate
+    fsdp = opened_sample("fsdp2-root-only").memory_table.estimate
+    ddp = opened_sample("ddp-healthy").memory_table.estimate
     assert fsdp.states is not None
     assert ddp.states is not None
     assert fsdp.states.total == 8 * 10_332_480  # 16 bytes a parameter, over two ranks

@@ -24,10 +24,10 @@ from diag.tables.path_table import whole
 from tests.account.kineto_builder import AUTOGRAD, BASE_NS, KinetoBuilder, nccl_args
 from tests.command import analyze_json, diag
 from tests.examples import examples
+from tests.samples import NAMES, opened_sample
 from tests.simulate import Plan, simulate
 
 MS, US = 1_000_000, 1_000
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
 LAYERS, STEPS = 4, 5
 WORK, TRANSFER, LOSS = 10 * MS, 3 * MS, MS // 5
 
@@ -123,9 +123,9 @@ def printed(result: Result) -> str:
 # -- sums --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(p.parent.name for p in SAMPLES.glob("*/manifest.json")))
+@pytest.mark.parametrize("name", NAMES)
 def test_the_path_of_every_sample_adds_up(name: str) -> None:
-    check_path(open_run(SAMPLES / name))
+    check_path(opened_sample(name))
 
 
 spans = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 150)), max_size=8)
@@ -339,7 +339,7 @@ def test_nothing_is_said_where_most_of_the_time_is_lost_outside_of_modules(tmp_p
 
 
 def test_the_sample_of_a_rank_that_sleeps_in_its_backward() -> None:
-    result = open_run(SAMPLES / "fsdp2-straggler-rank0")
+    result = opened_sample("fsdp2-straggler-rank0")
     (said,) = modules_said(result)
     assert said.filter == "blocks.1: extra time of rank 0 over the other rank, in the profiler windows"
     assert said.value == pytest.approx(200, abs=10), "the planted sleep"
@@ -349,7 +349,7 @@ def test_the_sample_of_a_rank_that_sleeps_in_its_backward() -> None:
 
 
 def test_a_sample_without_ranges_of_modules() -> None:
-    result = open_run(SAMPLES / "ddp-straggler-rank0")
+    result = opened_sample("ddp-straggler-rank0")
     assert modules_said(result) == []
     assert result.breakdowns.path.in_modules_ns == 0
     text = printed(result)

@@ -10,12 +10,12 @@ import pytest
 from diag.api import Result, open_run
 from diag.model.breakdown import KernelKind
 from diag.model.steps import Detail, Parts
-from diag.serve.server import SAMPLES
 from diag.tables.zoom import DETAILS, WORK, AllRanks, Category, event_lanes
 from diag.timeline import events_of, timeline_of
 from tests.account.kineto_builder import BASE_NS, KinetoBuilder
 from tests.app.runs import MS, write_run, write_stalled_trace
 from tests.copies import replace
+from tests.samples import opened_sample
 from tests.tables.lane_traces import LATE_US, STEPS, US, gpu_trace, write_gpu_traces
 
 
@@ -56,7 +56,7 @@ def lanes_hold_the_account(result: Result) -> None:
 
 @pytest.mark.parametrize("name", ["fsdp2-straggler-rank0", "ddp-slow-loader-all"])
 def test_the_parts_of_every_step_of_recorded_runs(name: str) -> None:
-    result = open_run(SAMPLES / name)
+    result = opened_sample(name)
     lanes_hold_the_account(result)
     timeline = timeline_of(result)
     edges = np.linspace(0, timeline.end_ns, 701).astype(np.int64)
@@ -117,7 +117,7 @@ def test_traces_lie_where_their_steps_do(tmp_path: Path) -> None:
 
 
 def test_a_trace_of_a_run_directory_is_on_the_clock_of_its_records() -> None:
-    result = open_run(SAMPLES / "fsdp2-straggler-rank0")
+    result = opened_sample("fsdp2-straggler-rank0")
     of_rank = timeline_of(result).ranks[0]
     ranges = next(lane for lane in events_of(result, 0) if lane.title == "ranges")
     marked = {ranges.names[code]: i for i, code in enumerate(ranges.name.tolist())}

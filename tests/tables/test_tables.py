@@ -18,10 +18,10 @@ from diag.tables.kernel_kinds import KERNELS, OPERATORS, kinds_of
 from diag.words.formatting import short_name
 from tests.account.test_shared_traces import FILES, TRACES
 from tests.command import analyze_json, diag
+from tests.samples import opened_sample
 from tests.tables.test_breakdowns import check_sums, rank_trace, two_ranks
 from tests.tables.test_path_modules import check_path
 
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
 NAMES = ("collectives", "kernels", "modules", "efficiency", "path")
 RUNS = sorted({name.split("/")[0] for name in FILES} - {"odd"}) + [name for name in FILES if name.startswith("odd/")]
 
@@ -78,7 +78,7 @@ def test_what_real_traces_say() -> None:
 
 
 def test_a_sample_of_our_own(tmp_path: Path) -> None:
-    result = open_run(SAMPLES / "fsdp2-slow-wire")
+    result = opened_sample("fsdp2-slow-wire")
     check_sums(result)
     (units,) = result.breakdowns.modules
     assert [row.name for row in units.rows] == ["(root)", "blocks.1", "blocks.0"]
