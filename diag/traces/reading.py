@@ -30,10 +30,6 @@ from .kineto_names import CommRule
 from .text_stream import file_name, members
 from .trace import Trace
 
-# -- outcome -----------------------------------------------------------------------------------------------------------
-#
-# The outcome of reading one trace file.
-
 
 class ReadResult(msgspec.Struct):
     """For one trace: its key in the cache, its contents, or the reason why it cannot be read; none of them if it is to

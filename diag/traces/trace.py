@@ -226,9 +226,6 @@ def by_time(events: pl.DataFrame) -> npt.NDArray[np.int64]:
     return order
 
 
-# -- trace -------------------------------------------------------------------------------------------------------------
-
-
 # Columns that `Trace.select` returns. Times in ns since 1970 if the trace has a base time or writes absolute times.
 # ``thread`` is an index into Trace.threads; ``device`` and ``stream`` are null on the host. ``correlation`` is the same
 # number for a call on the host and the work that it launched on the device, or null. ``args_row``, null without stored
