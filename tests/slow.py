@@ -14,8 +14,8 @@ from typing import NamedTuple
 import pytest
 
 LIST = Path(__file__).with_name("costs.txt")
-# Two cores for a minute, less what they take to read the tests and to start: 8 s each, and the server of forks.
-BUDGET_S = 120 - 25
+# Two cores for a minute, less what they take to read the tests and to start: 6 s each, and the server of forks.
+BUDGET_S = 120 - 21
 # A test that costs less has no line of its own: it is always run.
 CHEAP_S = 0.02
 OTHERS = "others"
