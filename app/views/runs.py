@@ -56,6 +56,7 @@ from diag.show.compare import headline
 from diag.show.page import MFU, TOKENS_PER_S, numbers_of
 from diag.tune.history import FILE_NAME
 from diag.words.formatting import counted, listing, spaced, visible
+from diag.words.places import shown
 from diag.words.table import COUNT, MOMENT, SHARE, TENTHS_OF_MS, TEXT, Column, Table, table_of
 from diag.words.wording import class_name
 
@@ -150,7 +151,7 @@ def _draw_runs(
 
 def _caption(root: Path, runs: int, matches: int, waiting: int, live: bool) -> str:
     of = f"{matches:,} of " if matches < runs else ""
-    texts = [f"{of}{counted(runs, 'run')} in {root}"]
+    texts = [f"{of}{counted(runs, 'run')} in {shown(str(root))}"]
     if waiting:
         texts.append(f"{counted(waiting, 'run')} waiting for analysis")
     if live:

@@ -10,6 +10,7 @@ import pytest
 
 from diag.api import find_jobs, list_runs, local_path, open_run
 from diag.app.address import name_of, runs_of
+from diag.app.views.runs import _caption
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest
 from diag.collectors.packing import Packing
@@ -18,7 +19,7 @@ from diag.rundir.following import packed_in
 from diag.rundir.runs import state_of
 from diag.store.packer import Node
 from diag.store.policy import STORES
-from diag.store.stores import Store
+from diag.store.stores import Store, is_remote
 from tests.command import diag
 from tests.pieces import HOUR_NS, recorded, split
 from tests.store.servers import Server
@@ -68,6 +69,8 @@ def test_the_dashboard_lists_them_and_looks_seldom(runs: str, tmp_path: Path, mo
     listed, _ = runs_of(root)
     assert [name_of(root, run) for run in listed] == NAMES
     assert [len(RunLayout(run).ranks()) for run in listed] == [4, 4, 4]
+    if is_remote(runs):  # else the folder itself is opened
+        assert _caption(root, 3, 3, 0, live=False).endswith(f" in {runs}")
     assert all(state_of(run).ranks == 4 for run in listed)
     monkeypatch.setitem(vars(STORES), "refresh_s", 3600.0)
     looks.clear()
