@@ -47,9 +47,8 @@ _COMPACT = """<style>
 }
 /* Beside the menu, a page in a small window is as narrow as a phone. */
 @media (max-width: 900px) {
-  [class*="st-key-beside-"] > * > [data-testid="stHorizontalBlock"],
-  [class*="st-key-beside-"] > [data-testid="stHorizontalBlock"] { flex-direction: column; }
-  [class*="st-key-beside-"] [data-testid="stHorizontalBlock"] > [data-testid="stColumn"] {
+  [class*="st-key-beside-"] > * > [data-testid="stHorizontalBlock"] { flex-direction: column; }
+  [class*="st-key-beside-"] > * > [data-testid="stHorizontalBlock"] > [data-testid="stColumn"] {
     width: 100% !important; flex: none !important;
   }
   /* Every column of a table is in the window: small rather than cut off. */
