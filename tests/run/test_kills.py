@@ -206,7 +206,7 @@ def test_different_numbers_of_steps_are_printed_and_end_with_4(tmp_path: Path) -
     lines = [RunLayout(run).rank(rank).steps.read_bytes().splitlines(keepends=True) for rank in RANKS]
     assert min(map(len, lines)) > 24
     RunLayout(run).rank(1).steps.write_bytes(b"".join(lines[1][:24]))
-    ended = diag("analyze", run)
+    ended = diag("analyze", run, "--checked")  # a busy machine leaves further gaps, for which ten lines have no room
     assert ended.returncode == 4, ended.stdout
     text = " ".join(ended.stdout.split())
     assert f"22 of {len(lines[0])} steps counted" in text
