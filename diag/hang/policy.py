@@ -306,7 +306,7 @@ class HangReading(Topic, name="hang-reading", fixed=True):
     lines_of_a_name = threshold(4, "lines", "chosen", "a name in front of fewer lines may be a message's first word")
     share_with_a_name = threshold(0.95, "fraction", "chosen", "of a file's lines, at least, that a launcher names")
     most_prefixes = threshold(12, "prefixes")
-    lines_of_a_shape = threshold(60, "lines", "chosen", "the first of a file, of which a shared prefix is looked for")
+    lines_of_a_shape = threshold(32, "lines", "chosen", "the first of a file, of which a shared prefix is looked for")
     copied_line_bytes = threshold(400, "bytes", "chosen", "of each of them")
     piece_bytes = threshold(4 << 20, "bytes")
     copied_bytes = threshold(256 << 10, "bytes")
