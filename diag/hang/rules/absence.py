@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from diag.ended.model import Clue
@@ -35,6 +35,7 @@ from diag.hang.numbering import Member, Numbering, member_culprit
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, ranks_in, time_of
 from diag.hang.rules.exceptions import victims_of
+from diag.hang.rules.tracebacks import cut_among
 from diag.words.formatting import begun, listing, spaced
 
 _LISTED = re.compile(r"(?:^|\]<std\w{2,5}>:)(?:\[\d+\] )?(\d{1,9}): \[(?P<tensor>[^,\]]*)")
@@ -133,7 +134,7 @@ def _registered(job: JobLogs) -> list[Clue]:
     size = max((int(hit.groups["size"]) for hit in hits), default=0)
     said = who_said_so([Report(tuple(absent_of(size, times)), tuple(sorted(times)))])
     absent = said.named
-    if not absent or job.once(ended_well):
+    if not absent or job.once(ended_well) or not _would_be_seen(job, absent, cut_among(job, (h.line for h in hits))):
         return []
     twice = min(times.values()) > 1
     # The log of one node has its own ranks only, and a process that ended explains more.
@@ -210,6 +211,7 @@ def _passed_over(job: JobLogs) -> list[Clue]:
             and len(group.ranks) >= HANG_RULES.few_absent_ranks
             and same
             and 0 not in waiting
+            and _would_be_seen(job, (0,), cut_among(job, (report.line for report in group.reports)))
         ):
             note = f"Ranks 1 to {len(group.ranks)} timed out in {group.reports[0].words}, and rank 0 reported nothing."
             evidence = tuple(report.line.evidence for report in group.reports)[:4]
@@ -320,6 +322,7 @@ def _store_barrier(job: JobLogs) -> list[Clue]:
     if joined > size:
         return _stale_store(job, last, hits)
     absent = absent_of(size, waiting) if joined == len(waiting) else []
+    absent = absent if _would_be_seen(job, absent, cut_among(job, (hit.line for hit in hits))) else []
     note = f"{joined} of {size} ranks came to the store's barrier {last.groups['key'].strip(',')}."
     repeated = len([hit for hit in hits if hit.groups["rank"] == last.groups["rank"]]) > 1
     sure = HANG_EVIDENCE.names_an_effect if "Timed out" in last.line.text or repeated else HANG_EVIDENCE.suggests
@@ -360,6 +363,14 @@ def _read(job: JobLogs, rank: int) -> bool:
     return process is not None and bool(process.paths)
 
 
+def _would_be_seen(job: JobLogs, ranks: Iterable[int], cut: set[str]) -> bool:
+    """Whether lines of these ranks, had they printed them, would be in the logs: not behind the end of a file that is
+    ``cut`` inside such a line."""
+    if not cut:
+        return True
+    return all(rank in job.by_rank and set(job.by_rank[rank].paths) - cut for rank in ranks)
+
+
 def _barrier(job: JobLogs) -> list[Clue]:
     """Rank 0's line names the ranks that did not come; with wait_all_ranks=False only the first."""
     hits = job.named("monitored-barrier")
@@ -387,6 +398,7 @@ def _watchdogs(job: JobLogs) -> list[Clue]:
     if job.logs.deduplicated:
         return []
     groups = groups_of(job, job.once(timeouts_of))
+    cut = cut_among(job, (hit.line for hit in job.named("watchdog")))
     behind = set(_behind_of_watchdogs(groups).absent)
     waiting = {rank for group in groups for rank in group.ranks}
     absences = []
@@ -397,6 +409,8 @@ def _watchdogs(job: JobLogs) -> list[Clue]:
         read = all(_read(job, rank) for rank in absent)
         if not read and 2 * len(absent) >= len(group.members):
             continue  # half of the logs are missing: nothing can be said
+        if len({report.seq for report in group.reports}) > 1 or not _would_be_seen(job, absent, cut):
+            continue  # who waits in another call says more than who says nothing
         sure = HANG_RULES.absent_logs_read if read else HANG_RULES.absent_logs_missing
         sure = sure if group.group else min(sure, HANG_EVIDENCE.suggests)
         usual = next(report for report in group.reports if report.call == group.usual)
@@ -454,6 +468,8 @@ def _never_started(job: JobLogs) -> list[Clue]:
         members = [GroupRank(number) for number in (*(m.group_rank for m in started), *absent)]
         behind = list(waits_of(events, {"": members}).absent)
         if not communicator.comm_id or not behind:
+            continue
+        if cut_among(job, (line for line in job.logs.lines if communicator.comm_id in line.text)):
             continue
         ranks = [job.global_rank(communicator, number) for number in behind]
         known = [rank for rank in ranks if rank is not None]

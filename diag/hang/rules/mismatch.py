@@ -296,6 +296,7 @@ def _watchdogs(job: JobLogs) -> list[Clue]:
             continue
         reports = {report.rank: report for report in group.reports if report.rank is not None}
         if not group.group and not _one_group(job, reports):
+            mismatches += _elsewhere(job, group, reports)
             continue
         clue = _by_watchdog(job, group, reports)
         if clue is not None:
@@ -318,6 +319,26 @@ def _one_group(job: JobLogs, reports: Mapping[int, Timeout]) -> bool:
     size = members.pop() if len(members) == 1 else None
     of_all = size is not None and max(reports) < size and job.logs.world_size in (None, size)
     return of_all and len(reports) >= HANG_RULES.ranks_for_a_vote
+
+
+def _elsewhere(job: JobLogs, group: GroupTimeouts, reports: Mapping[int, Timeout]) -> list[Clue]:
+    """Ranks that wait in two calls, of which the sizes say that one needs all ranks: whether the other is of this group
+    or of one that is not named, they are not where the others wait for them. Who waits elsewhere than most in the call
+    of all is named; where it is the few that wait in that call, nobody is."""
+    there = [rank for rank, report in reports.items() if report.call == group.usual]
+    odd = sorted(rank for rank, report in reports.items() if report.seq != group.usual[0])
+    if not odd or len(odd) >= len(there) or len(odd) + len(there) < len(reports):
+        return []
+    usual, other = reports[there[0]], reports[odd[0]]
+    sizes = [members_of(one.op, one.numel_in or 0, one.numel_out or 0) for one in (usual, other)]
+    size = sizes[0] or sizes[1]
+    if size is None or max(reports) >= size or job.logs.world_size not in (None, size):
+        return []
+    note = f"Rank {odd[0]} waits in {other.words}, and {len(there)} others in {usual.words}; the "
+    note += f"{'second' if sizes[0] else 'first'} needs all {size} ranks."
+    culprits = distinct([job.of_rank(rank) for rank in odd]) if sizes[0] else ()
+    evidence = tuple(reports[rank].line.evidence for rank in (*odd[:2], *there[:2]))
+    return [Clue("desync", culprits, evidence, HANG_EVIDENCE.suggests, note, tuple(sorted(there)))]
 
 
 def _by_watchdog(job: JobLogs, group: GroupTimeouts, reports: dict[int, Timeout]) -> Clue | None:

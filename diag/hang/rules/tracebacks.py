@@ -223,6 +223,29 @@ def is_last_word(job: JobLogs, line: Line) -> bool:
     )
 
 
+def cut_among(job: JobLogs, lines: Iterable[Line]) -> set[str]:
+    """The files that end inside a line of a kind, where all others of its kind in the file end alike and it does not:
+    more lines of the kind may have come behind it. ``lines``: all of the kind."""
+    by_path: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        by_path[line.path].append(line)
+    cut = set()
+    for path, of_kind in by_path.items():
+        *others, last = sorted(of_kind, key=lambda line: line.number)
+        ends = {_end_of(line) for line in others if line.number != last.number}
+        if len(ends) == 1 and _end_of(last) not in ends and is_last_word(job, last):
+            cut.add(path)
+    return cut
+
+
+_NUMBERS = re.compile(r"\d+")
+
+
+def _end_of(line: Line) -> str:
+    """The last word of a line, whatever its numbers."""
+    return _NUMBERS.sub("0", line.raw.rstrip().rpartition(" ")[2])
+
+
 def ended_after(job: JobLogs, line: Line) -> bool:
     ends = job.once(_ends).get(line.path, [])
     at = bisect_right(ends, line.number)

@@ -260,3 +260,37 @@ def test_an_exception_that_was_pasted_above_its_traceback(tmp_path: Path) -> Non
 def test_an_exception_above_the_traceback_of_another_one(tmp_path: Path, text: str) -> None:
     answer = of(tmp_path, text)
     assert PASTED.strip() not in answer.headline or not answer.culprits
+
+
+TIMED_OUT = (
+    "[E ProcessGroupNCCL.cpp:475] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={}, "
+    "OpType={}, NumelIn={}, NumelOut={}, Timeout(ms)=600000) ran for 600{} milliseconds before timing out.\n"
+)
+
+
+def gathers(rank: int, seq: int = 40) -> str:
+    return TIMED_OUT.format(rank, seq, "ALLGATHER", 64, 256, 100 + rank)
+
+
+@pytest.mark.parametrize("kept", [90, 150])
+def test_behind_the_end_of_a_cut_file_a_rank_may_have_reported_too(tmp_path: Path, kept: int) -> None:
+    whole = of(tmp_path, gathers(0) + gathers(1) + gathers(3))
+    assert (whole.fault_class, [culprit.rank for culprit in whole.culprits]) == ("missing_rank", [2])
+    cut = of(tmp_path, gathers(0) + gathers(1) + gathers(3)[:kept])
+    assert not cut.culprits
+
+
+def test_a_rank_with_a_file_of_its_own_would_be_seen_beside_a_cut_one(tmp_path: Path) -> None:
+    (tmp_path / "rank_2.log").write_text("[rank2]: step 39 | loss 2.31\n[rank2]: saving the checkpoint\n")
+    answer = of(tmp_path, gathers(0) + gathers(1) + gathers(3)[:150])
+    assert [culprit.rank for culprit in answer.culprits] == [2]
+
+
+def test_who_waits_elsewhere_says_more_than_who_says_nothing(tmp_path: Path) -> None:
+    reduces = TIMED_OUT.format(3, 42, "ALLREDUCE", 9, 9, 100)
+    answer = of(tmp_path, gathers(0) + gathers(1) + reduces)
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("desync", [3])
+    assert answer.confidence <= 0.5
+    few = TIMED_OUT.format(0, 42, "ALLREDUCE", 9, 9, 100) + TIMED_OUT.format(1, 42, "ALLREDUCE", 9, 9, 100)
+    answer = of(tmp_path, few + gathers(3))
+    assert (answer.fault_class, answer.culprits) == ("desync", ()), "most wait in a call that need not be of all"
