@@ -118,6 +118,19 @@ def lost_worker(text: str) -> tuple[str, str] | None:
     return (fault_class, f"lost a DataLoader worker (pid {match['pids'].strip()}), {words}") if fault_class else None
 
 
+# torch's c10::CUDAError, c10::AcceleratorError and torch.AcceleratorError, cudf::cuda_error, rmm::cuda_error,
+# raft::cuda_error, CuPy's CUDARuntimeError; thrust::system_error and CCCL's cub:: and cuda::cuda_error
+_OF_A_DEVICE = re.compile(
+    r"(?:^|[.:_])(?i:(?:fatal_)?(?:cuda|hip)(?:_?(?:runtime|driver|api))?_?(?:error|exception))$|"
+    r"\bAcceleratorError$|^thrust::(?:\w+::){0,6}system_error$"
+)
+
+
+def is_of_a_device(name: str) -> bool:
+    """Whether an exception of this type, of Python or C++, is the error of a call of CUDA or HIP."""
+    return _OF_A_DEVICE.search(name) is not None
+
+
 _DIGITS = "0123456789"
 
 

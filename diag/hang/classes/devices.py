@@ -39,6 +39,39 @@ _ERROR_TEXTS = (
 )
 
 
+# NVIDIA's driver: statuses that say that the GPU, its memory or one of its own processors failed, by their names
+_DRIVER_STATUS = {
+    "GPU_IS_LOST": "f",
+    "ECC_ERROR": "b",
+    "MEMORY_TRAINING_FAILED": "47",
+    "RESET_REQUIRED": "62",
+    "FLCN_ERROR": "70",
+    "FATAL_ERROR": "71",
+    "MEMORY_ERROR": "72",
+    "RISCV_ERROR": "79",
+    "SECURE_BOOT_FAILED": "7f",
+    "GPU_MEMORY_ONLINING_FAILURE": "83",
+}
+
+# How lines begin that print the number of an error of CUDA or HIP
+_NUMBERED_ERRORS = (
+    *("UDA error", "UDA Error", "UDA ERROR", "uda error", "uda Error", "UDA runtime error", "uda runtime error"),
+    *("HIP error", "HIP Error", "hip error"),
+)
+_NO_FAILURES = "0|4|600|70[458]|71[23]"  # the program ends, an answer is not ready, peers or memory are known already
+_OF_THE_HARDWARE = "214|220|714"  # cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable, cudaErrorHardwareStackError
+
+
+def _numbered(codes: str) -> str:
+    """The regex of an error of CUDA or HIP that a program prints by its number alone, in cudaError_t."""
+    return (
+        r"(?i:\b(?:cuda|hip)[ _-]?(?:runtime |driver |api )?error)(?i:[ _]?code)?(?: ?[=:#(\[] ?| )"
+        rf"(?P<number>{codes})\b(?![.%/,]\d| (?:errors?|times)\b)|(?i:\bcuda error) at [^\n]{{1,200}}? "
+        # Jittor prints the codes of NCCL alike.
+        rf"code=(?P<coded>{codes})\b(?!\s{{0,3}}\((?!\s{{0,3}}(?:cuda|CUDA|hip|<)))"
+    )
+
+
 # Calls of the CUDA and HIP runtimes, by the beginnings of their names
 
 
@@ -95,6 +128,28 @@ _DEVICES = (
                 r"(?i:Cuda failure|CUDA error)[^\n]*(?i:NVLink error|uncorrectable NVLink|hardware stack error)",
                 "CUDA 11+; driver_types.h, cudaErrorNvlinkUncorrectable and cudaErrorHardwareStackError",
                 "CUDA reports an error of the hardware.",
+            ),
+            "numbered-hardware-error": LogPattern(
+                _NUMBERED_ERRORS,
+                _numbered(_OF_THE_HARDWARE),
+                "any program; CUDA 12.8, driver_types.h (cudaError_t)",
+                "CUDA reports an error of the hardware, number [{number}][{coded}].",
+                support=NAMES_AN_EFFECT,
+            ),
+            "driver-status": LogPattern(
+                ("NVRM: ",),
+                # A number counts where the line says that it is the status, and not that of an inner call's parameters
+                r"NVRM: (?:GPU(?P<gpu>\d{1,2}) )?(?!Xid)[^\n]{0,300}?(?:\b[Ss]tatus[ =:]{1,3}0x0*(?i:"
+                + "|".join(_DRIVER_STATUS.values())
+                + r")\b|\[NV_ERR_(?P<status>"
+                + "|".join(_DRIVER_STATUS)
+                + r")\]|"
+                r"waiting for RPC response from (?:GPU\d+ )?GSP\b|(?:GSP RM|LibOS) heartbeat timed out|rpcRecvPoll "
+                r"failed with status 0x0*65\b)",
+                "NVIDIA's open kernel modules 595.45; src/common/sdk/nvidia/inc/nvstatuscodes.h, "
+                "src/nvidia/src/kernel/vgpu/rpc.c, gpu/gsp/kernel_gsp.c",
+                "The driver no longer gets an answer from the GPU[ ({status})].",
+                support=NAMES_AN_EFFECT,
             ),
             "npu-memory-error": LogPattern(
                 ("Multi-bit ECC", "multi-bit ECC", "MULTI BIT ECC", "multi bit ecc", "UCE ERROR"),
@@ -356,6 +411,14 @@ _DEVICES = (
                 "The device's runtime reports {error}.[ {triton}]",
                 support=NAMES_AN_EFFECT,
                 unless=("out of memory", "arning", *_HARDWARE),
+            ),
+            "numbered-error": LogPattern(
+                _NUMBERED_ERRORS,
+                _numbered(rf"(?!(?:2|{_NO_FAILURES}|{_OF_THE_HARDWARE})\b)[1-9]\d{{0,2}}"),
+                "any program, as spconv's cumm; CUDA 12.8, driver_types.h (cudaError_t)",
+                "CUDA reports error [{number}][{coded}].",
+                support=NAMES_AN_EFFECT,
+                unless=("out of memory", "arning", "ignor", "Multicast memory"),
             ),
             "driver-mismatch": LogPattern(
                 ("Driver/library version mismatch",),
@@ -927,6 +990,14 @@ _MEMORY = (
                 "engine-out-of-memory",
                 "vLLM 0.2+, worker/worker.py, v1/worker/gpu_worker.py; SGLang 0.2+, model_executor/model_runner.py",
                 "The engine has no memory of the GPU[ {gpu}] left for its cache, or too little at its start.",
+            ),
+            "numbered-out-of-memory": LogPattern(
+                _NUMBERED_ERRORS,
+                _numbered("2"),
+                "any program; CUDA 12.8, driver_types.h (cudaError_t)",
+                "CUDA reports error [{number}][{coded}], which is that the memory is used up.",
+                support=NAMES_AN_EFFECT,
+                unless=("arning", "Multicast memory", "nvls.cc"),
             ),
             "named-out-of-memory": _out_of_memory(
                 "named-out-of-memory",

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 from diag.ended.codes import BY_SHELLS
 from diag.ended.model import Clue, Culprit, Source, short_host
-from diag.ended.raised import about_others, lost_worker, shortened
+from diag.ended.raised import about_others, is_of_a_device, lost_worker, shortened
 from diag.events.left import Ended, who_left
 from diag.hang.classes import CLASSES
 from diag.hang.classes.launchers import ABORTED, EXCEPTION
 from diag.hang.classes.waiting import WAITED_FOR_OTHERS
 from diag.hang.failures import FailedRank, Timeout, failed_ranks, timeouts_of, went_on
 from diag.hang.job import JobLogs, distinct
-from diag.hang.model import Line, Role
+from diag.hang.model import Line, Role, Speaker
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import time_of
 from diag.hang.rules.ends import names_anybody, reported_ends, who_ended
@@ -60,7 +60,8 @@ def by_exception(job: JobLogs) -> list[Clue]:
         sure = min(sure, HANG_RULES.raised_and_cut)
     if any(words in first[0].message for words in _OF_ALL_RANKS):
         first = [replace(exception, culprit=Culprit()) for exception in first]
-    fault_class, note = worker or ("rank_killed_exception", "")
+    of_a_device = is_of_a_device(first[0].name) and "driver shutting down" not in first[0].message
+    fault_class, note = worker or ("cuda_failure" if of_a_device else "rank_killed_exception", "")
     return [
         Clue(
             fault_class,
@@ -251,7 +252,10 @@ def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
     if went_on(job, raised.line):
         return False
     # Lines that name a fault of their own: out of memory, ECC, DDP's unused parameters.
-    if raised.line.evidence in job.once(_root_lines) or raised.name.endswith("OutOfMemoryError"):
+    roots = job.once(_root_lines)
+    if raised.line.evidence in roots or raised.name.endswith("OutOfMemoryError"):
+        return False
+    if (raised.line.path, raised.line.number + 1) in job.once(_device_lines):  # its message has two lines
         return False
     waited = job.once(_timeouts_by_rank).get(raised.culprit.rank, [])
     if any(job.before(report.line, raised.line) is not False for report in waited):
@@ -298,6 +302,13 @@ def _of_waits(job: JobLogs) -> set[Line]:
 
 def _root_lines(job: JobLogs) -> set[Source]:
     return {hit.line.evidence for hit in job.hits if hit.pattern.role == Role.ROOT}
+
+
+def _device_lines(job: JobLogs) -> set[tuple[str, int]]:
+    """Lines of no process that say what of a device failed, as the second line of an exception does."""
+    hits = [hit for name in ("cuda_failure", "cuda_oom", "gpu_hardware") for hit in job.of_class(name)]
+    roots = (hit.line for hit in hits if hit.pattern.role == Role.ROOT)
+    return {(line.path, line.number) for line in roots if line.speaker == Speaker()}
 
 
 def _timeouts_by_rank(job: JobLogs) -> dict[int | None, list[Timeout]]:

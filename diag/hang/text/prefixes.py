@@ -145,7 +145,8 @@ _SURE_HOST = re.compile(
 )
 _KERNEL = re.compile(r"(?:([\w.-]+) )?kernel: ?(?:\[ *\d+\.\d+\] ?)?")
 _DMESG = re.compile(r"(?:<\d>)?\[ *\d+\.\d{6}\] ")
-_QUOTED = re.compile(r" *(?:\| |(?:> ?)+|`+(?=[\w(\[]))")  # columns of a log viewer, a quoted mail, code in Markdown
+# Columns of a log viewer, a quoted mail, code in Markdown, and a line in bold type
+_QUOTED = re.compile(r" *(?:\| |(?:> ?)+|`+(?=[\w(\[])|\*\*(?=[^\s*][^*]*\*\*\s*$))")
 _PASTED = re.compile(r"\[\d+\] ")
 _TAGGED = re.compile(r"\[(\d{1,7})\]:? ")
 _BAR = re.compile(
@@ -398,8 +399,10 @@ def _strip_one(parsed: ParsedLine, year: int, hosts: frozenset[str]) -> bool:
         end = match.end()
     if not end and first == " " and (match := _INDENTED.match(text)):
         end = match.end()
-    if not end and first in " |>`" and (match := _QUOTED.match(text)):
+    if not end and first in " |>`*" and (match := _QUOTED.match(text)):
         end = match.end()
+        if text.startswith("**", end - 2):  # it closes the line as well
+            text = text.rstrip()[:-2]
     if not end and first == "<" and (match := _DMESG.match(text)):
         parsed.source, end = "kernel", match.end()
     if not end and ("%|" in text or "it [" in text) and (match := _BAR.match(text)) and match.end() < len(text):

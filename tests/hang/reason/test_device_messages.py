@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ USED_UP = (
     'CUDA error at solver.cu:31 code=2(cudaErrorMemoryAllocation) "cudaMalloc(&p, n)"',
     "RuntimeError: Native API failed. Native API returns: -5 (PI_ERROR_OUT_OF_RESOURCES)",
     "CUDA error !!!!! <out of memory> !!!!!",
+    "CUDA error 2 at pool.cu:77",
     "ERROR: LoadError: Out of GPU memory trying to allocate 9.313 GiB",
     "Out of GPU memory",
     "ERROR: Out of GPU memory trying to allocate 72 bytes on device NVIDIA A40",
@@ -57,6 +59,19 @@ FAILED = (
     "RuntimeError: Triton Error [HIP]:  Code: 1, Messsage: invalid argument",
     "RuntimeError: XPU error: Native API returns: -1 (PI_ERROR_DEVICE_NOT_FOUND)",
     "Failed to initialize NVML: Driver/library version mismatch",
+    "cuda error 719",
+    "HIP error code: 98",
+    "CUDA error = 716 at solver.cu:88 'sync()'",
+    "[FATAL] CUDA runtime error (710)",
+    'CUDA error at fft.cu:210 code=700(cudaErrorIllegalAddress) "cudaDeviceSynchronize()"',
+    'CUDA error at fft.cu:210 code=999(<unknown>) "cudaGetLastError()"',
+    'Traceback (most recent call last):\n  File "fit.py", line 8, in <module>\n    plan.run()\n'
+    "RuntimeError: /io/build/plan.cc(20)\ncuda error 700\n",
+    "> **terminate called after throwing an instance of 'c10::AcceleratorError'**\n"
+    ">   **what():  CUDA error: an illegal instruction was encountered**",
+    "terminate called after throwing an instance of 'thrust::THRUST_200302_700_750_NS::system::system_error'\n"
+    "  what():  reduce failed on 2nd step",
+    "terminate called after throwing an instance of 'rmm::cuda_error'",
 )
 # An allocator that tries a smaller size, advice, and other memory than the device's
 OTHER = (
@@ -70,6 +85,29 @@ OTHER = (
     "gpu04: the cupboard is out of memory sticks",
     "@warn: Out of GPU memory may follow from a grid of this size",
     "RMM failure at: /rmm/mr/pool.hpp:40: Error, Initial pool size required to be a multiple of 256 bytes",
+)
+
+
+BROKEN = (
+    "CUDA error 214",
+    "cuda runtime error (220) in step 8",
+    'CUDA error at fft.cu:210 code=714(cudaErrorHardwareStackError) "cudaDeviceSynchronize()"',
+    "[ 77.1] NVRM: nvAssertOkFailedNoLog: Assertion failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F) "
+    "returned from rmapiControl @ mem.c:120",
+    "[ 77.1] NVRM: GPU3 _kgspRpcRecvPoll: GSP RM heartbeat timed out",
+    "[ 77.1] NVRM: GPU1 kfspProcess: boot failed, status: 0x7f",
+    "[ 77.1] NVRM: GPU1 memmgrInit: status 0x00000072, no memory",
+)
+NO_FAILURES = (  # a wait that is not over, a peer that is known, a number of other things
+    "CUDA error 600",
+    "cuda error 704",
+    "0 times CUDA error, 12 steps",
+    "warning: CUDA error 1 is not fatal",
+    "CUDA error 12 times in a row is too many for this test",
+    "[ 77.1] NVRM: GPU1 rpcRmApiFree_GSP: GspRmFree failed: paramsStatus=0x0000000f; status=0x00000000",
+    "[ 77.1] NVRM: GPU1 kbifCache: status 0x00000056",
+    "[ 77.1] NVRM: GPU1 nvCheck: Check failed: (status == NV_OK) || (status == NV_ERR_GPU_IS_LOST) @ rs.c:12",
+    'CUDA error at nccl_wrap.cc:43  code=2( ncclSystemError ) "ncclCommInitRank(a, b, c, d)"',
 )
 
 
@@ -92,6 +130,21 @@ def test_a_call_of_a_device_failed(tmp_path: Path, line: str) -> None:
 def test_other_words_about_memory_accuse_nobody(tmp_path: Path, line: str) -> None:
     answer = of(tmp_path, f"step 1 loss 3.2\n{line}\nstep 2 loss 3.1\nstep 3 loss 3.0\n")
     assert answer.fault_class in ("healthy", "undetermined")
+
+
+@pytest.mark.parametrize("line", BROKEN)
+def test_a_device_is_broken_by_the_number_or_the_status_that_is_printed(tmp_path: Path, line: str) -> None:
+    answer = of(tmp_path, f"{line}\n")
+    assert answer.fault_class == "gpu_hardware"
+    gpu = re.search(r"NVRM: GPU(\d)", line)
+    assert [culprit.gpu for culprit in answer.culprits if culprit.gpu is not None] == ([int(gpu[1])] if gpu else [])
+
+
+@pytest.mark.parametrize("line", NO_FAILURES)
+def test_numbers_that_tell_of_no_broken_device(tmp_path: Path, line: str) -> None:
+    answer = of(tmp_path, f"{line}\n")
+    by_words_alone = answer.fault_class == "cuda_failure" and answer.confidence < 0.6
+    assert answer.fault_class in ("healthy", "undetermined") or by_words_alone
 
 
 def test_what_did_not_fit_is_told(tmp_path: Path) -> None:
