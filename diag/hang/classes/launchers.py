@@ -177,6 +177,14 @@ ENDS: dict[str, LogPattern] = {
         "vLLM saw worker [{rank}][{ranks}] die, which printed no reason here.",
         SUGGESTS,
     ),
+    "systemd-exited": confirms(
+        (" exited, code=",),
+        r"\b(?:Main|Control) process exited, code=(?:(?:killed|dumped), status=(?P<signal>\d+)/|"
+        r"exited, status=(?P<exitcode>\d+)/)",
+        "systemd 38+; src/core/unit.c (unit_log_process_exit)",
+        "systemd saw the service's process end[ with exit code {exitcode}][ by signal {signal}].",
+        SUGGESTS,
+    ),
     "pycharm-exited": confirms(
         ("Process finished with exit code ",),
         r"^Process finished with exit code (?P<exitcode>-?\d+)(?: \(0x[0-9A-Fa-f]+\))?\s*$",

@@ -156,16 +156,22 @@ def _of_magick(number: int) -> LogPattern:
 
 
 def _shell(number: int) -> LogPattern:
-    """What shells print when a signal ends a command: bash and dash the text of strsignal, zsh its own words behind its
-    name, fish the signal's name."""
+    """What shells print when a signal ends a command: bash and dash the text of strsignal, behind the script's line and
+    the process or behind the number of a job, zsh its own words behind its name or such a number, fish the signal's
+    name. On a terminal the words stand over the beginning of the progress that the command had printed last."""
     words, name = _WORDS[number], signal_name(number)
     others = _TRANSLATED.get(number, ())
+    said = "|".join(map(re.escape, (words, *others)))
     return LogPattern(
-        (words, *others, f"zsh: {words.lower()}", f"terminated by signal {name} ("),
-        rf"^(?:\S+: [^:]{{1,20}}: *)?(?P<pid>\d+ +)?(?:{'|'.join(map(re.escape, (words, *others)))})\s*"
-        r"(?:$|\([^()]{1,60}\)|[\w./]*(?:python|torchrun|deepspeed|accelerate))"
+        (words, *others, f"zsh: {words.lower()}", f" {words.lower()} ", f"terminated by signal {name} ("),
+        # Behind the script's line and the number of the process any command may follow.
+        rf"^(?P<script>\S+: [^:]{{1,20}}: *)?(?P<pid>\d+ +)?(?:{said})\s*"
+        r"(?:$|\([^()]{1,60}\)|[\w./]*(?:python|torchrun|deepspeed|accelerate)|(?(script)(?(pid)\S|(?!))|(?!)))|"
+        rf"^\[\d{{1,3}}\] {{0,2}}[+-]? {{1,2}}(?:\d+ {words.lower()}\b|(?:\d+ )?(?:{said})(?=\s{{2,}}\S))|"
+        rf"^(?:{said})(?=[^\s.,;:!)'\"\]\[/-])[^\n]{{0,200}}?(?:\d ?/ ?\d|\d%\||\d(?:it/s|s/it)\b)"
         rf"|^zsh: {words.lower()}\b|^fish: Job .{{0,400}} terminated by signal {name} \(",
-        "any shell; glibc sysdeps/generic/siglist.h, zsh Src/jobs.c, fish src/proc.cpp",
+        "any shell; bash 5.2, jobs.c; dash, src/jobs.c; glibc sysdeps/generic/siglist.h, zsh Src/jobs.c, fish "
+        "src/proc.cpp",
         f"The shell saw the process end: {words}.",
         support=SUGGESTS if number == 9 else NAMES_AN_EFFECT,
     )
