@@ -163,3 +163,58 @@ def test_a_rank_that_waits_in_a_collective_is_not_slow_to_start(tmp_path: Path) 
         "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800188 milliseconds before timing out.",
     )
     assert (answer.fault_class, answer.culprits) == ("desync", ())
+
+
+@pytest.mark.parametrize(
+    ("line", "fault_class"),
+    [
+        ("DistStoreError: 5/12 clients joined", "missing_rank"),
+        ("  what():  only 5 of 12 workers have joined", "missing_rank"),
+        ("the rendezvous timed out after 90 s: 5/12 nodes registered", "missing_rank"),
+        ("5/12 workers joined", "undetermined"),  # so far
+        ("DistStoreError: 12/12 clients joined", "undetermined"),
+        ("OSError: [WinError 10048] while a server was started", "net_bind_failed"),
+        ("RuntimeError: The requested address is not valid in its context.", "net_bind_failed"),
+        ("ConnectionResetError: [WinError 10054] by the other side", "net_connection_lost"),
+        ('Error: Os { code: 10060, kind: TimedOut, message: "x" } (os error 10060)', "net_connect_timeout"),
+        ("bind: Winsock error 10013", "net_bind_failed"),
+        ("recv failed with WSAECONNABORTED", "net_connection_lost"),
+        (
+            "dial tcp 10.0.0.7:29500: connectex: No connection could be made because the target machine actively "
+            "refused it.",
+            "net_connect_refused",
+        ),
+        (
+            "[W socket.cpp:601] [c10d] The client socket has failed to connect to [kubernetes.docker.internal]:29500 "
+            "(system error: 10049 - The requested address is not valid in its context.).",
+            "undetermined",  # the next address is tried
+        ),
+        ("step 10054 of 10060 | loss 2.2", "undetermined"),
+    ],
+)
+def test_counts_of_who_came_and_words_of_windows(tmp_path: Path, line: str, fault_class: str) -> None:
+    answer = _answer(tmp_path, line)
+    assert answer.fault_class == fault_class
+    assert answer.confidence < 0.9
+
+
+_FELL_BACK = "[rank{}] Unable to resolve hostname to a (local) address. Using the loopback address as fallback."
+_TO_ITSELF = "[rank{}] timed out connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:4400"
+
+
+def test_who_falls_back_to_the_loopback_seeks_its_peers_at_home(tmp_path: Path) -> None:
+    answer = _answer(tmp_path, _FELL_BACK.format(19), _TO_ITSELF.format(19))
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("net_wrong_interface", [19])
+    assert answer.confidence < 0.9
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (_FELL_BACK.format(1), _TO_ITSELF.format(1)),  # all may be on one host
+        (_FELL_BACK.format(19), "[rank19] step 3 | loss 2.2"),
+        (_TO_ITSELF.format(19),),
+    ],
+)
+def test_the_loopback_alone_is_no_wrong_interface(tmp_path: Path, lines: tuple[str, ...]) -> None:
+    assert _answer(tmp_path, *lines).fault_class != "net_wrong_interface"

@@ -420,6 +420,17 @@ _CALLS = (
                 "torch 1.10+; TCPStore.cpp",
                 "Only {joined} of {wanted} processes connected to the store.",
             ),
+            "fewer-joined": confirms(
+                (" joined", " connected", " registered", " arrived"),
+                # A count alone shows how far a start is; of a start that ended it is what was raised, or timed out.
+                r"(?:^(?:\w{1,40}\.){0,6}\w{0,60}(?:Error|Exception): |\bwhat\(\): +|"
+                r"\b[Tt]ime(?:d )?-?out\b[^\n]{0,120}?)"
+                r"(?:[Oo]nly )?(?P<joined>\d{1,6})(?:/| of )(?P<wanted>\d{1,6}) "
+                r"(?:clients?|workers?|nodes?|ranks?|processes|peers?|members?|participants?) "
+                r"(?:have |had |were )?(?:joined|connected|registered|arrived)\b",
+                "torch_npu 2.1+, TCPStore of torch with another backend; any rendezvous that counts who came",
+                "Only {joined} of {wanted} processes came.",
+            ),
         },
     ),
 )

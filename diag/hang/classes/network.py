@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from diag.hang.classes.base import NAMES_AN_EFFECT, RAISED, SUGGESTS, UCX, FaultClass, LogPattern, confirms, cut_off
 
 _UNRESOLVED = (
@@ -27,6 +29,42 @@ _NO_ANSWER = {
     "Network is unreachable": len("Network is u"),
     "Host is down": len("Host is d"),
 }
+
+# Windows Sockets: number, name behind "WSAE", and the beginning of the text that FormatMessage has for it in English
+_WINSOCK = {
+    10013: ("ACCES", "An attempt was made to access a socket in a way forbidden by its access permissions"),
+    10048: ("ADDRINUSE", "Only one usage of each socket address (protocol/network address/port) is normally permitted"),
+    10049: ("ADDRNOTAVAIL", "The requested address is not valid in its context"),
+    10051: ("NETUNREACH", "A socket operation was attempted to an unreachable network"),
+    10053: ("CONNABORTED", "An established connection was aborted by the software in your host machine"),
+    10054: ("CONNRESET", "An existing connection was forcibly closed by the remote host"),
+    10060: ("TIMEDOUT", "A connection attempt failed because the connected party did not properly respond"),
+    10061: ("CONNREFUSED", "No connection could be made because the target machine actively refused it"),
+    10065: ("HOSTUNREACH", "A socket operation was attempted to an unreachable host"),
+}
+
+
+def _of_windows(numbers: tuple[int, ...], says: str) -> LogPattern:
+    """Errors of Windows Sockets by text, by name, and by number where a word says whose number it is. torch warns of
+    each address of a host name that it cannot use, and goes on with the next one."""
+    texts = "|".join(re.escape(_WINSOCK[number][1]) for number in numbers)
+    names = "|".join(_WINSOCK[number][0] for number in numbers)
+    codes = "|".join(map(str, numbers))
+    return LogPattern(
+        (
+            *(_WINSOCK[number][1] for number in numbers),
+            *(f"WSAE{_WINSOCK[number][0]}" for number in numbers),
+            *("WinError 10", "Winsock error", "os error 10", "system error: 10", "ocket error", "WSAGetLastError"),
+        ),
+        rf"(?P<error>{texts}|\bWSAE(?:{names})\b|"
+        r"\b(?i:win(?:dows|sock|32)? ?error|os error|system error|socket error|errno|wsagetlasterror)\W{0,5}"
+        rf"(?:{codes})\b)",
+        "Windows, winsock2.h; Microsoft's list of the error codes of Windows Sockets; Python, torch, Rust, Go",
+        says,
+        support=NAMES_AN_EFFECT,
+        unless=("arning", "etrying", "client socket has failed to connect to ["),
+    )
+
 
 _GRPC_OF_PYTHON = "gRPC for Python; src/python/grpcio/grpc/_channel.py, grpc/aio/_call.py"
 _GRPC_CLOSED = r"Socket closed|(?:recvmsg: ?)?Connection reset by peer"
@@ -147,6 +185,21 @@ CLASSES = (
                 "torch 1.x+; gloo/transport/tcp/pair.cc",
                 "One side has an IPv4 address and the other one an IPv6 address (ss1.ss_family == ss2.ss_family).",
             ),
+            "loopback-fallback": confirms(
+                ("Using the loopback", "using the loopback", "loopback address as fallback"),
+                r"(?:\[rank(?P<rank>\d{1,6})\] [^\n]{0,200}?)?(?i:\busing the loopback\b|"
+                r"\bloopback address as fallback\b)",
+                "torch 1.8+; torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (createDefaultDevice)",
+                "The host's name leads to no address of its own, so the loopback is used.",
+                SUGGESTS,
+            ),
+            "loopback-peer": confirms(
+                ("127.0.0.1", "[::1]", "remote=[localhost]"),
+                r"(?:\bremote=|\bdest_addr=|\b[Cc]onnect\w* (?:to )?)\[?(?:127(?:\.\d{1,3}){3}|::1|localhost)\b",
+                "gloo, gloo/transport/tcp/error.cc; c10d, socket.cpp; UCX, src/ucs/sys/sock.c",
+                "A connection goes to the loopback.",
+                SUGGESTS,
+            ),
             "bootstrap-using": confirms(
                 ("Bootstrap : Using", "Bootstrap: Using"),
                 r"Bootstrap ?: Using (?P<interfaces>.+)",
@@ -187,6 +240,7 @@ CLASSES = (
             "If it is not the address to use, set NCCL_SOCKET_IFNAME.",
         ),
         patterns={
+            "windows-no-answer": _of_windows((10051, 10060, 10065), "A connection got no answer: {error}."),
             "connect-timed-out": LogPattern(
                 (
                     "returned Connection timed out",
@@ -333,6 +387,7 @@ CLASSES = (
             "retries ran out? `ss -ltnp` there, and the first error in its log.",
         ),
         patterns={
+            "windows-refused": _of_windows((10061,), "A connection was refused: {error}."),
             "exceeded-retries": LogPattern(
                 ("exceeded retries",),
                 r"socket\w*Connect: exceeded retries",
@@ -419,6 +474,7 @@ CLASSES = (
             ),
         },
         patterns={
+            "windows-closed": _of_windows((10053, 10054), "The connection was closed: {error}."),
             "call-failed": LogPattern(
                 ("Call to recv", "Call to send", "Call to read", "Call to write", "socketProgress"),
                 rf"(?:Call to (?:recv|send|read|write)\w{{0,8}}(?: (?:from|to) {_PEER})?|socketProgress\w{{0,20}}: "
@@ -561,6 +617,7 @@ CLASSES = (
             "net_connection_lost": "connections close when the process that met the error ends",
         },
         patterns={
+            "windows-bind": _of_windows((10013, 10048, 10049), "An address could not be bound: {error}."),
             "bind-failed": LogPattern(
                 (
                     "Address already in use",
@@ -597,7 +654,7 @@ CLASSES = (
                 "not be bound[: {error}][: {reason}][: the name {host} leads to no "
                 "address of this host].",
                 unless=("ras/", "RAS", "trying another", "rying port", "instead"),
-            )
+            ),
         },
     ),
     FaultClass(

@@ -175,11 +175,13 @@ def _analysed(job: JobLogs) -> list[Clue]:
 
 def _clients(job: JobLogs) -> list[Clue]:
     """How many processes did not come to the store; which ones, it does not know."""
-    hits = [hit for hit in job.named("waiting-for-clients") if int(hit.groups["joined"]) < int(hit.groups["wanted"])]
+    counts = job.named("waiting-for-clients") or job.named("fewer-joined")
+    hits = [hit for hit in counts if int(hit.groups["joined"]) < int(hit.groups["wanted"])]
     if not hits or job.once(ended_well):
         return []
     wanted, joined = int(hits[-1].groups["wanted"]), int(hits[-1].groups["joined"])
-    note = f"{joined} of {wanted} processes came to the store; which did not is not printed."
+    where = " to the store" if hits[-1].name == "waiting-for-clients" else ""
+    note = f"{joined} of {wanted} processes came{where}; which did not is not printed."
     return [clue_of("missing_rank", hits, [], note, confidence=HANG_EVIDENCE.names_an_effect)]
 
 

@@ -36,7 +36,7 @@ def connections(job: JobLogs) -> list[Clue]:
     lost = _lost(job)
     failed = bool(connect or job.named("refused-retrying")) or (bool(lost) and not _at_home(job))
     wrong = _wrong_interface(job, failed)
-    return [*connect, *lost, *_daemons(job), *([wrong] if wrong is not None else [])]
+    return [*connect, *lost, *_daemons(job), *([wrong] if wrong is not None else _fell_back(job))]
 
 
 def _at_home(job: JobLogs) -> bool:
@@ -260,6 +260,27 @@ def _wrong_interface(job: JobLogs, failed: bool) -> Clue | None:
         by_host.setdefault((culprit.host, culprit.rank), culprit)
     sure = sure if failed else sure - 0.2
     return clue_of("net_wrong_interface", hits, distinct(list(by_host.values())), note, errors[:2], confidence=sure)
+
+
+def _fell_back(job: JobLogs) -> list[Clue]:
+    """Ranks that fell back to the loopback, in a job whose ranks cannot all be on one host, where a connection to the
+    loopback is told of: their peers on other hosts are sought at home. On one host the fallback is as good."""
+    said = job.named("loopback-fallback")
+    paths = {hit.line.path for hit in said}
+    below = [hit for hit in job.named("loopback-peer") if hit.line.path in paths]
+    ranks = sorted({rank for hit in said if (rank := _rank_of(job, hit)) is not None})
+    several = len(job.hosts) > 1 or (job.logs.world_size or max(ranks, default=0) + 1) > HANG_RULES.most_gpus_of_a_host
+    if not below or not several or job.once(lives):
+        return []
+    note = f"{said[0].sentence} Its peers on other hosts are then sought at the loopback."
+    culprits = [job.of_rank(rank) for rank in ranks]
+    return [clue_of("net_wrong_interface", said, culprits, note, below, confidence=HANG_EVIDENCE.suggests)]
+
+
+def _rank_of(job: JobLogs, hit: Hit) -> int | None:
+    """The rank of the process that prints a line, else the one that the line itself names."""
+    rank = job.rank_of(hit.line)
+    return int(hit.groups["rank"]) if rank is None and "rank" in hit.groups else rank
 
 
 def ends_on_its_host(interface: Interface) -> bool:
