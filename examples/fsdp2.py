@@ -3,8 +3,7 @@
     torchrun --nproc-per-node 2 examples/fsdp2.py
     diag run --nproc 2 --out runs/fsdp2 examples/fsdp2.py
 
-The second line trains the same, and records where the time of each step goes. On CPUs this takes torch 2.8 or newer:
-the FSDP2 of 2.6 is for accelerators, and ends with "'Stream' object has no attribute 'record_event'".
+The second line trains the same, and records where the time of each step goes. On CPUs it takes torch 2.8 or newer.
 """
 
 import os
