@@ -100,6 +100,7 @@ def _with_losses(history: History, kept: Kept, tables: Tables, shares: Shares, j
         incidents.append(stood)
     saving = known.parts.get(CHECKPOINT, np.zeros(len(known)))
     saved = [int(step) for step in known.last[np.nan_to_num(saving) > 0][-1:].tolist()]
+    saved += of_rank.steps.step[of_rank.steps.with_phase(CHECKPOINT)][-1:].tolist()  # not summed up yet
     saved += [each.step for each in of_rank.checkpoints if not each.failed]
     return replace(
         history,

@@ -11,6 +11,7 @@ import pytest
 import diag
 from diag.api import analyze
 from diag.by_size import open_by_size
+from diag.collectors.layout import RunLayout
 from diag.collectors.records import FORWARD
 from diag.history.condense import condensed
 from diag.history.policy import HISTORY
@@ -199,3 +200,11 @@ def test_goodput_is_100_percent_where_nothing_was_lost(lost: int, said: str) -> 
     wall_ns = 1000 * 3600 * 10**9
     goodput = Goodput(wall_ns, new_steps=(1000 - lost) * wall_ns // 1000, checkpoints=lost * wall_ns // 1000)
     assert goodput_words(goodput).startswith(f"Goodput {said}: ")
+
+
+def test_a_checkpoint_among_steps_that_were_not_summed_up_yet_is_the_last_one(tmp_path: Path) -> None:
+    Training(tmp_path / "R", ranks=2).train(60).save(50).train(60).save(50).train(9).close()
+    for files in RunLayout(tmp_path / "R").ranks().values():
+        first, second, *_ = files.summary.read_bytes().splitlines(keepends=True)
+        files.summary.write_bytes(first + second)  # as of a rank that was killed
+    assert diag.open_run(tmp_path / "R").history.saved == 121
