@@ -107,13 +107,19 @@ def finish(figure: go.Figure, theme: Theme, height: int, **layout: Any) -> go.Fi
     return figure
 
 
-def name_above(figure: go.Figure, row: int, thick: float, name: str, value: str, more: str = "") -> None:
-    """Writes name and value above a lying bar, so that both have the whole width of the figure. ``thick``: of the bar,
-    as a share of its row. The texts are escaped for Plotly."""
+def name_above(figure: go.Figure, row: int, name: str, value: str, more: str = "") -> None:
+    """Writes name and value above a lying bar, so that both have the whole width of the figure. The texts are escaped for
+    Plotly."""
     figure.add_annotation(
-        x=0, xref="paper", xanchor="left", y=row - thick / 2, yanchor="bottom", text=f"{name} <b>{value}</b>{more}",
+        x=0, xref="paper", xanchor="left", y=row - DASHBOARD.named_bar_share / 2, yanchor="bottom", text=f"{name} <b>{value}</b>{more}",
         showarrow=False, font={"size": 13}, borderpad=1,
     )  # fmt: skip
+
+
+def named_bars(count: int) -> dict[str, Any]:
+    """The layout of that many lying bars with their names above: the axis, and how thick they are."""
+    thick = DASHBOARD.named_bar_share
+    return {"bargap": 1 - thick, "yaxis": {"range": [count - 1 + thick, -1 + thick / 2], "visible": False}}
 
 
 def heatmap(z: Grid, columns: Sequence[str], rows: Sequence[str], theme: Theme, **options: Any) -> go.Heatmap:

@@ -61,6 +61,8 @@ class Dashboard(Topic, name="dashboard", fixed=True):
         "or an area instead",
     )
     memory_picture_px = threshold(380, "pixels", "chosen", "the place of memory over time until it is in view")
+    named_bar_px = threshold(38, "pixels", "chosen", "a bar with its name above it")
+    named_bar_share = threshold(0.4, "fraction", "chosen", "of that place that the bar takes")
     menu_px = threshold(256, "pixels", "chosen", "width of the menu: names of runs fit; Streamlit's own is 300")
     figure_px = threshold(450, "pixels", "chosen", "the place of another figure until it is in view for the first time")
     memory_curve_px = threshold(360, "pixels", "chosen", "height of a curve of memory without categories")

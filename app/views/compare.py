@@ -12,7 +12,7 @@ import streamlit as st
 from diag.api import compare_runs, setup_planned
 from diag.app.address import choose, choose_path, job_at, last_baseline, name_of, opened, runs_of
 from diag.app.curves import LOSS, STEP_TIME, curve_figure, curves_of_run, known
-from diag.app.figures import MS, finish, name_above
+from diag.app.figures import MS, finish, name_above, named_bars
 from diag.app.markup import label, plain
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import PART_OF, RunView
@@ -49,7 +49,6 @@ _OF_RANKS = (
     "not add up to the difference of the step."
 )
 _REFUSED = "This cannot be compared"
-_ROW_PX, _THICK = 48, 0.42  # of a bar of the waterfall with its name above, and its share of that
 
 
 def show(view: RunView, root: Path) -> None:
@@ -270,7 +269,7 @@ def flow(comparison: Comparison, before: str, after: str, theme: Theme) -> go.Fi
             y=places,
             base=bases,
             orientation="h",
-            width=_THICK,
+            width=DASHBOARD.named_bar_share,
             marker={"color": colours, "line": {"width": 0}, "pattern": {"shape": hatches, "size": 6}},
             customdata=[
                 [name, text, interval]
@@ -281,14 +280,14 @@ def flow(comparison: Comparison, before: str, after: str, theme: Theme) -> go.Fi
     )
     _lines(figure, comparison, theme)
     for place, name, text in zip(places, names, texts, strict=True):
-        name_above(figure, place, _THICK, name, text)
+        name_above(figure, place, name, text)
     return finish(
         figure,
         theme,
-        _ROW_PX * len(names) + 60,
+        DASHBOARD.named_bar_px * len(names) + 60,
         showlegend=False,
         xaxis=_axis(bases[1:-1] or [0.0], ends),
-        yaxis={"range": [len(names) - 1 + _THICK, -1 + _THICK / 2], "visible": False},
+        **named_bars(len(names)),
     )
 
 

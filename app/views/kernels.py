@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from diag.app.address import choose
-from diag.app.figures import MS, finish, name_above, rows_height
+from diag.app.figures import MS, finish, name_above, named_bars, rows_height
 from diag.app.markup import label, plain
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
@@ -33,8 +33,6 @@ from diag.tables.zoom import BACKWARD, DETAILS, FORWARD, Category
 from diag.timeline import timeline_of
 from diag.words.formatting import counted, duration, number, share, short_name
 from diag.words.wording import per_whole
-
-_ROW_PX, _THICK = 36, 0.4  # of a bar with its name above, and its share of that
 
 
 def show(view: RunView) -> None:
@@ -287,16 +285,15 @@ def _bars(
     them on a phone. ``kinds``: what the colour of each bar means, which stands there too, instead of a legend."""
     said = [f' <span style="color:{theme.soft}">{kind}</span>' for kind in kinds] or [""] * len(names)
     for at, (name, total, kind) in enumerate(zip(names, totals_ns, said, strict=True)):
-        name_above(figure, at, _THICK, name, number(total / MS), kind)
+        name_above(figure, at, name, number(total / MS), kind)
     return finish(
         figure,
         theme,
-        rows_height(len(names), least=190, each=_ROW_PX, most=_ROW_PX * len(names) + 90),
+        rows_height(len(names), least=190, each=DASHBOARD.named_bar_px, most=DASHBOARD.named_bar_px * len(names) + 90),
         barmode="stack",
-        bargap=1 - _THICK,
         showlegend=not kinds,
         xaxis={"title": {"text": "milliseconds a step"}, "range": [0, max([*totals_ns, 1.0]) / MS * 1.02]},
-        yaxis={"range": [len(names) - 1 + _THICK, -1 + _THICK / 2], "visible": False},
+        **named_bars(len(names)),
     )
 
 
