@@ -148,7 +148,7 @@ _DEVICES = (
                 r"failed with status 0x0*65\b)",
                 "NVIDIA's open kernel modules 595.45; src/common/sdk/nvidia/inc/nvstatuscodes.h, "
                 "src/nvidia/src/kernel/vgpu/rpc.c, gpu/gsp/kernel_gsp.c",
-                "The driver no longer gets an answer from the GPU[ ({status})].",
+                "The driver reports that the GPU failed or no longer answers[ ({status})].",
                 support=NAMES_AN_EFFECT,
             ),
             "npu-memory-error": LogPattern(

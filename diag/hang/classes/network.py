@@ -194,7 +194,7 @@ CLASSES = (
                 SUGGESTS,
             ),
             "loopback-peer": confirms(
-                ("127.0.0.1", "[::1]", "remote=[localhost]"),
+                ("[127.0.0.1]", "to 127.0.0.1", "=127.0.0.1", "[::1]", "remote=[localhost]"),
                 r"(?:\bremote=|\bdest_addr=|\b[Cc]onnect\w* (?:to )?)\[?(?:127(?:\.\d{1,3}){3}|::1|localhost)\b",
                 "gloo, gloo/transport/tcp/error.cc; c10d, socket.cpp; UCX, src/ucs/sys/sock.c",
                 "A connection goes to the loopback.",

@@ -471,12 +471,12 @@ def _never_started(job: JobLogs) -> list[Clue]:
         behind = list(waits_of(events, {"": members}).absent)
         if not communicator.comm_id or not behind:
             continue
-        if cut_among(job, (line for line in job.logs.lines if communicator.comm_id in line.text)):
-            continue
         ranks = [job.global_rank(communicator, number) for number in behind]
         known = [rank for rank in ranks if rank is not None]
         read = len(known) == len(ranks) and all(_read(job, rank) for rank in known)
         if not read and 2 * len(behind) > communicator.size:
+            continue
+        if not read and cut_among(job, (line for line in job.logs.lines if communicator.comm_id in line.text)):
             continue
         return [_not_started(job, communicator, behind, read)]
     return []
