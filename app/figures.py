@@ -108,11 +108,11 @@ def finish(figure: go.Figure, theme: Theme, height: int, **layout: Any) -> go.Fi
 
 
 def name_above(figure: go.Figure, row: int, name: str, value: str, more: str = "") -> None:
-    """Writes name and value above a lying bar, so that both have the whole width of the figure. The texts are escaped for
-    Plotly."""
+    """Writes name and value above a lying bar, so that both have the whole width of the figure. All texts are escaped
+    for Plotly."""
     figure.add_annotation(
-        x=0, xref="paper", xanchor="left", y=row - DASHBOARD.named_bar_share / 2, yanchor="bottom", text=f"{name} <b>{value}</b>{more}",
-        showarrow=False, font={"size": 13}, borderpad=1,
+        x=0, xref="paper", xanchor="left", y=row - DASHBOARD.named_bar_share / 2, yanchor="bottom",
+        text=f"{name} <b>{value}</b>{more}", showarrow=False, font={"size": 13}, borderpad=1,
     )  # fmt: skip
 
 
