@@ -50,7 +50,7 @@ REASONS = {
     "collectors/packing.py": "a lock",
     "diag/rundir/copies.py": "a local copy of its own",
     "diag/rundir/local.py": "a folder's names",
-    "diag/rundir/pieces.py": "a run's own folders",
+    "diag/rundir/joining.py": "a run's own folders",
     "diag/errors.py": "only whether a folder can be listed",
     "collectors/layout.py": "a run's and a rank's names",
     "collectors/files.py": "opens to append",

@@ -31,7 +31,7 @@ from diag.store.stores import Store, Version, is_plain_name, is_remote
 from diag.words.formatting import masked
 from diag.words.places import show_as
 
-from .pieces import copy_folder, join_attempts, trainings_in
+from .joining import copy_folder, join_attempts, trainings_in
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -20,10 +20,12 @@ from diag.store.segments import is_node_name
 from diag.store.stores import is_remote
 from diag.words.places import apart
 
-from .pieces import Grouped, grouped, joined, may_be_piece
+from .pieces import Grouped, grouped, may_be_piece
 
 # Run directories at an address, and the segments of packers.
 _copy_of: Callable[..., Path | None] = by_name("diag.rundir.copies:copy_of")
+# Pieces of one job, made one run directory.
+joined: Callable[[Sequence[str], Path], Path] = by_name("diag.rundir.joining:joined")
 
 
 def local_paths(paths: Sequence[Path | str]) -> list[str]:

@@ -53,10 +53,10 @@ from .lines import (
     read_manifest,
     restart_gaps,
 )
-from .local import copies_folder, unpacked
+from .local import copies_folder, joined, unpacked
 from .numbers import read_numbers
 from .one_job import of_one_job
-from .pieces import gaps_of_pieces, is_joined, joined
+from .pieces import gaps_of_pieces, is_joined
 from .read_before import read_steps_of
 from .retained import retained
 from .runs import split_job
