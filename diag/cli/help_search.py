@@ -7,12 +7,10 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from diag.words.policy import SEARCH
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-_MOST = 3  # pages that are offered
-_HEADING = 2.0  # a word of a heading counts as this many in the text below it
-_AS_GOOD = 0.7  # of the best page's score: a page below is not offered
 
 
 class Passage(NamedTuple):
@@ -43,13 +41,13 @@ def passages_about(asked: str, pages: Mapping[str, str]) -> list[Passage]:
     scored: dict[str, tuple[float, Passage]] = {}
     for section in sections:
         score = sum(
-            weight * (_HEADING if word in section.above else 1.0 if word in section.below else 0.0)
+            weight * (SEARCH.heading_weight if word in section.above else 1.0 if word in section.below else 0.0)
             for word, weight in weights.items()
         )
         if score > scored.get(section.place.page, (0.0,))[0]:
             scored[section.place.page] = (score, section.place)
     ranked = sorted(scored.values(), key=lambda found: -found[0])
-    return [place for score, place in ranked if score >= _AS_GOOD * ranked[0][0]][:_MOST]
+    return [place for score, place in ranked if score >= SEARCH.as_good_share * ranked[0][0]][: SEARCH.most_pages]
 
 
 def _sections(page: str, text: str) -> Iterator[_Section]:

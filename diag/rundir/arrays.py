@@ -35,7 +35,8 @@ class Array(msgspec.Struct, array_like=True):
 
     def read(self, *types: str) -> npt.NDArray[Any]:
         """ValueError where the bytes are not those of an array of this type and shape, or it has none of ``types``."""
-        if self.type not in (types or _TYPES) or self.kept not in (self.type, *_NARROW):
+        as_it_is = self.kept == self.type and not self.least
+        if self.type not in (types or _TYPES) or not (as_it_is or self.kept in _NARROW):
             raise ValueError(self.type)
         values = np.frombuffer(self.data, dtype=self.kept)
         moved = values.astype(np.int64) + self.least if self.least else values

@@ -19,4 +19,13 @@ class Terminal(Topic, name="terminal", fixed=True):
     )
 
 
+class Search(Topic, name="search", fixed=True):
+    """Which pages ``diag help`` offers for words that are no topic."""
+
+    most_pages = threshold(3, "pages", "chosen", "that are offered")
+    heading_weight = threshold(2.0, "weight", "chosen", "of a word in a heading; in the text below it, 1")
+    as_good_share = threshold(0.7, "fraction", "chosen", "of the best page's score: a page below it is not offered")
+
+
 TERMINAL = Terminal()
+SEARCH = Search()

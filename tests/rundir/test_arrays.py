@@ -64,3 +64,8 @@ def test_a_number_beyond_64_bits_is_no_array() -> None:
     beyond = msgspec.structs.replace(kept(np.array([1, 2, 3])), least=1 << 63)
     with pytest.raises(msgspec.ValidationError, match="int"):
         msgspec.msgpack.decode(msgspec.msgpack.encode(beyond), type=Array)
+
+
+def test_values_that_are_kept_as_they_are_cannot_be_moved() -> None:
+    with pytest.raises(ValueError, match="float64"):
+        msgspec.structs.replace(kept(np.array([1.5, np.nan])), least=3).read()

@@ -35,13 +35,10 @@ DEEPSPEED = "deepspeed"
 _SHARDS = (".distcp", ".pt")  # large: their size is checked, not their content
 
 
-_CHUNK_BYTES = 1 << 20
-
-
 def _sha256(file: BinaryIO) -> str:
     """``hashlib.file_digest``, which Python 3.10 has not."""
     digest = hashlib.sha256()
-    while chunk := file.read(_CHUNK_BYTES):
+    while chunk := file.read(1 << 20):
         digest.update(chunk)
     return digest.hexdigest()
 

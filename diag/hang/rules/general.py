@@ -37,7 +37,10 @@ def read(job: JobLogs, without: Collection[Line]) -> list[Clue]:
     """As ``clues``, of all lines but these, whatever else is known."""
     found: dict[str, list[tuple[Line, Reading]]] = defaultdict(list)
     lines = dict.fromkeys((*job.logs.lines, *job.logs.last_lines))
-    for line in sorted(lines.keys() - set(without), key=lambda line: (line.path, line.number)):
+    known = {(line.path, line.number) for line in without}
+    for line in sorted(lines, key=lambda line: (line.path, line.number)):
+        if (line.path, line.number) in known:
+            continue
         mild = line.level == "INFO" or (line.source, line.level) == ("torch", "WARN")
         reading = None if mild else reading_of(line.text)
         if reading is not None and about_the_group(line.text) and not (reading.far and far_host(line.text)):

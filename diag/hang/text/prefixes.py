@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from diag.collectors.layout import MOST_RANKS
 from diag.hang.policy import HANG_READING
 
 # -- Times as logs print them, in nanoseconds since 1970; taken as UTC where no zone is printed ------------------------
@@ -178,7 +179,6 @@ class SharedShape(frozenset[str]):
     shape: re.Pattern[str]
 
 
-MOST_RANKS = 10_000_000
 NOBODY: frozenset[str] = frozenset()
 RANKS_IN_FRONT = frozenset(
     {"[N]"}
