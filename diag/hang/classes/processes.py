@@ -631,6 +631,7 @@ CLASSES = (
                     "function was called after MPI_FINALIZE",
                     "Attempting to use an MPI routine",
                     "recomputed metadata: {",
+                    ".py: error: ",
                 ),
                 r"(?P<message>^There are not enough slots available in the system[^\n]{0,80}|"
                 r"\*\*\* MPI_ERR_(?!TRUNCATE|PENDING|IN_STATUS)[A-Z_]+: [^\n]{1,120}|^\[TensorRT-LLM\]\[ERROR\] "
@@ -643,10 +644,14 @@ CLASSES = (
                 r"\*\*\* The MPI_\w{1,60}\(\) function was called (?:before MPI_INIT|after MPI_FINALIZE) was invoked|"
                 r"\bAttempting to use an MPI routine (?:before initializing|after finalizing) \w+|"
                 r"^recomputed metadata: \{[^\n]{1,200}|"
+                r"^[\w./-]{1,200}\.py: error: (?:unrecognized arguments: |the following arguments are required: |"
+                r"one of the arguments |ambiguous option: |argument [^\n:]{1,80}: (?:invalid |expected |not allowed ))"
+                r"[^\n]{1,200}|"
                 r"\bsymbol lookup error: [^\n]{1,200}|\berror while loading shared libraries: [^\n]{1,200})",
                 "Rust, library/std/src/panicking.rs; glog, Abseil; glibc, assert/assert.c, elf/dl-error.c; "
                 "TensorRT-LLM, common/assert.h; Open MPI, help-orterun.txt, ompi/errhandler/errhandler.c; MPICH, "
-                "src/mpi/errhan/errnames.txt, and what is made from it; torch 2+, torch/utils/checkpoint.py",
+                "src/mpi/errhan/errnames.txt, and what is made from it; torch 2+, torch/utils/checkpoint.py; Python, "
+                "Lib/argparse.py",
                 "The program ended itself: {message}.",
                 SUGGESTS,
             ),

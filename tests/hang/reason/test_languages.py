@@ -207,6 +207,26 @@ def test_programs_end_without_an_exception_of_python(tmp_path: Path, line: str) 
 
 
 @pytest.mark.parametrize(
+    "refused",
+    [
+        "unrecognized arguments: --local-rank=1",
+        "the following arguments are required: --data, --out",
+        "argument --precision: invalid choice: 'fp7' (choose from 'fp32', 'bf16')",
+        "argument --epochs: expected one argument",
+        "one of the arguments --train --eval is required",
+    ],
+)
+def test_arguments_that_argparse_refuses_end_the_program_before_its_launcher(tmp_path: Path, refused: str) -> None:
+    """Lib/argparse.py: the usage, the error, exit code 2. The launcher's own traceback follows, and may be cut off."""
+    launcher = (
+        'Traceback (most recent call last):\n  File "/e/runpy.py", line 193, in _run_module_as_main\n    "__main__"'
+    )
+    answer = of(tmp_path, f"usage: pretrain.py [-h]\npretrain.py: error: {refused}\n{launcher}\n")
+    assert answer.fault_class == "rank_killed_exception"
+    assert refused[:20] in answer.headline
+
+
+@pytest.mark.parametrize(
     ("message", "rank"),
     [
         ("AssertionError: rank 3: found NaN in local grad norm for bucket #0. Device: 3, node: n7", 3),
