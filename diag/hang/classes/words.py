@@ -7,8 +7,6 @@ program. ``diag.hang.rules.general`` asks them where no rule knows more.
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import signal
 from collections.abc import Sequence
@@ -18,24 +16,56 @@ from diag.ended.codes import fault_of_signal, signal_number
 from diag.hang.classes.base import cut_off, unquoted
 from diag.hang.policy import HANG_RULES
 
-_REFUSED = (errno.ECONNREFUSED,)
-_SILENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
-_CLOSED = (errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ENOTCONN, errno.ESHUTDOWN, errno.ENETRESET)
-_IN_USE = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
-_OF_FILE_SYSTEMS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.ENOLCK, errno.EFBIG, errno.EREMOTEIO)
-_OF_FILES = (errno.EIO, errno.EOPNOTSUPP, errno.ENXIO)
-_OF_MEMORY = (errno.ENOMEM,)
-_OF_CALLS = (errno.EIO, errno.ENOBUFS, errno.EPROTO, errno.EPROTONOSUPPORT)
+# Errors of Linux by name, with number and text (errno-base.h, errno.h; glibc): logs are read on other systems as well.
+LINUX = {
+    "ECONNREFUSED": (111, "Connection refused"),
+    "ETIMEDOUT": (110, "Connection timed out"),
+    "EHOSTUNREACH": (113, "No route to host"),
+    "ENETUNREACH": (101, "Network is unreachable"),
+    "EHOSTDOWN": (112, "Host is down"),
+    "ENETDOWN": (100, "Network is down"),
+    "ECONNRESET": (104, "Connection reset by peer"),
+    "EPIPE": (32, "Broken pipe"),
+    "ECONNABORTED": (103, "Software caused connection abort"),
+    "ENOTCONN": (107, "Transport endpoint is not connected"),
+    "ESHUTDOWN": (108, "Cannot send after transport endpoint shutdown"),
+    "ENETRESET": (102, "Network dropped connection on reset"),
+    "EADDRINUSE": (98, "Address already in use"),
+    "EADDRNOTAVAIL": (99, "Cannot assign requested address"),
+    "ENOSPC": (28, "No space left on device"),
+    "EDQUOT": (122, "Disk quota exceeded"),
+    "EROFS": (30, "Read-only file system"),
+    "ESTALE": (116, "Stale file handle"),
+    "ENOLCK": (37, "No locks available"),
+    "EFBIG": (27, "File too large"),
+    "EREMOTEIO": (121, "Remote I/O error"),
+    "EIO": (5, "Input/output error"),
+    "EOPNOTSUPP": (95, "Operation not supported"),
+    "ENOTSUP": (95, "Operation not supported"),
+    "ENXIO": (6, "No such device or address"),
+    "ENOMEM": (12, "Cannot allocate memory"),
+    "ENOBUFS": (105, "No buffer space available"),
+    "EPROTO": (71, "Protocol error"),
+    "EPROTONOSUPPORT": (93, "Protocol not supported"),
+}
+_REFUSED = ("ECONNREFUSED",)
+_SILENT = ("ETIMEDOUT", "EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN", "ENETDOWN")
+_CLOSED = ("ECONNRESET", "EPIPE", "ECONNABORTED", "ENOTCONN", "ESHUTDOWN", "ENETRESET")
+_IN_USE = ("EADDRINUSE", "EADDRNOTAVAIL")
+_OF_FILE_SYSTEMS = ("ENOSPC", "EDQUOT", "EROFS", "ESTALE", "ENOLCK", "EFBIG", "EREMOTEIO")
+_OF_FILES = ("EIO", "EOPNOTSUPP", "ENOTSUP", "ENXIO")
+_OF_MEMORY = ("ENOMEM",)
+_OF_CALLS = ("EIO", "ENOBUFS", "EPROTO", "EPROTONOSUPPORT")
 
 
-def _any_of(numbers: Sequence[int]) -> str:
+def _any_of(errors: Sequence[str]) -> str:
     """These errors by their text, also where the end of a paste cuts it off, by their name, and by their number behind
     the word errno."""
-    texts = [os.strerror(number) for number in numbers]
+    texts = [LINUX[name][1] for name in errors]
     cut = [cut_off(text, text.index(" ") + HANG_RULES.letters_of_error) for text in texts if " " in text]
     words = "|".join((*(rf"{re.escape(text)}\b" for text in texts), *cut))
-    names = "|".join(errno.errorcode[number] for number in numbers)
-    codes = "|".join(map(str, numbers))
+    names = "|".join(errors)
+    codes = "|".join(str(LINUX[name][0]) for name in errors)
     return rf"(?:\b(?i:{words})|(?<![A-Za-z0-9])(?:{names})\b|(?i:\b(?:errno|os error)\W{{0,3}}(?:{codes})\b))"
 
 
@@ -102,7 +132,7 @@ READINGS = (
     _reading(
         "shm_exhausted",
         r"(?i:/dev/shm\b|\bshm\b|\bshared memory\b|\bshm_open\b)",
-        rf"{_any_of((errno.ENOSPC, errno.ENOMEM, errno.EDQUOT))}|{_LACK}|"
+        rf"{_any_of(('ENOSPC', 'ENOMEM', 'EDQUOT'))}|{_LACK}|"
         rf"(?i:\bbus error\b|\binsufficient\b|\btoo small\b|{_CANNOT}\b)",
         unless=_OF_A_KERNEL,
     ),
@@ -156,8 +186,8 @@ READINGS = (
 
 # Literals of lines that a reader keeps for these readings, of which healthy programs print few
 LITERALS = (
-    *(os.strerror(number)[1:] for number in (*_REFUSED, *_SILENT, *_CLOSED, *_IN_USE, *_OF_FILE_SYSTEMS, errno.EIO)),
-    *(errno.errorcode[number] for number in (*_REFUSED, *_SILENT, *_CLOSED, *_IN_USE, *_OF_FILE_SYSTEMS)),
+    *(LINUX[name][1][1:] for name in (*_REFUSED, *_SILENT, *_CLOSED, *_IN_USE, *_OF_FILE_SYSTEMS, "EIO")),
+    *(*_REFUSED, *_SILENT, *_CLOSED, *_IN_USE, *_OF_FILE_SYSTEMS),
     *("ocket closed", "onnection closed", "onnection lost", "onnection was closed", "nexpected EOF", "IBV_WC_"),
     *("ut of memory", "OUT_OF_MEMORY", "UT_OF_DEVICE_MEMORY", "CUDA_ERROR_", "cudaError", "hipError", "ncorrectable"),
     *("SIGKILL", "SIGBUS", "SIGSEGV", "SIGILL", "SIGFPE", "xceeded memory", "memory limit", "memory budget"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from diag.hang.api import triage
-from diag.hang.classes.words import READINGS, far_host, reading_of
+from diag.hang.classes.words import LINUX, READINGS, far_host, reading_of
 from diag.hang.model import Triage
 
 
@@ -107,3 +110,8 @@ def test_every_reading_has_a_line() -> None:
     """And each of them is the first that fits it."""
     first = [reading_of(line) for _, line in LINES]
     assert {id(reading) for reading in first} >= set(map(id, READINGS))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the table is of Linux")
+def test_errors_of_linux_are_those_of_its_headers_and_its_c_library() -> None:
+    assert {name: (getattr(errno, name), os.strerror(getattr(errno, name))) for name in LINUX} == LINUX
