@@ -17,15 +17,25 @@ export default function ({ parentElement, data }) {
   const watch = new MutationObserver(() => { asked ||= requestAnimationFrame(() => { asked = 0; offerAll(); }); });
   watch.observe(document.body, { childList: true, subtree: true });
   const ended = new AbortController(), { signal } = ended;
-  document.addEventListener("focusin", event => {
-    const node = event.composedPath()[0];
-    held = node.matches(".later, .js-plotly-plot") ? { key: keyOf(event.target), mark: AT.get(node) } : null;
-  }, { signal });
+  document.addEventListener("focusin", event => hold(event.composedPath()[0], event.target), { signal });
   document.addEventListener("pointerdown", () => { held = null; }, { signal });
   const end = () => { watch.disconnect(); ended.abort(); };
   WATCHED.set(parentElement, end);
+  if (!held) hold(focused(), document.activeElement); // a place may be reached before this runs
   offerAll();
   return end;
+}
+
+/** Remembers what has the focus, if it is a figure or the place of one. `host`: it, or the element whose shadow it is in. */
+function hold(node, host) {
+  held = node?.matches(".later, .js-plotly-plot") ? { key: keyOf(host), mark: AT.get(node) } : null;
+}
+
+/** The element that has the focus, also inside of a component. */
+function focused() {
+  let node = document.activeElement;
+  while (node?.shadowRoot?.activeElement) node = node.shadowRoot.activeElement;
+  return node;
 }
 
 /** Loads the code of figures before the first one comes into view. */
