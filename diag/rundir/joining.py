@@ -28,7 +28,7 @@ from diag.rundir.policy import RUN_READING
 from diag.words.formatting import counted
 from diag.words.places import show_as, shown, together
 
-from .lines import read_identity, read_manifest
+from .lines import read_identity
 from .pieces import LEFT_OUT, differ, grouped, piece_of
 
 
@@ -68,13 +68,14 @@ def trainings_in(nodes: Sequence[str]) -> list[list[list[str]]]:
     jobs = grouped(list(node_of)).jobs
     if len(jobs) < 2:
         return [jobs] if jobs else []
+    pieces = {folder: piece_of(Path(folder)) for folder in node_of}
     trainings: list[tuple[set[str], list[list[str]]]] = []
-    for _, job in sorted((min(piece_of(Path(piece)).began_ns for piece in job), job) for job in jobs):
-        names = {node_of[piece] for piece in job}
-        for piece in job:
-            manifest, _ = read_manifest(RunLayout(Path(piece)))
-            names |= {manifest.job, manifest.scheduled, manifest.training} if manifest is not None else set()
-        names = names - {""} | piece_of(Path(job[0])).jobs
+    for job in sorted(jobs, key=lambda job: (min(pieces[folder].began_ns for folder in job), job)):
+        names = {node_of[folder] for folder in job}
+        for folder in job:
+            if (manifest := pieces[folder].manifest) is not None:
+                names |= {manifest.job, manifest.scheduled, manifest.training}
+        names = names - {""} | pieces[job[0]].jobs
         known, attempts = next((of for of in trainings if of[0] & names), (set(), []))
         if not attempts:
             trainings.append((known, attempts))
