@@ -178,12 +178,12 @@ def keeping(path: Path) -> Keeping | None:
     return _run(path).keeping
 
 
-def begun_on(state: RunState) -> Keeping | None:
-    """The same of the analysis that is to come or under way, None likewise: check sums are taken once for both."""
-    under_way = keeping(state.path)
-    if state.live or (under_way is not None and under_way.holds(state)):
-        return None if state.live else under_way
-    return Keeping.begun(state)
+def begun_on(state: RunState, known: Keeping | None) -> Keeping | None:
+    """What keeps the first screen of an analysis of this state: ``known`` if it was begun of it, so that check sums are
+    taken once; None for a run that trains."""
+    if state.live:
+        return None
+    return known if known is not None and known.holds(state) else Keeping.begun(state)
 
 
 def analysed(path: Path) -> Version | None:
@@ -281,9 +281,7 @@ def _analysed(state: RunState, begun: Keeping | None = None) -> RunView:
         if run.view is not None and run.version != version_of(state):
             state = state_of(state.path)  # another page may have opened it meanwhile
         if run.view is None or run.version != version_of(state):
-            if begun is None or state.live or not begun.holds(state):
-                begun = None if state.live else Keeping.begun(state)
-            run.keeping = begun
+            run.keeping = begun_on(state, begun)
             run.view, run.version, run.made_s = view_of(analyse(state)), version_of(state), time.monotonic()
             gc.freeze()  # it stays: Streamlit runs a full collection after each run of a page and of a fragment
         return run.view

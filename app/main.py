@@ -13,7 +13,19 @@ import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
 from diag.api import RunState, snapshots_alone, split_job
-from diag.app.address import RUN, begun_on, charge, choose, choose_baseline, is_open, name_of, offer, opened, runs_of
+from diag.app.address import (
+    RUN,
+    begun_on,
+    charge,
+    choose,
+    choose_baseline,
+    is_open,
+    keeping,
+    name_of,
+    offer,
+    opened,
+    runs_of,
+)
 from diag.app.ahead import of_figures
 from diag.app.looks import state_of
 from diag.app.markup import plain
@@ -149,7 +161,7 @@ def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit
     """Draws the chosen run. ``answer_first``: shows the answer of the last analysis while the run is analysed."""
     before, begun = st.empty(), None
     if answer_first and not is_open(state):
-        begun = begun_on(state)
+        begun = begun_on(state, keeping(state.path))
         screen = begun.last() if begun is not None else None
         with before.container():
             if screen is not None:
