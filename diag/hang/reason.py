@@ -448,7 +448,8 @@ def reason(
     from_dumps = [_with_hosts(job, clue) for clue in dumps.clues]
     first = job.first_timeout()
     chosen = choose(merged([*from_text, *from_runs, *from_dumps]), first.time_ns if first is not None else None)
-    if not (reports or well is not None or job.once(ended_well) or any(_is_enough(clue) for clue in chosen.clues)):
+    sure_of_one = any(clue.confidence >= ENDED.sure_enough for clue in chosen.clues)
+    if not (reports or well is not None or job.once(ended_well) or sure_of_one):
         read = choose(general(job), None)
         chosen = chosen if read.cause is None else replace(read, others=(*read.others, *chosen.clues))
     if chosen.cause is not None:
@@ -466,10 +467,6 @@ def reason(
         return replace(answer, coverage=coverage, gaps=gaps, guesses=chosen.guesses)
     answer = _without(job, _in_state(without_cause(job, reports), state, reports), chosen, reports, dumps, known)
     return replace(answer, next_steps=fitting(answer.next_steps, may_use_nccl(job, backends)))
-
-
-def _is_enough(clue: Clue) -> bool:
-    return clue.confidence >= ENDED.sure_enough
 
 
 def _fitted(answer: Triage, cause: Clue, sure: Confidence) -> Triage:
