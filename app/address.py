@@ -24,6 +24,7 @@ from diag.api import (
     find_jobs,
     job_name,
     list_runs,
+    local_paths,
     look_into,
     newest_change,
     open_job,
@@ -33,7 +34,7 @@ from diag.api import (
 )
 from diag.app.markup import plain
 from diag.app.policy import DASHBOARD
-from diag.by_size import open_by_size, open_newest
+from diag.by_size import open_attempt_by_size, open_newest
 from diag.errors import DiagError
 from diag.show.page import advice_of
 from diag.words.formatting import visible
@@ -272,7 +273,9 @@ def analyse(state: RunState) -> Result:
     for job, changed_ns in _jobs():
         if job.paths[0] == str(state.path) and state.changed_ns <= changed_ns:  # its traces are read already
             return open_job(job)
-    return open_newest(state.path, DASHBOARD.live_steps) if state.live else open_by_size(state.path)
+    if state.live:
+        return open_newest(state.path, DASHBOARD.live_steps)
+    return open_attempt_by_size(local_paths([state.path]))
 
 
 def _analysed(state: RunState, begun: Keeping | None = None) -> RunView:

@@ -29,7 +29,7 @@ def attempt_of(run: RunLayout, rank: int, world_size: int, environ: Mapping[str,
     exact = names_one_start(key)
     number = 0
     while True:
-        there = [run, *run.restarts()]
+        there = run.attempts()
         ours = [one for one in there if _key_of(one) == key]
         if ours and (exact or not _is_over(ours[-1], rank, world_size)) and not _was_taken(ours[-1].rank(rank)):
             return ours[-1]

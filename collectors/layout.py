@@ -72,6 +72,7 @@ _ASKED_DUMP = "flight_recorder_asked_"
 _PART_NAME = re.compile(r"\.([0-9]{6,18})\.jsonl")
 _RANK_NAME = re.compile(r"[0-9]{5,}$")
 _RESTART_NAME = re.compile(r"restart-([0-9]{1,9})$")
+FIRST_ATTEMPT = "restart-0"  # names the first attempt of a run, which has no folder of its own
 
 
 def _rank_of(name: str) -> int:
@@ -308,9 +309,18 @@ class RunLayout:
         numbers = [int(match.group(1)) for name in names if (match := _RESTART_NAME.match(name))]
         return [self.restart(number) for number in sorted(numbers)]
 
+    def attempts(self) -> list[RunLayout]:
+        """The run directories of all attempts, in order: this one and its restarts."""
+        return [self, *self.restarts()]
+
     def newest(self) -> RunLayout:
         """The run directory of the training that is running, or ended last."""
-        return [self, *self.restarts()][-1]
+        return self.attempts()[-1]
+
+    @property
+    def first(self) -> RunLayout:
+        """The run directory in which this one is a restart; this one if it is none."""
+        return RunLayout(self.root.parent) if self.is_restart else self
 
     @property
     def is_restart(self) -> bool:

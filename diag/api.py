@@ -49,6 +49,7 @@ from diag.model.steps import (
     Verdict,
 )
 from diag.rundir.asked import StepsAsked, steps_asked
+from diag.rundir.attempts import attempt_paths, attempts_of, notes_on_attempts, number_of
 from diag.rundir.delays import interval_s
 from diag.rundir.durations import DurationRecords, with_ranks
 from diag.rundir.inspector_files import alone
@@ -504,8 +505,11 @@ def open_run(
     *paths: Path | str, reading: Reading | None = None, steps: str | None = None, since: str | None = None
 ) -> Result:
     """What ``diag.open_run`` returns."""
-    asked = steps_asked(steps, since)
-    paths = tuple(local_paths(paths))
+    return open_attempt(attempt_paths(paths), reading, steps_asked(steps, since))
+
+
+def open_attempt(paths: Sequence[str], reading: Reading | None = None, asked: StepsAsked | None = None) -> Result:
+    """The same, of what ``attempt_paths`` returned: a run directory is that of one attempt."""
     if files := alone(paths):
         if asked is not None:
             raise DiagError(f"{asked.text}: {ONLY_DURATIONS}", exit_code=ExitCode.USAGE)
@@ -557,6 +561,7 @@ def analyze(tables: Tables, asked: StepsAsked | None = None) -> Result:
         notes=(
             *_notes_on_only(tables),
             *_notes_on_age(tables),
+            *notes_on_attempts(RunLayout(tables.root)),
             *_notes_on_steps(attribution),
             *_notes_on_profiler(attribution, tables, examination.longer),
             *_notes_on_device(tables),
@@ -671,7 +676,7 @@ def manifest_of(run: str | Path) -> Manifest | None:
 
 def describe_run(result: Result) -> dict[str, Any]:
     """A description of the run from the manifest, the ranks and their traces; None for unknown values."""
-    tables, manifest = result.tables, result.tables.manifest
+    tables, manifest, layout = result.tables, result.tables.manifest, RunLayout(result.tables.root)
     traces = [trace for rank in tables.ranks.values() for trace in rank.traces]
     identities = [rank.identity for rank in tables.ranks.values() if rank.identity is not None]
     devices = [i.device for i in identities]
@@ -694,7 +699,8 @@ def describe_run(result: Result) -> dict[str, Any]:
         "versions": manifest.versions if manifest is not None else {},
         "steps": len(result.attribution.steps),
         "steps_known": None if (left := tables.retained) is None else left.steps,
-        "restarts": len(RunLayout(tables.root).restarts()) if manifest is not None else 0,
+        "attempt": number_of(layout),
+        "restarts": attempts_of(layout) - 1 if layout.is_run() else 0,
         "only": None
         if (only := tables.only) is None
         else {"first": only.first, "last": only.last, "asked": only.asked},
@@ -847,7 +853,7 @@ def list_runs(folder: Path | str, lately: bool = False) -> list[Path]:
     `look_into`. DiagError if there is nothing."""
     folder = Path(folder)
     if (layout := RunLayout(folder)).is_run():
-        return [folder, *(restart.root for restart in layout.restarts())]
+        return [attempt.root for attempt in layout.attempts()]
     return [Path(job.paths[0]) for job in find_jobs([folder], lately=lately).jobs] or [folder]
 
 

@@ -3,19 +3,19 @@ steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from diag.account.policy import STEPS
-from diag.api import Reading, Result, analyze, open_run
+from diag.api import Reading, Result, analyze, open_attempt
 from diag.collectors.layout import RunLayout
 from diag.deferred import by_name
 from diag.errors import readable
 from diag.rundir.asked import StepsAsked, steps_asked
+from diag.rundir.attempts import attempt_paths
 from diag.rundir.job_ranks import job_ranks
-from diag.rundir.local import local_paths
 from diag.rundir.policy import RUN_READING
 from diag.rundir.run import open_paths
 from diag.rundir.summaries import has_summaries
@@ -63,16 +63,22 @@ def open_newest(path: Path | str, most_steps: int) -> Result:
 def open_by_size(
     *paths: Path | str, reading: Reading | None = None, steps: str | None = None, since: str | None = None
 ) -> Result:
-    """Opens a run from its summaries if it has very many ranks, else from all its records. ``steps`` and ``since``: as
-    of ``diag.open_run``; of steps whose full records are gone, what is left of them is analysed."""
-    paths = tuple(local_paths(paths))
-    asked = steps_asked(steps, since)
+    """Opens a run from its summaries if it has very many ranks, else from all its records; of several attempts the one
+    that ``diag.open_run`` opens. ``steps`` and ``since``: as there; of steps whose full records are gone, what is left
+    of them is analysed."""
+    return open_attempt_by_size(attempt_paths(paths), reading, steps_asked(steps, since))
+
+
+def open_attempt_by_size(
+    paths: Sequence[str], reading: Reading | None = None, asked: StepsAsked | None = None
+) -> Result:
+    """The same, of what ``attempt_paths`` returned: a run directory is that of one attempt."""
     if len(paths) == 1 and summaries_suffice(paths[0]):
         if asked is None:
             return _open_summaries(paths[0], reading.progress if reading is not None else None)
         return _open_steps(paths[0], _only_of(_first_ranks(Path(paths[0])), asked))
     if asked is None or not (len(paths) == 1 and RunLayout(Path(paths[0])).is_run()):
-        return open_run(*paths, reading=reading, steps=steps, since=since)
+        return open_attempt(paths, reading, asked)
     tables = open_paths(paths, reading)
     only, left = _only_of(tables, asked), tables.retained
     if left is None or only.first >= left.first:

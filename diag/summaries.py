@@ -21,7 +21,7 @@ from diag.account.of_summaries import (
     telling_ranks,
 )
 from diag.api import Job, Jobs, Reading, Result, open_job
-from diag.by_size import open_by_size
+from diag.by_size import open_attempt_by_size, open_by_size
 from diag.collectors.layout import RunLayout
 from diag.diagnoses.durations import WAIT, notes_on
 from diag.diagnoses.of_summaries import examine_summary
@@ -32,6 +32,7 @@ from diag.history.lineage import numbered, origin_of, parts_of_trainings, relate
 from diag.model import Gap
 from diag.model.history import History, Life, Origin
 from diag.model.steps import Coverage, Recommendation
+from diag.rundir.attempts import notes_on_attempts, number_of
 from diag.rundir.beside import Beside
 from diag.rundir.garbage import without_collections
 from diag.rundir.job_ranks import job_ranks
@@ -171,6 +172,7 @@ def of_summaries(summaries: Summaries, only: Only | None = None) -> SummaryResul
     examination = examine_summary(summaries, frontier, attribution, tables, idle, beside)
     tables = replace(tables, ranks={**ranks, **beside.with_samples(ranks)})
     notes = [f"the verdict rests on the ranks' summaries of steps {summaries.numbers[0]} to {summaries.numbers[-1]}"]
+    notes += notes_on_attempts(layout)
     if len(shown_ranks) < len(ranks):
         notes.append(f"the steps of {len(shown_ranks)} ranks are shown: the last to arrive, and some of the others")
     looked_at = summaries.ranks if len(summaries.ranks) <= RUN_READING.all_ranks_checked else shown_ranks
@@ -216,7 +218,7 @@ def life_of_training(result: Result, path: Path, runs: Iterable[Path], reading: 
     for run in runs:
         if run.resolve() != path.resolve() and related(_origin(run), mine[0].origin):
             with suppress(DiagError):  # it may have ended before its first step
-                read[str(run)] = _attempts(open_by_size(run, reading=reading), run, reading)
+                read[str(run)] = _attempts(open_attempt_by_size(local_paths([run]), reading), run, reading)
     names = next(names for names in parts_of_trainings(read) if str(path) in names)
     return life_of(mine if len(names) == 1 else numbered([attempt for name in names for attempt in read[name]]))
 
@@ -231,7 +233,7 @@ def _attempts_at(paths: Sequence[str], reading: Reading) -> list[History]:
     """Of the run at these paths. The first attempt may have ended before its first step."""
     path = Path(paths[0]) if len(paths) == 1 else None
     try:
-        result = open_by_size(*paths, reading=reading)
+        result = open_attempt_by_size(paths, reading)
     except NoStepError:
         if not (later := _restarts(path, reading)):
             raise
@@ -248,8 +250,8 @@ def _restarts(path: Path | None, reading: Reading | None) -> list[History]:
     if path is not None and (layout := RunLayout(path)).is_run():
         for restart in layout.restarts():
             with suppress(DiagError):  # it may have ended before its first step
-                number = int(restart.root.name.rpartition("-")[2])
-                attempts.append(replace(_history(open_by_size(restart.root, reading=reading)), number=number))
+                number = number_of(restart)
+                attempts.append(replace(_history(open_attempt_by_size([str(restart.root)], reading)), number=number))
     return attempts
 
 

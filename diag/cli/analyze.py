@@ -162,12 +162,10 @@ def analyze(
 
     if summary is None and _print_snapshots(paths, as_json):
         return
-    paths = local_paths(paths)
-    if summary and len(paths) != 1:
-        raise DiagError("--summary reads one run directory", exit_code=ExitCode.USAGE)
     if steps_asked(steps, since) is not None and summary:
         raise DiagError("--summary reads the newest steps", hint="leave it out", exit_code=ExitCode.USAGE)
     asked = _asked_of_others(cross_check, hta or [])
+    paths = local_paths(paths) if len(paths) > 1 else paths  # the pieces of a job have one name
     with reading_progress() as progress:
         reading = Reading(
             jobs=jobs,
@@ -179,7 +177,7 @@ def analyze(
         result: Result
         try:
             if summary:
-                result = _open_summaries(paths[0], progress)
+                result = _open_summaries(_one_run(paths), progress)
             elif summary is None:
                 result = _open_by_size(*paths, reading=reading, steps=steps, since=since)
             else:
@@ -211,6 +209,15 @@ def analyze(
     code = ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK
     printed.keep(result, code)
     raise typer.Exit(code)
+
+
+def _one_run(paths: Sequence[str]) -> str:
+    from diag.rundir.attempts import attempt_paths
+
+    run, *others = attempt_paths(paths)
+    if others:
+        raise DiagError("--summary reads one run directory", exit_code=ExitCode.USAGE)
+    return run
 
 
 def _print_snapshots(paths: list[str], as_json: bool) -> bool:

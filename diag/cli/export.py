@@ -108,12 +108,15 @@ def export(
             raise DiagError(
                 f"--follow cannot be combined with {to}", hint="export when it has ended", exit_code=ExitCode.USAGE
             )
-        from diag.rundir.local import local_path
+        from diag.collectors.layout import RunLayout
+        from diag.rundir.attempts import attempt_path
 
-        folder, local = no_dash(out), local_path(run)
+        folder, local = no_dash(out), attempt_path(run)
         if folder is None:
-            beside = local.parent if str(local) == run else Path()
-            folder = beside / f"{local.resolve().name}-{to}"
+            first = RunLayout(local).first.root
+            beside = first.parent if run in (str(first), str(local)) else Path()
+            name = first.resolve().name if local == first else f"{first.resolve().name}-{local.name}"
+            folder = beside / f"{name}-{to}"
         _write_steps(local, to, folder)
         return
     out = None if out == STDOUT else out

@@ -80,13 +80,13 @@ def open_trace(
     import tempfile
 
     from diag.perfetto import excerpt_text, step_of, window_of, write_excerpt
-    from diag.rundir.local import local_path
+    from diag.rundir.attempts import attempt_path
     from diag.traces.reading import Reading
 
     to_stdout = is_stdout(output)
     with reading_progress() as progress:
         reading = Reading(progress=progress)
-        path = str(local_path(path))
+        path = str(attempt_path(path))
         excerpt = window_of(path, rank, from_ms, to_ms, reading) if windowed else step_of(path, rank, step, reading)
     if excerpt.recorded:
         made = f"{excerpt.why}: the step is made from what was recorded of it, its phases and collectives."

@@ -180,10 +180,11 @@ def _plan(model: str, options: PlanOptions, as_json: bool, *, tables: bool, assu
 
 def _measured(run: Path, as_json: bool) -> None:
     from diag.planning.measured import measured
+    from diag.rundir.attempts import attempt_paths
     from diag.rundir.run import open_paths
     from diag.show.plan import measured_to_json, print_measured
 
-    comparison = measured(open_paths([run]))
+    comparison = measured(open_paths(attempt_paths([run])))
     if as_json:
         put(measured_to_json(comparison, str(run)) + "\n")
     else:

@@ -74,6 +74,7 @@ def say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool = Fa
 
 
 def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) -> None:
+    from diag.rundir.lines import has_steps
     from diag.watch.launch import after_training, log_tail
 
     newest = layout.newest()
@@ -87,7 +88,7 @@ def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) ->
         if collect:
             with after_training(_print_message):
                 say_why(layout)  # of every attempt
-        if _has_steps(newest):
+        if has_steps(newest):
             say(f"      what was recorded until then: diag analyze {in_command(str(newest.root))}", err=True)
     elif collect:
         from diag.ended.rundir import needs_triage
@@ -109,12 +110,12 @@ def _say_verdict(layout: RunLayout, shown: bool) -> None:
     import os
     import socket
 
-    from diag.rundir.lines import read_identity
+    from diag.rundir.lines import has_steps, read_identity
     from diag.rundir.runs import record_bytes
     from diag.watch.policy import WATCHING
 
     ranks = layout.ranks()
-    if not _has_steps(layout):
+    if not has_steps(layout):
         return
     first, _ = read_identity(next(iter(ranks.values())))
     if first is not None and first.host != socket.gethostname():
@@ -130,13 +131,6 @@ def _say_verdict(layout: RunLayout, shown: bool) -> None:
     say(err=shown)
     print_answer(result, report_console(console(err=shown)))
     save(result, None)
-
-
-def _has_steps(layout: RunLayout) -> bool:
-    """Whether there is something to analyse: a rank that failed early recorded none."""
-    from diag.rundir.lines import last_steps
-
-    return any(last_steps(files.steps) for files in layout.ranks().values())
 
 
 def _print_message(text: str) -> None:

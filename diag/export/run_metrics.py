@@ -199,18 +199,23 @@ class RunMetrics:
         only: Container[int] | None = None,
         say: Callable[[str, str], object] | None = None,
     ) -> None:
-        self._layout = RunLayout(run)
-        must_be_run(self._layout)
+        self._training = RunLayout(run)
+        must_be_run(self._training)
         self._run = {of.RUN: run.resolve().name}
         self._per_rank, self._only = per_rank, only
         self._say, self._reported = say, set[tuple[str, str]]()
-        self._ranks: dict[int, _Rank] = {}
-        self._analysis = LastAnalysis(self._layout.verdict)
         self.live = False  # whether the run was live in the last reading
+        self._begin(self._training.newest())
+
+    def _begin(self, attempt: RunLayout) -> None:
+        self._layout, self._analysis = attempt, LastAnalysis(attempt.verdict)
+        self._ranks: dict[int, _Rank] = {}
 
     def read(self, now_ns: int | None = None) -> list[Sample]:
-        """Reads the run; returns all current samples."""
+        """Reads the run, of several attempts the newest; returns all current samples."""
         now_ns = time.time_ns() if now_ns is None else now_ns
+        if (newest := self._training.newest()) != self._layout:  # it was restarted
+            self._begin(newest)
         manifest, gap = read_manifest(self._layout)
         self._report([gap])
         ended = manifest is not None and manifest.exit_code is not None

@@ -15,6 +15,7 @@ from diag.collectors.reading import walk
 from diag.ended.model import FULL
 from diag.errors import DiagError
 from diag.hang.policy import HANG_ANSWER
+from diag.rundir.local import without_first
 from diag.words.formatting import listing, spaced, visible
 from diag.words.places import in_command, shown
 
@@ -159,8 +160,10 @@ def investigate(
     how the others ended. ``progress`` is called with (files read, number of files, file). ``ras``: reports that a
     running job has just given. Raises DiagError where there is nothing to read.
     """
-    sources = list(dict.fromkeys(paths))
-    restarts = RunLayout(Path(sources[0])).restarts() if len(sources) == 1 and sources[0] != STDIN and not ras else []
+    given = list(dict.fromkeys(paths))
+    sources = [without_first(path) for path in given]
+    one = len(sources) == 1 and sources == given and sources[0] != STDIN and not ras
+    restarts = RunLayout(Path(sources[0])).restarts() if one else []
     if not restarts:
         return _investigated(sources, progress, ras)
     attempts: list[Investigation | None] = []

@@ -14,14 +14,14 @@ from diag.collectors.reading import walk
 from diag.errors import DiagError
 from diag.store.policy import STORES
 
-from .local import is_run, local_path, unpacked
+from .local import is_run, local_path, unpacked, without_first
 
 
 @contextmanager
 def followed(path: str, say: Callable[[str], object]) -> Iterator[Path]:
     """The local run directory of a path, which is kept up to date until the end of the context. ``say`` gets the reason
     where that fails, once until it succeeds again."""
-    local = local_path(path)
+    local = Path(without_first(local_path(path)))
     if str(local) == path and not packed_in(path):
         yield local
         return

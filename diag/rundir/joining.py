@@ -62,7 +62,7 @@ def trainings_in(nodes: Sequence[str]) -> list[list[list[str]]]:
     schema."""
     node_of: dict[str, str] = {}
     for node in nodes:
-        for attempt in (RunLayout(Path(node)), *RunLayout(Path(node)).restarts()):
+        for attempt in RunLayout(Path(node)).attempts():
             if attempt.ranks():
                 node_of[str(attempt.root)] = node
     jobs = grouped(list(node_of)).jobs

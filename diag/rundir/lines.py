@@ -35,7 +35,6 @@ from diag.collectors.records import SHARED, Asked, Heartbeat, Manifest, RankExit
 from diag.errors import DiagError
 from diag.model import DAMAGED, Doubt, Gap, HugeError
 from diag.rundir.policy import RUN_READING
-from diag.words.places import in_command
 
 from .garbage import without_collections
 
@@ -452,6 +451,14 @@ def last_steps(file: Path) -> list[LastStep]:
     return read_last_lines(file, LastStep, RUN_READING.tail_bytes)[0][-RUN_READING.last_steps :]
 
 
+def has_steps(layout: RunLayout) -> bool:
+    """Whether any rank recorded a step, as far as its files can be read: one that failed early recorded none."""
+    try:
+        return any(last_steps(files.steps) for files in layout.ranks().values())
+    except OSError:
+        return False
+
+
 def read_last_lines(file: Path, kind: type[T], most: int, most_lines: int | None = None) -> tuple[list[T], Gap | None]:
     """The records in the last ``most`` bytes of a stream, the last ``most_lines`` of them. The first line of these
     bytes is incomplete, and the last one may be: lines that do not decode are left out."""
@@ -490,12 +497,3 @@ def read_end(
         if len(data) >= most:
             return data, whole and part == found[0]
     return data, True
-
-
-def restart_gaps(layout: RunLayout) -> list[Gap]:
-    """Gaps for the later attempts of a job, each of them a run directory in that of the first."""
-    reason = "a later attempt of this job, which is not analysed here"
-    return [
-        Gap(str(restart.root), f"{reason}: diag analyze {in_command(str(restart.root))}")
-        for restart in layout.restarts()
-    ]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from diag.collectors.layout import RunLayout, is_folder, is_restart_name
+from diag.collectors.layout import FIRST_ATTEMPT, RunLayout, is_folder, is_restart_name
 from diag.collectors.reading import natural
 from diag.deferred import by_name
 from diag.errors import DiagError
@@ -32,8 +32,10 @@ def local_paths(paths: Sequence[Path | str]) -> list[str]:
     """The paths, where an address of run directories is that of their local copy; and the path of the run directory in
     which the pieces of one job are joined, if the paths are those, each with some of the ranks, or a folder that holds
     nothing else. The name under which answers show joined pieces stands for them: "node0 + node1". Other paths,
-    and addresses of traces, are returned as they are. DiagError where a store cannot be read, or pieces cannot be
-    joined."""
+    and addresses of traces, are returned as they are; ``restart-0``, which names the first attempt, stays at the end.
+    DiagError where a store cannot be read, or pieces cannot be joined."""
+    if any(names_first(path) for path in paths):
+        return [f"{path}/{FIRST_ATTEMPT}" for path in local_paths([without_first(path) for path in paths])]
     names = [_local(name) for path in paths for name in _named(str(path))]
     if len(names) == 1:
         pieces = pieces_in(names[0])
@@ -44,6 +46,16 @@ def local_paths(paths: Sequence[Path | str]) -> list[str]:
     if len(runs) < len(dict.fromkeys(names)) or len(pieces_of(runs).jobs) > 1:
         return names
     return [str(joined(runs, copies_folder()))]
+
+
+def names_first(path: Path | str) -> bool:
+    """Whether this names the first attempt of a training, which has no folder of that name."""
+    return str(path).rstrip("/").endswith(f"/{FIRST_ATTEMPT}") and not is_folder(path)
+
+
+def without_first(path: Path | str) -> str:
+    """The path of the training whose first attempt this may name."""
+    return str(path).rstrip("/").removesuffix(f"/{FIRST_ATTEMPT}") if names_first(path) else str(path)
 
 
 def _named(path: str) -> list[str]:
@@ -91,10 +103,15 @@ def _local(path: str) -> str:
 
 def local_path(path: Path | str) -> Path:
     """The same for one path. DiagError for a name of several folders that are not pieces of one job."""
-    local, *others = local_paths([path])
+    return only(local_paths([path]), path)
+
+
+def only(local: Sequence[str], path: Path | str) -> Path:
+    """The one that ``path`` stands for. DiagError where it names several that do not belong together."""
+    first, *others = local
     if others:
         raise DiagError("these are not pieces of one job", path=str(path), hint="`diag analyze` with them says why")
-    return Path(local)
+    return Path(first)
 
 
 def pieces_of(runs: Sequence[str], only_incomplete: bool = False) -> Grouped:

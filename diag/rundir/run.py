@@ -40,6 +40,7 @@ from diag.traces.trace import Trace
 from diag.words.formatting import counted, masked, rank_ranges, visible
 from diag.words.places import in_command, shown
 
+from .attempts import gaps_of_attempts
 from .columns import Steps
 from .delays import delay_ns, interval_s
 from .durations import DurationRecords, recorded
@@ -51,7 +52,6 @@ from .lines import (
     read_identity,
     read_lines,
     read_manifest,
-    restart_gaps,
 )
 from .local import copies_folder, joined, unpacked
 from .numbers import read_numbers
@@ -306,7 +306,7 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     left = retained(rank_files, {rank: of_rank.steps for rank, of_rank in ranks.items()})
     gaps += _unwritten_steps(layout, manifest, ranks, left)
     gaps += _unrecorded(layout)
-    gaps += restart_gaps(layout)
+    gaps += gaps_of_attempts(layout)
     gaps += gaps_of_pieces(layout)
     identities = {rank: of_rank.identity for rank, of_rank in ranks.items()}
     has_inspector = any(is_folder(of_rank.inspector) for of_rank in rank_files.values())

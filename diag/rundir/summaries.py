@@ -40,10 +40,11 @@ from diag.model import DAMAGED, Gap
 from diag.rundir.policy import RUN_READING
 from diag.words.formatting import counted, rank_ranges
 
+from .attempts import gaps_of_attempts
 from .block_sums import BlocksRead
 from .each import each_read
 from .identity import Life, at_other_times, clock_of, strangers
-from .lines import read_end, read_identity, read_manifest, restart_gaps
+from .lines import read_end, read_identity, read_manifest
 from .pieces import gaps_of_pieces
 from .tables import StepSums
 
@@ -168,7 +169,7 @@ def read_summaries(
     """The newest steps of all ranks that have reached them. DiagError if no rank left a summary."""
     most_steps = RUN_READING.most_summary_steps if most_steps is None else most_steps
     manifest, gap = read_manifest(layout)
-    gaps = [*([gap] if gap is not None else []), *restart_gaps(layout), *gaps_of_pieces(layout)]
+    gaps = [*([gap] if gap is not None else []), *gaps_of_attempts(layout), *gaps_of_pieces(layout)]
     with readable(layout.ranks_folder):
         files = layout.ranks()
     for first in list(files.values())[:1]:

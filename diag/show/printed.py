@@ -7,9 +7,12 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from diag.collectors.layout import RunLayout
 from diag.rundir.answers import Answers, answers_on
+from diag.rundir.attempts import newest_with_steps
 from diag.words.terminal import put
 
 if TYPE_CHECKING:
@@ -20,7 +23,10 @@ class Printed:
     """The answer to a question about paths, if any is kept. ``question``: see ``answers_on``."""
 
     def __init__(self, paths: Sequence[str], question: object) -> None:
-        self._answers: Answers | None = answers_on(paths, lambda: (question, _layout()))
+        run = newest_with_steps(RunLayout(Path(paths[0]))) if len(paths) == 1 else None
+        paths = paths if run is None else [str(run.root)]
+        attempts = 0 if run is None else len(run.first.attempts())  # the answer says which of them it is about
+        self._answers: Answers | None = answers_on(paths, lambda: (question, _layout(), attempts))
         self._text: object = ""
 
     def again(self) -> int | None:

@@ -254,7 +254,7 @@ class Node:
     def ranks(self) -> list[RankLayout]:
         run = RunLayout(self._folder)
         with contextlib.suppress(OSError):
-            return [files for attempt in (run, *run.restarts()) for files in attempt.ranks().values()]
+            return [files for attempt in run.attempts() for files in attempt.ranks().values()]
         return []
 
     def busy(self) -> bool | None:

@@ -223,7 +223,7 @@ def close(layout: RunLayout, launch: Launch, outcome: Outcome) -> Outcome:
             hang["ended"] = sorted({*hang["ended"], *manifest.hang.get("ended", ())})
         ended_by = dict(zip(("signal", "unix_ns"), outcome.ended_by or (), strict=False))
         try:
-            for run in (layout, *layout.restarts()):
+            for run in layout.attempts():
                 newest = run == layout.newest()
                 update_manifest(run, exit_code=code, hang=hang if newest else {}, ended_by=ended_by if newest else {})
         except OSError as error:

@@ -17,12 +17,13 @@ from diag.store.stores import Store
 
 
 class Reach:
-    """A run whose ranks can be asked. ``layout``: the run directory, or the local copy of a packed run."""
+    """A run whose ranks can be asked. ``layout``: the run directory of its newest attempt, or the local copy of
+    one of a packed run."""
 
     def __init__(self, path: str) -> None:
         """DiagError where the run cannot be read, or is a copy that no rank looks at."""
         local = local_path(path)
-        self.layout = RunLayout(local)
+        self.layout = RunLayout(local).newest()
         self._path = path
         self._store: Store | None = None
         self._asked: dict[str, bytes] = {}  # handed on and not taken back, by the name of the request
@@ -35,8 +36,6 @@ class Reach:
                 path=path,
                 hint="give the run directory that the ranks write into",
             )
-        if not self.layout.is_restart:
-            self.layout = self.layout.newest()  # where the packers hand it to
         self._store = Store(packed_at(path))
 
     def hand_on(self, request: Path) -> None:

@@ -43,7 +43,7 @@ def run_facts(run: Mapping[str, Any], coverage: Coverage) -> list[str]:
         run["device"],
         run["model"].get("preset") and f"model {run['model']['preset']}",
         divided_into(run),
-        f"the first of {restarts + 1} attempts" if (restarts := run.get("restarts")) else None,
+        f"attempt {run['attempt'] + 1} of {restarts + 1}" if (restarts := run.get("restarts")) else None,
         run["path"],
     ]
     return [str(part) for part in parts if part]

@@ -133,6 +133,16 @@ def test_a_run_that_starts_anew_in_its_folder_is_counted_anew(tmp_path: Path) ->
     assert values(followed.read(NOW_NS), of.STEPS)["0"] == 4
 
 
+def test_a_run_that_is_restarted_is_its_newest_attempt(tmp_path: Path) -> None:
+    layout = written(tmp_path / "r", steps=9)
+    followed = RunMetrics(layout.root)
+    assert values(followed.read(NOW_NS), of.STEPS)["0"] == 9
+    written(layout.restart(1).root, steps=4)
+    samples = followed.read(NOW_NS)
+    assert values(samples, of.STEPS)["0"] == 4
+    assert {sample.labels[of.RUN] for sample in samples} == {"r"}
+
+
 def test_lines_that_are_none_are_counted_and_left_out(tmp_path: Path) -> None:
     layout = written(tmp_path / "r", steps=3)
     with layout.rank(1).steps.open("a") as file:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -60,10 +62,53 @@ def test_a_restart_has_its_pause_and_its_repeated_steps(restarted: Path) -> None
     assert goodput.new_steps == pytest.approx(201 * 203e6, rel=0.05)
 
 
-def test_an_answer_about_the_first_attempt_says_so_in_its_first_line(restarted: Path) -> None:
-    head = " ".join(diag_command("analyze", restarted).stdout.split("\n\n")[0].split())
-    assert " · the first of 2 attempts · " in head
-    assert "attempts" not in " ".join(diag_command("analyze", restarted / "restart-1").stdout.split()[:40])
+def test_a_run_that_was_restarted_is_its_newest_attempt(restarted: Path) -> None:
+    for path, attempt in ((restarted, 2), (restarted / "restart-1", 2), (restarted / "restart-0", 1)):
+        printed = " ".join(diag_command("analyze", path, "-v").stdout.split())
+        where = f"{restarted}/restart-{attempt - 1}"
+        assert f" · attempt {attempt} of 2 · {where}" in printed
+        assert (
+            f"Attempt {attempt} of 2 is analysed; diag analyze {restarted}/restart-{2 - attempt} shows attempt "
+            f"{3 - attempt}, diag history {restarted} all of them"
+        ) in printed
+        assert ("exit code 1" in printed) == (attempt == 1)
+        done = diag_command("analyze", path, "--json")
+        of_run = json.loads(done.stdout)["run"]
+        assert (done.returncode, of_run["attempt"], of_run["restarts"], of_run["path"]) == (0, attempt - 1, 1, where)
+        assert diag.open_run(path).tables.root == (restarted if attempt == 1 else restarted / "restart-1")
+
+
+def test_every_command_on_a_run_takes_the_same_attempt(restarted: Path) -> None:
+    def taken(*arguments: str | Path, of: Sequence[str] = ("run",)) -> list[int]:
+        document = json.loads(diag_command(*arguments, "--json").stdout)
+        return [document[name]["attempt"] for name in of]
+
+    sides = ("before", "after")
+    assert taken("compare", restarted / "restart-0", restarted, of=sides) == [0, 1]
+    assert taken("compare", restarted / "restart-1", restarted, of=sides) == [1, 1]
+    for name, attempt in (("", 1), ("restart-0", 0), ("restart-1", 1)):
+        assert taken("check", restarted / name, "--max-step", "1s") == [attempt]
+        issue = diag_command("report", restarted / name, "--format", "issue", "-o", "-").stdout
+        assert f"of {100 if attempt else 131} steps" in issue
+    of_first = diag_command("triage", restarted / "restart-0").stdout
+    assert "exit code 1" in of_first
+    assert "restart 1" not in of_first
+    assert "restart 1" in diag_command("triage", restarted).stdout
+
+
+def test_attempts_without_a_step_are_not_the_present(restarted: Path, tmp_path: Path) -> None:
+    run = tmp_path / "R"
+    shutil.copytree(restarted, run)
+    Training(run / "restart-2", begin_ns=BEGIN_NS + 600 * S).close(exit_code=1)
+    done = diag_command("analyze", run)
+    assert done.returncode == 4
+    assert " · attempt 2 of 3 " in " ".join(done.stdout.split())
+    result = diag.open_run(run)
+    assert result.tables.root == run / "restart-1"
+    assert [(gap.path, gap.reason) for gap in result.coverage.skipped] == [
+        (str(run / "restart-2"), f"a later attempt of this job, which recorded no step: diag triage {run}/restart-2")
+    ]
+    assert not diag.open_run(run / "restart-0").coverage.skipped  # there is a later one with steps
 
 
 def test_the_command_says_what_a_restart_lost(restarted: Path) -> None:

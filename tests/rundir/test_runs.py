@@ -123,12 +123,13 @@ def test_a_damaged_answer_is_not_shown(tmp_path: Path, seed: int) -> None:
     assert state_of(run).answer is None
 
 
-def test_a_later_attempt_is_named_with_the_command_that_analyses_it(tmp_path: Path) -> None:
+def test_another_attempt_is_named_with_the_command_that_analyses_it(tmp_path: Path) -> None:
     run = write_run(tmp_path / "the run", ranks=2)
-    again = RunLayout(run).restart(1).root
-    write_run(again, ranks=2)
-    (gap,) = open_run(run).tables.gaps
-    assert gap.path == str(again)
-    words = shlex.split(gap.reason.partition(": ")[2])
+    again = write_run(RunLayout(run).restart(1).root, ranks=2)
+    (note,) = [note for note in open_run(run).coverage.notes if "attempt" in note]
+    words = shlex.split(note.partition("; ")[2].partition(" shows attempt 1")[0])
+    assert words == ["diag", "analyze", f"{run}/restart-0"]
+    (note,) = [note for note in open_run(words[2]).coverage.notes if "attempt" in note]
+    words = shlex.split(note.partition("; ")[2].partition(" shows attempt 2")[0])
     assert words == ["diag", "analyze", str(again)]
     assert diag(*words[1:]).stdout.startswith("2 of 2 ranks")

@@ -219,7 +219,7 @@ class _Job:
 
     def _environment(self) -> dict[str, str]:
         """The environment of a process of this run on this host; empty where none may be read."""
-        start = RunLayout(self.run.root.parent) if self.run.is_restart else self.run
+        start = self.run.first
         here = (rank for rank in self.ranks if rank.host == socket.gethostname())
         return next((environment for rank in here if (environment := recording_environment(start, rank.pid))), {})
 
