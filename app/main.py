@@ -12,7 +12,7 @@ from pathlib import Path
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
-from diag.api import RunState, snapshots_alone, split_job
+from diag.api import RunState, shown_first, snapshots_alone, split_job
 from diag.app.address import (
     RUN,
     begun_on,
@@ -221,7 +221,7 @@ def _chosen_run(root: Path, runs: list[Path]) -> Path:
         return runs[0]
     by_name = {name_of(root, run): run for run in runs}
     with st.sidebar:
-        name = choose("Run", list(by_name), param=RUN, default=next(iter(by_name)))
+        name = choose("Run", list(by_name), param=RUN, default=name_of(root, shown_first(runs)))
         st.caption(plain(f"{len(runs)} runs in {shown(str(root))}"))
     return by_name[name]
 

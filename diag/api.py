@@ -49,7 +49,7 @@ from diag.model.steps import (
     Verdict,
 )
 from diag.rundir.asked import StepsAsked, steps_asked
-from diag.rundir.attempts import attempt_paths, attempts_of, notes_on_attempts, number_of
+from diag.rundir.attempts import attempt_paths, attempts_of, newest_with_steps, notes_on_attempts, number_of
 from diag.rundir.delays import interval_s
 from diag.rundir.durations import DurationRecords, with_ranks
 from diag.rundir.inspector_files import alone
@@ -855,6 +855,13 @@ def list_runs(folder: Path | str, lately: bool = False) -> list[Path]:
     if (layout := RunLayout(folder)).is_run():
         return [attempt.root for attempt in layout.attempts()]
     return [Path(job.paths[0]) for job in find_jobs([folder], lately=lately).jobs] or [folder]
+
+
+def shown_first(runs: Sequence[Path]) -> Path:
+    """Of what ``list_runs`` returned, the run that is shown where none is chosen: the first, or of the attempts of one
+    training the newest with a step."""
+    newest = newest_with_steps(RunLayout(runs[0])).root
+    return newest if newest in runs else runs[0]
 
 
 def setup_planned(run: Path) -> Setup | None:

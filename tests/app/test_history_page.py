@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.api import find_jobs, open_run
+from diag.api import find_jobs, list_runs, open_run, shown_first
 from diag.app.run_view import view_of
 from diag.app.theme import LIGHT
 from diag.app.views.history import goodput_figure, life_figure, life_of_view
@@ -62,6 +62,17 @@ def test_restarts_are_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     Training(tmp_path / "run" / "restart-1", begin_ns=first.end_ns + 60_000 * MS).train(120).close(0)
     said = text(shown("history", tmp_path / "run", monkeypatch))
     assert "restart" in said.lower()
+
+
+def test_a_restarted_run_is_opened_at_its_newest_attempt(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first = Training(run).train(20)
+    first.close(1)
+    Training(run / "restart-1", begin_ns=first.end_ns + 60_000 * MS).train(20).close(0)
+    Training(run / "restart-2", begin_ns=first.end_ns + 600_000 * MS).close(1)
+    assert shown_first(list_runs(run)) == run / "restart-1"
+    Training(tmp_path / "other").train(20).close(0)
+    assert shown_first(list_runs(tmp_path)) == tmp_path / "other"
 
 
 def test_a_run_of_summaries_alone_has_its_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
