@@ -16,9 +16,8 @@ from diag.hang.job import JobLogs, culprit_of
 from diag.hang.model import MOST_RANKS, Line, Role, Speaker, absent_of, grouped
 from diag.hang.numbering import Member, Numbering
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
-from diag.hang.text.gather import is_telling
 from diag.hang.text.prefixes import at_ns
-from diag.hang.text.work import FULL_BAR, LAST_STEP, MEASUREMENT, NOT_FINITE, STEP, WORK
+from diag.hang.text.work import FULL_BAR, LAST_STEP, MEASUREMENT, STEP
 
 # -- torchrun's last block: which rank failed, where, with which exit code ---------------------------------------------
 
@@ -570,7 +569,6 @@ def writers_of_ids(job: JobLogs) -> list[int]:
 
 # -- Progress: whether a process or the whole job continued after a line that looks alarming ---------------------------
 
-_AT_WORK_NAMES = ("evaluating", "saving", "preprocessing", "lightning-member")  # what jobs print that are well
 # What programs print as they come to their end, after the last step
 _CLOSES = re.compile(
     r"(?i)\b(?:passed|done|complete[d]?|finished|succeeded|finaliz(?:ing|ed)|evaluat(?:e|ing|ion)\b.{0,40}\b(?:in main|"
@@ -598,31 +596,6 @@ def failed(job: JobLogs) -> bool:
     ]
     by_signal = [name for name in endings if name.partition("-")[0] in SAYS]
     return bool(job.named(*_FAILED, *by_signal)) or bool(job.once(failed_ranks))
-
-
-def goes_on(job: JobLogs) -> list[Line]:
-    """The last lines of work, where every file that has some ends with them and no line tells of a failure. A single
-    line of work shows no progress."""
-    ends = {line.path: line.number for line in job.logs.last_lines}
-    works: dict[str, list[Line]] = defaultdict(list)
-    for line in job.logs.lines:
-        if WORK.search(line.text):
-            works[line.path].append(line)
-    at_end = all(
-        len({line.text for line in lines}) > 1
-        and ends.get(path, 0) - lines[-1].number <= HANG_RULES.lines_after_work
-        and not NOT_FINITE.search(lines[-1].text)
-        for path, lines in works.items()
-    )
-    calm = all(hit.pattern.role == Role.HARMLESS or hit.name in _AT_WORK_NAMES for hit in job.hits)
-    if not at_end or not calm or job.once(failed):
-        return []
-    last = {line for lines in works.values() for line in lines[-2:]}
-    since = {path: lines[-2].number for path, lines in works.items()}
-    after = (line for line in job.logs.last_lines if line.number > since.get(line.path, 0) and line not in last)
-    if any(is_telling(line.raw) or NOT_FINITE.search(line.text) for line in after):
-        return []
-    return sorted(last, key=lambda line: line.number)
 
 
 def ended_well(job: JobLogs) -> bool:

@@ -127,6 +127,16 @@ class StrayCalls:
     calls: tuple[NcclCall, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """When a file was last written, by the clock of whoever reads it. ``zone_ns``: how far local time is ahead of UTC
+    there, as lines print the one or the other; ``age_ns``: how long before the reading."""
+
+    at_ns: int
+    zone_ns: int
+    age_ns: int
+
+
 @dataclass(frozen=True)
 class Logs:
     """All that was read from text. ``lines``: those with an anchor of a pattern or of an identity, by file and
@@ -141,6 +151,7 @@ class Logs:
     deduplicated: bool = False  # Ray leaves lines out: the absence of a rank means nothing
     stray_calls: tuple[StrayCalls, ...] = ()
     last_lines: tuple[Line, ...] = ()  # of each file, also without an anchor: the last telling ones and the last one
+    written: Mapping[str, Written] = field(default_factory=dict, compare=False)  # by file; not of standard input
 
 
 def absent_of(size: int, present: Collection[int]) -> list[int]:

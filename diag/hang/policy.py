@@ -42,6 +42,10 @@ class HangEvidence(Topic, name="hang-evidence"):
     steps_go_on = threshold(0.7, "confidence")
     steps_alone_go_on = threshold(0.5, "confidence")
     steps_that_go_on = threshold(3, "steps", "chosen", "as many as a reader keeps of a file: fewer show no progress")
+    fresh_steps = threshold(2, "steps", "chosen", "at most that long ago, the last line is of a job that works")
+    written_late_ns = threshold(
+        5_000_000_000, "ns", "chosen", "from a line's time stamp until it is in its file: output is buffered"
+    )
     sure_enough_of_dumps = threshold(
         0.5,
         "confidence",

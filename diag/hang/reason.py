@@ -21,7 +21,6 @@ from diag.hang.failures import (
     Timeout,
     actor_above,
     ended_well,
-    goes_on,
     groups_of,
     in_order,
     is_measurement,
@@ -35,6 +34,7 @@ from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Known, Line, Logs, Role, RuledOut, Triage, absent_of
 from diag.hang.order import Chosen, Confidence, attributed, choose, confidence_of, merged
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
+from diag.hang.progress import AtWork, at_work, goes_on
 from diag.hang.rules import OF_LINES, RULES
 from diag.hang.rules.exceptions import victims_of
 from diag.hang.rules.general import clues as general
@@ -42,7 +42,7 @@ from diag.hang.rules.network import ends_on_its_host, interface_words
 from diag.hang.rules.waiting import merged_stacks, shown_stacks, stacks_of
 from diag.hang.telling import last_telling, quoted, state_words, states_of
 from diag.hang.wording import NOBODY_IS_MISSING, STARTED_WHERE, steps
-from diag.words.formatting import begun, counted, listing, spaced
+from diag.words.formatting import begun, counted, elapsed, listing, spaced
 
 # -- Without a known cause: healthy, a lost store, or undetermined -----------------------------------------------------
 
@@ -202,7 +202,8 @@ def _alarms(job: JobLogs) -> list[Line]:
 
 
 def _healthy_or_unknown(job: JobLogs) -> NoCause:
-    """ "healthy" only where all ranks are initialised and train, or the job ended in order."""
+    """ "healthy" only where all ranks are initialised and train, the job ended in order, or its last step is no older
+    than its steps are apart."""
     members = [m for c in job.communicators for m in c.members]
     largest = max(job.communicators, key=lambda c: c.size, default=None)
     harmless = [hit.line for hit in job.hits if hit.fault_class.id == "harmless"]
@@ -219,14 +220,23 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
         return NoCause("healthy", 0.9, "The run ended in order: every communicator was destroyed.", (), lines)
     if doubt:
         return NoCause("undetermined", 0.4, doubt, (), lines)
+    working = goes_on(job)
+    if working is not None and (working.works or working.stands_still):
+        return _at_work(working)
     ready = [line for line in complete if "Init COMPLETE" in line.text]
     if whole and len(steps := _steps_after(job, ready)) >= HANG_EVIDENCE.steps_that_go_on:
+        if (still := at_work(job, steps)).stands_still:
+            return _at_work(still)
         size = largest.size if largest else 0
         text = f"All {size} ranks are initialised, they train, and no log line reports a problem."
         return NoCause("healthy", HANG_EVIDENCE.steps_go_on, text, (), (*lines[:3], *steps[-2:]))
     if not members and overcome and len(steps := _steps_after(job, overcome)) >= HANG_EVIDENCE.steps_that_go_on:
+        if (still := at_work(job, steps)).stands_still:
+            return _at_work(still)
         text = "The training makes progress, and no log line reports a problem."
         return NoCause("healthy", HANG_EVIDENCE.steps_alone_go_on, text, (), (*lines[:3], *steps[-2:]))
+    if whole and largest is not None and working is not None:
+        return _at_work(working, f"All {largest.size} ranks are initialised. ")
     if whole and largest is not None:
         text = f"All {largest.size} ranks are initialised. No log line shows a training step or reports a problem."
         return NoCause("undetermined", 0.4, text, (), lines)
@@ -240,19 +250,24 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
         words = shortened(last.text.strip(), HANG_ANSWER.quoted_chars)
         text = f"No known log pattern matches. The last error in the logs: {words}"
         return NoCause("undetermined", 0.3, text, (), tuple(errors[-HANG_ANSWER.most_next_steps :]))
-    working = goes_on(job)
-    if working:
-        text = (
-            "Work goes on up to the last line, and no line tells of a failure. If nothing was printed since then, the "
-            "job stands still there."
-        )
-        return NoCause("undetermined", 0.3, text, (), tuple(working[: HANG_ANSWER.most_next_steps]))
+    if working is not None:
+        return _at_work(working)
     if _only_about_speed(job):
         return NoCause("undetermined", 0.3, _SPEED, (), tuple(harmless[:3]))
     if harmless:
         text = "The logs hold only lines that healthy runs also print, and no training step or end of the job."
         return NoCause("undetermined", 0.3, text, (), tuple(harmless[: HANG_ANSWER.most_next_steps]))
     return NoCause("undetermined", 0.2, UNKNOWN, (), ())
+
+
+def _at_work(work: AtWork, before: str = "") -> NoCause:
+    """The answer where nothing but work is at the end of the logs."""
+    lines = work.lines[-HANG_ANSWER.most_next_steps :]
+    if work.works:
+        ask = f"It hangs if no line comes for {elapsed(work.longest_ns)}: ask again then."
+        return NoCause("healthy", HANG_EVIDENCE.steps_go_on, work.headline, (), lines, (ask,))
+    sure = 0.4 if work.stands_still else HANG_EVIDENCE.knows_little
+    return NoCause("undetermined", sure, before + work.headline, (), lines)
 
 
 def _steps_after(job: JobLogs, lines: Iterable[Line]) -> list[Line]:
@@ -437,7 +452,8 @@ def reason(
     directories; ``well``: a run that is known to have ended well; ``state``: where its ranks are, otherwise;
     ``backends``: of its process groups, as far as they are known; ``pids``: by rank; ``ended``: the run is known to
     have ended; ``recorded``: as of ``Known``."""
-    job = JobLogs(logs)
+    # The records of a run say by themselves whether it stands still.
+    job = JobLogs(logs if state is None else replace(logs, written={}))
     known = _known(job, pids, ended, recorded)
     reports = job.once(timeouts_of)
     of_lines, of_ranks = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from diag.collectors.layout import RANKS, RunLayout, is_regular, world_size_of
 from diag.ended.model import Source, short_host
-from diag.hang.model import Communicator, Line, Logs, Member, NcclCall, Process, Speaker, StrayCalls, grouped
+from diag.hang.model import Communicator, Line, Logs, Member, NcclCall, Process, Speaker, StrayCalls, Written, grouped
 from diag.hang.policy import HANG_ANSWER
 from diag.hang.text.gather import LAST_LINES, Gatherer
 from diag.hang.text.keep import SOURCES, TRACEBACK, RawLine, shape_of, without_shape
@@ -509,7 +510,19 @@ def _joined(gatherer: Gatherer, sizes: list[int | None], gaps: Gaps) -> Logs:
         deduplicated=facts.deduplicated,
         stray_calls=strays,
         last_lines=last_lines_of(gatherer, joined, doubtful),
+        written=_written(files),
     )
+
+
+def _written(files: Sequence[str]) -> dict[str, Written]:
+    """When each file was last written; without standard input and files that are gone."""
+    now, written = time.time_ns(), {}
+    for path in files:
+        with suppress(OSError, ValueError):
+            at = Path(path).stat().st_mtime_ns
+            zone = time.localtime(at // 1_000_000_000).tm_gmtoff
+            written[path] = Written(at, zone * 1_000_000_000, max(0, now - at))
+    return written
 
 
 def _calls(

@@ -50,3 +50,23 @@ LAST_STEP = re.compile(
     r"\biteration:? {1,20}(\d{1,12})/ {0,20}\3\b[^\n]{0,400}\bloss\b"  # Megatron-LM, training.py
 )
 FULL_BAR = re.compile(r"^\s{0,8}(\d{1,9})/\1 \[=+\].{0,400}\bloss\b")  # Keras, of an epoch
+
+
+# -- How far it is -----------------------------------------------------------------------------------------------------
+
+_ELAPSED = re.compile(r"(?<!\d)\d{1,12}/\d{1,12} \[(?:(\d{1,5}):)?(\d{1,2}):(\d\d)<")  # tqdm
+_COUNT = re.compile(
+    r"(?i)\b(?:step|iter(?:ation)?|batch|epoch)s?\b['\"]?[\s:=\[#]{0,40}(\d{1,12}(?:\.\d{1,12})?)|"
+    r"(?<![\d.:])(\d{1,12})/ ?\d{1,12}(?: \[|\])"
+)
+
+
+def bar_seconds(text: str) -> int | None:
+    """How long a bar of tqdm has run, where a line has one."""
+    match = _ELAPSED.search(text)
+    return int(match[1] or 0) * 3600 + int(match[2]) * 60 + int(match[3]) if match else None
+
+
+def counts_of(text: str) -> tuple[float, ...]:
+    """The numbers of steps, iterations, batches and epochs in a line, in their order; a speed or a time is none."""
+    return tuple(float(step or of_bar) for step, of_bar in _COUNT.findall(text))
