@@ -42,7 +42,7 @@ _JOINS = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-_OF_A_WORKER = re.compile(r"^Caught \w+ in ")  # torch's ExceptionWrapper: a DataLoader's worker, DataParallel's replica
+OF_A_WORKER = re.compile(r"^Caught \w+ in ")  # torch's ExceptionWrapper: a DataLoader's worker, DataParallel's replica
 _NOT_FATAL = ("Exception ignored in", "Error in atexit._run_exitfuncs")
 
 
@@ -95,7 +95,7 @@ class Chain:
 
 _WORKER = re.compile(
     # torch's, and Paddle's: "DataLoader process (pid 1104) exited is killed by signal: Killed."
-    r"DataLoader (?:worker|process) \(pid\(?s?\)? *(?P<pids>[\d, ]+)\) (?:(?:exited )?is killed by signal: "
+    r"DataLoader (?:worker|process) \(pid\(?s?\)? *(?P<pids>[^)\n]{1,200})\) (?:(?:exited )?is killed by signal: "
     r"(?P<signal>[A-Z][\w ]*)|exited)"
 )
 _ENDS_OF_WORKERS = {
@@ -115,7 +115,9 @@ def lost_worker(text: str) -> tuple[str, str] | None:
     if match is None:
         return None
     fault_class, words = _ENDS_OF_WORKERS.get((match["signal"] or "").strip(), ("", ""))
-    return (fault_class, f"lost a DataLoader worker (pid {match['pids'].strip()}), {words}") if fault_class else None
+    pids = match["pids"].strip()
+    pid = f" (pid {pids})" if pids[0].isdigit() else ""  # masked in what people post
+    return (fault_class, f"lost a DataLoader worker{pid}, {words}") if fault_class else None
 
 
 # torch's c10::CUDAError, c10::AcceleratorError and torch.AcceleratorError, cudf::cuda_error, rmm::cuda_error,
@@ -186,7 +188,7 @@ def _chains(lines: list[str]) -> Iterator[tuple[Raised, ...]]:
         if error is None:
             break
         before = lines[at - 1]
-        if nested and errors and _OF_A_WORKER.match(errors[-1].message):
+        if nested and errors and OF_A_WORKER.match(errors[-1].message):
             errors[-1] = replace(errors[-1], original=error.message or error.name)
         elif joined and errors:
             errors.append(error)

@@ -142,7 +142,8 @@ def _died_of_ray(job: JobLogs) -> dict[tuple[str, int], set[str]]:
 
 # "reached OUT_OF_MEMORY on MPI rank 11", "rank 3: found NaN in local grad norm", "Rank 3, node n7, device 3"
 _ON_RANK = re.compile(
-    r"\b(?:on|in|at|of|by) (?:MPI |global |world )?rank[ =:#]{0,2}(\d{1,6})\b|^\s*\[?[Rr]ank[ =:#]{0,2}(\d{1,6})\b"
+    r"\b(?:on|in|at|of|by) (?:MPI |global |world )?rank[ =:#]{0,2}(\d{1,6})\b|"
+    r"^\s*\[?(?:[Rr]ank|RANK)[ =:#]{0,2}(\d{1,6})\b"
 )
 
 

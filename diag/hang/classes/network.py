@@ -194,10 +194,18 @@ CLASSES = (
                 SUGGESTS,
             ),
             "loopback-peer": confirms(
-                ("[127.0.0.1]", "to 127.0.0.1", "=127.0.0.1", "[::1]", "remote=[localhost]"),
+                ("[127.0.0.1]", "[127.0.1.1]", "to 127.0.0.1", "=127.0.0.1", "[::1]", "remote=[localhost]"),
                 r"(?:\bremote=|\bdest_addr=|\b[Cc]onnect\w* (?:to )?)\[?(?:127(?:\.\d{1,3}){3}|::1|localhost)\b",
                 "gloo, gloo/transport/tcp/error.cc; c10d, socket.cpp; UCX, src/ucs/sys/sock.c",
                 "A connection goes to the loopback.",
+                SUGGESTS,
+            ),
+            "dials-loopback": confirms(
+                (", local=[127.", ", local=[::1]"),
+                r"\brank=(?P<rank>\d{1,6}), size=(?P<size>\d{1,6}), local=\[(?:127(?:\.\d{1,3}){3}|::1)\]",
+                "gloo of torch 2.4+; gloo/transport/tcp/debug_data.h, helpers.cc",
+                "Rank {rank} of {size} connects to a peer at the loopback: that is the address that the peer gave, as "
+                "where /etc/hosts has the loopback for the host's name.",
                 SUGGESTS,
             ),
             "bootstrap-using": confirms(
@@ -253,6 +261,13 @@ CLASSES = (
                 "all; with the address from 2.24; misc/socket.cc:470 (v2.18.3), os/linux.cc:221",
                 "A connection[ to {peer}] got no answer.",
                 support=NAMES_AN_EFFECT,
+            ),
+            "kubectl-timed-out": LogPattern(
+                ("Unable to connect to the server: ",),
+                r"Unable to connect to the server: (?:dial tcp (?P<peer>[^\s:]+(?::\d+)?): )?(?:[\w/ :.]{0,80})?"
+                r"(?:i/o timeout|[Cc]onnection timed out|TLS handshake timeout|no route to host)",
+                "kubectl; k8s.io/kubectl, pkg/cmd/util/helpers.go",
+                "The server of Kubernetes[, {peer},] did not answer.",
             ),
             "exceeded-timeouts": LogPattern(
                 ("exceeded timeouts",),

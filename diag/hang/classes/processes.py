@@ -98,6 +98,7 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
                 f"exit code: -{number}",
                 f"exitcode=-{number}.",
                 f"was killed by signal {number}",
+                f"signaled to shutdown with signal {number}",
                 f"Exit status: {128 + number}",
                 f"received signal {name.upper()}({number})",
                 f"Signal ({number}) received",
@@ -111,11 +112,13 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
             rf"(?P<pid>\d+) )?exits with return code = -{number}\b|\bExitCode (?:-{number}|{128 + number})\b|"
             rf"\brank (?P<number>\d+)\)? (?:died from|terminated with) signal {number}\b|"  # PALS; jsrun
             rf"\bpid \d+ died, exit code: -{number}\b|\bexitcode=-{number}\. pid=|\bExit status: {128 + number}\b|"
-            rf"[Pp]rocess \d+ was killed by signal {number}\b|^(?:\S+ )?Signal \({number}\) received\.|"
+            rf"[Pp]rocess \d+ was killed by signal {number}\b|"
+            rf"\bprocess was signaled to shutdown with signal {number}\b:?(?: rank=(?P<of_shard>\d+))?|"
+            rf"^(?:\S+ )?Signal \({number}\) received\.|"
             rf"MPT ERROR: [Rr]ank (?P<of_mpt>\d+)\(g:\d+\) received signal {name.upper()}\({number}\)",
             "any; Lib/subprocess.py, deepspeed/launcher/launch.py, torch/multiprocessing/spawn.py, MPICH, HPE PALS and "
             "MPT, jsrun, Kubernetes; vLLM, executor/multiproc_worker_utils.py; SGLang, srt/utils.py; Dask, "
-            "distributed/nanny.py; Spark, YarnAllocator.scala; Triton server, src/main.cc",
+            "distributed/nanny.py; Spark, YarnAllocator.scala; Triton server, src/main.cc; TGI, launcher/src/main.rs",
             says,
             support=NAMES_AN_EFFECT,
             unless=("forcefully exiting",),
@@ -663,6 +666,13 @@ CLASSES = (
                 r"command not found\s*$)",
                 "Python, Lib/argparse.py; bash, sh; runc, libcontainer/init_linux.go; Go, os/exec/lp_unix.go",
                 "The program did not start: {message}.",
+                SUGGESTS,
+            ),
+            "crashed-on-this-rank": confirms(
+                ("crashed on this rank",),
+                r"(?P<message>\[RANK \d+\] [^\n]{0,80}\bcrashed on this rank)\b",
+                "TensorRT-LLM; tensorrt_llm/_torch/pyexecutor/hang_detector.py",
+                "The program ended itself: {message}.",
                 SUGGESTS,
             ),
             "rank-exitcode": confirms(

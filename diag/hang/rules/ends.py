@@ -90,7 +90,8 @@ def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit
     hydra = _hydras(job, hit)
     if hydra is not None:
         return who_ended(job, hydra, blocks)
-    if number := hit.groups.get("number") or hit.groups.get("of_mpt"):  # the rank that another launcher names
+    # The rank that another launcher names
+    if number := next((hit.groups[name] for name in ("number", "of_mpt", "of_shard") if name in hit.groups), ""):
         return job.of_rank(int(number))
     pid = int(hit.groups["pid"]) if "pid" in hit.groups else None
     local = int(hit.groups["local_rank"]) if "local_rank" in hit.groups else None

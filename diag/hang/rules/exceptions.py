@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from diag.ended.codes import BY_SHELLS
 from diag.ended.model import Clue, Culprit, Source, short_host
-from diag.ended.raised import about_others, is_of_a_device, lost_worker, shortened
+from diag.ended.raised import OF_A_WORKER, about_others, is_of_a_device, lost_worker, shortened
 from diag.events.left import Ended, who_left
 from diag.hang.classes import CLASSES
 from diag.hang.classes.launchers import ABORTED, EXCEPTION
@@ -58,6 +58,8 @@ def by_exception(job: JobLogs) -> list[Clue]:
     if not first[0].name and not said:
         description = _CUT_OFF.removeprefix("It ")
         sure = min(sure, HANG_RULES.raised_and_cut)
+    if OF_A_WORKER.match(first[0].message) and ": " not in first[0].message:
+        sure = min(sure, HANG_RULES.raised_and_cut)  # it passes on what is not there
     if any(words in first[0].message for words in _OF_ALL_RANKS):
         first = [replace(exception, culprit=Culprit()) for exception in first]
     of_a_device = is_of_a_device(first[0].name) and "driver shutting down" not in first[0].message

@@ -264,17 +264,22 @@ def _wrong_interface(job: JobLogs, failed: bool) -> Clue | None:
 
 def _fell_back(job: JobLogs) -> list[Clue]:
     """Ranks that fell back to the loopback, in a job whose ranks cannot all be on one host, where a connection to the
-    loopback is told of: their peers on other hosts are sought at home. On one host the fallback is as good."""
-    said = job.named("loopback-fallback")
-    paths = {hit.line.path for hit in said}
-    below = [hit for hit in job.named("loopback-peer") if hit.line.path in paths]
+    loopback is told of, or gloo could not connect the ranks: their peers on other hosts are sought at home. On one host
+    the fallback is as good. A rank that connects to the loopback only shows that a peer is sought there."""
+    said, seen = job.named("loopback-fallback"), job.named("dials-loopback")
+    paths = {hit.line.path for hit in (*said, *seen)}
+    below = [hit for hit in job.named("loopback-peer", "gloo-full-mesh") if hit.line.path in paths]
     ranks = sorted({rank for hit in said if (rank := _rank_of(job, hit)) is not None})
-    several = len(job.hosts) > 1 or (job.logs.world_size or max(ranks, default=0) + 1) > HANG_RULES.most_gpus_of_a_host
+    sizes = [int(hit.groups["size"]) for hit in seen]
+    size = max((job.logs.world_size or 0, *sizes, *(rank + 1 for rank in ranks)))
+    several = len(job.hosts) > 1 or size > HANG_RULES.most_gpus_of_a_host
     if not below or not several or job.once(lives):
         return []
-    note = f"{said[0].sentence} Its peers on other hosts are then sought at the loopback."
+    told = [*said, *seen]
+    note = f"{told[0].sentence} Its peers on other hosts are then sought at the loopback." if said else told[0].sentence
     culprits = [job.of_rank(rank) for rank in ranks]
-    return [clue_of("net_wrong_interface", said, culprits, note, below, confidence=HANG_EVIDENCE.suggests)]
+    sure = HANG_EVIDENCE.names_an_effect if seen else HANG_EVIDENCE.suggests
+    return [clue_of("net_wrong_interface", told, culprits, note, below, confidence=sure)]
 
 
 def _rank_of(job: JobLogs, hit: Hit) -> int | None:

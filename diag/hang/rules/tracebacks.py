@@ -131,7 +131,7 @@ def _of_cpp(job: JobLogs) -> list[RankException]:
     return list(exceptions.values())
 
 
-_ENDS_IT = ("no-module", "aborts-itself")  # lines that a program prints as it ends
+_ENDS_IT = ("no-module", "aborts-itself", "crashed-on-this-rank")  # lines that a program prints as it ends
 
 _NAMELESS = (*_ENDS_IT, "refuses-to-start")  # ends without an exception of Python
 

@@ -22,6 +22,8 @@ def of(folder: Path, text: str) -> Triage:
 @pytest.mark.parametrize(
     ("text", "fault_class", "who"),
     [
+        ("ERROR shard-manager: launcher: Shard process was signaled to shutdown with signal 11 rank=3\n", CRASHED, 3),
+        ("[TRT-LLM] [E] [_torch][RANK 5] Executor loop crashed on this rank; hard-killing all 8 ranks\n", RAISED, 5),
         ("prterun has exited due to process rank 4 with PID 81 on node n7 exiting\nimproperly. There are", RAISED, 4),
         ("mpirun has exited due to process rank 1 with PID 0 on\nnode n3 exiting improperly. There are", RAISED, 1),
         ("=   RANK 6 PID 77 RUNNING AT n2\n=   KILLED BY SIGNAL: 11 (Segmentation fault)\n", CRASHED, 6),
@@ -93,6 +95,10 @@ def test_the_launcher_s_word_about_who_ended(tmp_path: Path, text: str, fault_cl
         ("Out of memory error on GPU 1. Cannot allocate 384.0MB memory on GPU 1, 15.7GB memory has been\n", "cuda_oom"),
         ("SystemError: (Fatal) DataLoader process (pid 1104) exited is killed by signal: Killed. (at x.cc:181)\n",
          KILLED),
+        ("RuntimeError: DataLoader worker (pid(s) <masked>) is killed by signal: Killed.\n", KILLED),
+        ("Download process was signaled to shutdown with signal 9: \n", KILLED),
+        ("Unable to connect to the server: dial tcp 10.0.0.1:6443: i/o timeout\n", "net_connect_timeout"),
+        ("Unable to connect to the server: x509: certificate has expired\n", "net_failure"),
         ("Failed to send RPC to coordination service. Either the leader task was preempted/died/restarted\n",
          "cascade_store_lost"),
         ("Expected 8 threads to join the rendezvous, but only 7 of them arrived on time.\n", "missing_rank"),
@@ -213,3 +219,42 @@ def test_a_warning_about_speed_says_nothing_of_health(tmp_path: Path) -> None:
     assert of(tmp_path, warning + step.format(1, 4)).fault_class == "undetermined"
     assert of(tmp_path, warning + "".join(step.format(n, n) for n in (5, 6, 7))).fault_class == "healthy"
     assert of(tmp_path, "".join(step.format(n, n) for n in (5, 6, 7)) + warning).fault_class == "undetermined"
+
+
+_DIALS = (
+    "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:152] timed out connecting: SO_ERROR: "
+    "Connection refused, remote=[127.0.1.1]:20901 (rank=1, size={size}, local=[127.0.0.1]:4312)\n"
+)
+
+
+@pytest.mark.parametrize(("size", "far"), [(16, True), (8, False)])
+def test_a_peer_at_the_loopback_is_none_in_a_job_that_is_larger_than_a_host(
+    tmp_path: Path, size: int, far: bool
+) -> None:
+    """The socket that connects to the loopback is there itself, so its rank is not at fault."""
+    answer = of(tmp_path, _DIALS.format(size=size))
+    assert (answer.fault_class == "net_wrong_interface") is far
+    assert not far or answer.culprits == ()
+
+
+def test_a_fallback_to_the_loopback_counts_where_gloo_cannot_connect_several_hosts(tmp_path: Path) -> None:
+    said = (
+        "[rank{rank}]:[W ProcessGroupGloo.cpp:721] Warning: Unable to resolve hostname to a (local) address. Using the "
+        "loopback address as fallback.\n[rank{rank}]:[E ProcessGroupGloo.cpp:144] Gloo connectFullMesh failed with "
+        "[../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error\n"
+    )
+    answer = of(tmp_path, said.format(rank=9))
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("net_wrong_interface", [9])
+    assert of(tmp_path, said.format(rank=3)).fault_class == "net_failure"
+
+
+def test_what_a_replica_raised_outweighs_that_it_was_caught(tmp_path: Path) -> None:
+    """The traceback that DataParallel quotes is cut, so nothing ties the two."""
+    caught = (
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step()\n'
+        "RuntimeError: Caught RuntimeError in replica 0 on device 0.\nOriginal Traceback (most recent call last):\n"
+        "...\n{original}\n"
+    )
+    full = "RuntimeError: CUDA out of memory. Tried to allocate 24.00 MiB (GPU 0; 10.76 GiB total capacity)"
+    assert of(tmp_path, caught.format(original=full)).fault_class == "cuda_oom"
+    assert of(tmp_path, caught.format(original="...")).fault_class == RAISED
