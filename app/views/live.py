@@ -86,7 +86,8 @@ def _changed(path: Path) -> int:
 
 def watch(shown: RunState) -> None:
     """Draws the state of the run into the sidebar. ``shown``: the run as it was before the page was drawn."""
-    following = shown.live and _follows(shown.path)
+    may_go_on = shown.live or shown.state is State.UNKNOWN
+    following = may_go_on and _follows(shown.path)
     if following:
         st.html(_STEADY)
     st.fragment(_watched, run_every=DASHBOARD.live_every_s if following else None)(
@@ -123,7 +124,8 @@ def _watched(shown: RunState, drawn: Version | None, following: bool) -> None:
     newest = analysed(state.path)
     if not following:
         return
-    if newest != drawn or (state.live != shown.live and is_refused(state)):
+    goes_on = state.live and not shown.live
+    if newest != drawn or goes_on or (state.live != shown.live and is_refused(state)):
         st.session_state[_REDRAWN] = True
         st.rerun()
     if newest != version_of(state):

@@ -249,7 +249,8 @@ def judge(
             return Judged(State.FAILED if failed else State.FINISHED, last_sign_ns, ranks=_states(read))
     if not ranks and quiet_ns < SILENCE.unbegun_s * 1e9:  # attached, and the job is in a queue
         return Judged(State.STARTING, now_ns)
-    if quiet_ns < SILENCE.silent_s * 1e9:
+    begun = bool(read) or any(last_steps(files.steps) for files in islice(ranks.values(), 1))
+    if quiet_ns < (SILENCE.silent_s if begun else SILENCE.first_silent_s) * 1e9:  # ranks first import their libraries
         return _of_live(ranks, read, now_ns, planned_steps)
     seen = _seen(ranks, last_sign_ns)
     if seen is True and any(rank.beat for rank in read.values()):

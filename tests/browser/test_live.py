@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from diag.collectors.layout import RunLayout
+from diag.rundir.policy import SILENCE
 from tests.app.runs import write_run
 from tests.app.served import dashboard
 from tests.app.test_live import cut, unended
@@ -52,6 +53,25 @@ def test_new_steps_appear_by_themselves(browser: Browser, tmp_path: Path) -> Non
         found.settle()
         assert found.page.evaluate("window.unsteady") == []
         assert found.page.evaluate(_FADED) == "1"
+        assert found.complaints == []
+
+
+def test_a_run_that_was_silent_and_goes_on_is_followed(browser: Browser, tmp_path: Path) -> None:
+    """Its storage stalled, or its libraries were imported for minutes: the page needs no reload."""
+    run = unended(write_run(tmp_path / "run"))
+    whole = {rank: files.steps.read_text() for rank, files in RunLayout(run).ranks().items()}
+    cut(run, 8)
+    before = time.time() - SILENCE.unclear_s / 2
+    for file in run.rglob("*"):
+        os.utime(file, (before, before))
+    with dashboard(run) as served, visit(browser) as found:
+        found.open(served.at(), until="6 of 8")
+        menu = found.page.get_by_test_id("stSidebar")
+        expect(menu.get_by_text("unknown").first).to_be_visible()
+        for rank, files in RunLayout(run).ranks().items():
+            files.steps.write_text(whole[rank])
+        expect(menu.get_by_text("step 12 · ").first).to_be_visible()
+        found.page.get_by_text("10 of 12").first.wait_for()
         assert found.complaints == []
 
 

@@ -56,6 +56,19 @@ def test_a_run_lives_while_it_writes_or_its_heart_beats(tmp_path: Path) -> None:
     assert newest_change(run) == written  # a heartbeat is no reason to analyse again
 
 
+def test_ranks_that_import_their_libraries_are_starting(tmp_path: Path) -> None:
+    run = running(tmp_path / "run")
+    for files in RunLayout(run).ranks().values():
+        files.steps.unlink()
+    began = newest_change(run)
+    for silent_s, expected in (
+        (SILENCE.silent_s + 1, State.STARTING),
+        (SILENCE.first_silent_s - 1, State.STARTING),
+        (SILENCE.first_silent_s + 1, State.UNKNOWN),
+    ):
+        assert state_of(run, began + round(silent_s * 1e9)).state == expected
+
+
 @pytest.mark.parametrize("name", ["steps.jsonl", "trace-step000100.json.gz"])
 def test_a_new_record_is_a_change(tmp_path: Path, name: str) -> None:
     run = running(tmp_path / "run")
