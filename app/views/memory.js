@@ -2,6 +2,7 @@
 // here, so a click asks nobody.
 
 const TALL = 300, LEFT = 52, BOTTOM = 34, TOP = 22, RIGHT = 10, BAND = 6; // pixels
+const FAILED_MOST = 0.6; // of what was held: the height of an allocation that failed, so that it does not flatten the curves
 const FEW = 12; // stacks that are listed at first
 const FONT = "12px ui-sans-serif, system-ui, sans-serif";
 
@@ -57,7 +58,8 @@ function overTime(root, data) {
   const failed = (data.failures || []).filter(([at]) => at !== null);
   const needed = failed.map(([at, requested]) => totals[nearest(at)] + requested);
   const aside = data.outside ? data.outside[2] : 0;
-  const most = Math.max(...totals, ...(data.reserved ? data.reserved[1] : []), ...needed) + aside;
+  const largest = Math.max(...totals, ...(data.reserved ? data.reserved[1] : [])), tallest = (1 + FAILED_MOST) * largest;
+  const most = Math.max(largest, Math.min(tallest, Math.max(0, ...needed))) + aside;
   // A capacity far above would leave the picture empty; then only its number is said.
   const top = 1.12 * (data.capacity && data.capacity < 3 * most ? Math.max(most, data.capacity) : most);
   const low = data.at[0], high = Math.max(data.at.at(-1), low + 1e-9);
@@ -109,13 +111,21 @@ function overTime(root, data) {
       c.strokeStyle = data.colours.bad;
       c.lineWidth = 2;
       c.setLineDash([3, 3]);
-      c.strokeRect(Math.min(x(at), wide - RIGHT - 8) - 4, y(needed[i]), 8, y(from) - y(needed[i]));
+      const left = Math.min(x(at), wide - RIGHT - 8) - 4, cut = needed[i] > most - aside, upper = cut ? y(most - aside) : y(needed[i]);
+      if (cut) { // open above, with a point that says that it goes on
+        line(c, left, y(from), left, upper, data.colours.bad);
+        line(c, left + 8, y(from), left + 8, upper, data.colours.bad);
+        line(c, left, y(from), left + 8, y(from), data.colours.bad);
+        c.setLineDash([]);
+        line(c, left - 3, upper + 5, left + 4, upper - 4, data.colours.bad);
+        line(c, left + 4, upper - 4, left + 11, upper + 5, data.colours.bad);
+      } else c.strokeRect(left, upper, 8, y(from) - upper);
       c.setLineDash([]);
       c.lineWidth = 1;
       // Above the text of the peak, where both would lie over each other.
-      const peakText = y(totals[data.peak]) - 6, up = y(needed[i]) + 12;
+      const peakText = y(totals[data.peak]) - 6, up = upper + 12;
       const clear = Math.abs(up - peakText) < 16 ? peakText - 16 : up;
-      if (i === failed.length - 1) label(c, text, Math.min(x(at), wide - RIGHT) - 8, clear, "right", data.colours.bad);
+      if (i === failed.length - 1) label(c, cut ? `${text}: higher than drawn` : text, left - 6, clear, "right", data.colours.bad);
     });
     pin(c, data.peak, `peak ${bytes(totals[data.peak])}`);
     if (chosen !== data.peak) pin(c, chosen, "");

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Locator, expect
 
 from diag.api import open_run
+from diag.app.theme import theme_of
 from diag.serve.server import SAMPLES
 from diag.show.page import page_of
 from diag.words.formatting import spaced
@@ -18,6 +19,22 @@ from tests.allocator import FORWARD, MIB, train
 from tests.app.served import Served, dashboard
 from tests.browser.chromium import Scheme, visit
 from tests.tables.test_memory_curve import trained
+
+_TOP = """(canvas, shades) => {
+    const scale = window.devicePixelRatio, {width, height} = canvas;
+    const {data} = canvas.getContext("2d").getImageData(0, 0, width, height);
+    for (let i = 0; i < data.length; i += 4) {
+        const hex = "#" + [0, 1, 2].map(k => data[i + k].toString(16).padStart(2, "0")).join("");
+        if (shades.includes(hex)) return Math.floor(i / 4 / width) / scale;
+    }
+}"""
+
+
+def filled(curve: Locator) -> float:
+    """The part of the plot's height that the curve has at its peak."""
+    top = curve.evaluate(_TOP, [shade.lower() for shade in theme_of("light").memory.values()])
+    tall, above, below = 300, 22, 34  # pixels
+    return (tall - below - float(top)) / (tall - below - above)
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +82,7 @@ def test_a_moment_shows_what_is_live_there(browser: Browser, recorded: Served) -
         live = picture.get_by_role("list", name="Live allocations by stack").get_by_role("listitem")
         expect(picture.get_by_text("At the peak: 24.1 MB")).to_be_visible()
         expect(live).to_have_count(4)
+        assert filled(curve) > 0.45, "the allocation of 67.1 MB that failed leaves room for the curve"
         expect(live.first).to_have_text(
             re.compile("9.44 MB.*model.py:12 forward · activations, 2 allocations.*train.py:40")
         )
