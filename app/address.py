@@ -343,10 +343,12 @@ def choose(
     format_func: Callable[[str], str] = str,
     help: str | None = None,
     slider: bool = False,
+    linked: bool = True,
 ) -> str:
     """The option that is chosen in the list (or on a slider) or in the address. An address with an unknown option is
     corrected. If ``within`` differs from last time, the choice is reset: a rank is not the same rank in another run. A
-    choice made on another page is kept, unless it is that page's default.
+    choice made on another page is kept, unless it is that page's default. ``linked``: False where the page is drawn
+    for a choice that is made elsewhere on it: then another option in the address is an earlier choice, not a link.
 
     Not ``bind="query-params"``: it leaves the default out of the address, and the default changes with the run.
     """
@@ -355,7 +357,9 @@ def choose(
     requested = st.query_params.get(param)
     # The address may lag: of two quick choices the second comes with the address from before the first.
     is_chosen = st.session_state.get(param) not in (None, shown)
-    if requested in options and requested != shown and not is_chosen:  # a link was opened, or the browser went back
+    if (
+        linked and requested in options and requested != shown and not is_chosen
+    ):  # a link was opened, or the browser went back
         st.session_state[param] = requested
     elif shown_within != within:
         st.session_state[param] = default
@@ -399,14 +403,22 @@ def last_baseline() -> str:
 
 
 def choose_number(
-    label: str, *, param: str, default: float, low: float, high: float, within: str = "", help: str | None = None
+    label: str,
+    *,
+    param: str,
+    default: float,
+    low: float,
+    high: float,
+    within: str = "",
+    help: str | None = None,
+    linked: bool = True,
 ) -> float:
     """The same for a number with DECIMALS decimals. A number in the address is clamped to ``low`` to ``high``; a typed
     one is not."""
     last = f"{param} as last shown"
     shown, shown_within = st.session_state.get(last, (None, within))
     requested = _number(st.query_params.get(param))
-    if requested is not None and requested != shown:
+    if linked and requested is not None and requested != shown:
         st.session_state[param] = round(min(max(requested, low), high), DASHBOARD.decimals_of_address)
     elif param not in st.session_state or shown_within != within:
         st.session_state[param] = round(default, DASHBOARD.decimals_of_address)

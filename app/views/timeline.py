@@ -85,10 +85,11 @@ def choose_look(view: RunView) -> Look:
     steps = [str(step.step) for step in timeline.steps]
     named = view.page.rank if view.page.rank in timeline.ranks else min(timeline.ranks)
     within = view.run["path"]
+    linked = not st.session_state.get(_BY_CANVAS)
     columns = st.columns([1, 1, 2, 1, 1])
     ranks = list(map(str, timeline.ranks))
     with columns[0]:
-        rank = int(choose("Rank", ranks, param="rank", default=str(named), within=within))
+        rank = int(choose("Rank", ranks, param="rank", default=str(named), within=within, linked=linked))
     with columns[1]:
         beside = choose(
             "Second rank",
@@ -97,6 +98,7 @@ def choose_look(view: RunView) -> Look:
             default=NONE,
             within=within,
             help="Drawn next to the first rank, with all its lanes.",
+            linked=linked,
         )
     with columns[2]:
         step = choose(
@@ -107,6 +109,7 @@ def choose_look(view: RunView) -> Look:
             within=within,
             format_func=lambda name: "the whole run" if name == ALL else view.step_names.get(name, name),
             help="From the first rank's begin to the last rank's end.",
+            linked=linked,
         )
     chosen = next((span for span in timeline.steps if str(span.step) == step), None)
     begin, end = (chosen.begin_ns, chosen.end_ns) if chosen is not None else (0, timeline.end_ns)
@@ -116,14 +119,22 @@ def choose_look(view: RunView) -> Look:
     of_step = f"{within} {step}"
     with columns[3]:
         first = choose_number(
-            "From, ms", param="from", default=_floor(begin), low=limits[0], high=limits[1], within=of_step
+            "From, ms",
+            param="from",
+            default=_floor(begin),
+            low=limits[0],
+            high=limits[1],
+            within=of_step,
+            linked=linked,
         )
     with columns[4]:
-        last = choose_number("To, ms", param="to", default=_ceil(end), low=limits[0], high=limits[1], within=of_step)
+        last = choose_number(
+            "To, ms", param="to", default=_ceil(end), low=limits[0], high=limits[1], within=of_step, linked=linked
+        )
     window = window_between(first, last)
     st.session_state[_STATE] = within, window.begin_ns / MS, window.end_ns / MS, *limits
     second = int(beside) if beside != NONE else None
-    return Look(rank, second, step, window, _in_address(_FIND), _in_address(_PYTHON) == _ON)
+    return Look(rank, second, step, window, _in_address(_FIND, linked), _in_address(_PYTHON, linked) == _ON)
 
 
 def _opening_step(view: RunView, steps: Sequence[str]) -> str:
@@ -155,9 +166,11 @@ def _follow(run: str, limits: tuple[float, float]) -> None:
         st.session_state[_BY_CANVAS] = True  # the canvas follows the run by itself
 
 
-def _in_address(name: str) -> str:
-    """The value that was chosen in the canvas or is in the address, else ""."""
-    if st.query_params.get(name, "") != st.session_state.get(f"{name} as last shown", ""):  # a link was opened
+def _in_address(name: str, linked: bool) -> str:
+    """The value that was chosen in the canvas or is in the address, else "". ``linked``: as `choose` has it."""
+    if linked and st.query_params.get(name, "") != st.session_state.get(
+        f"{name} as last shown", ""
+    ):  # a link was opened
         st.session_state[name] = st.query_params.get(name, "")
     text = str(st.session_state.get(name, ""))[: DASHBOARD.most_search_chars]
     st.session_state[f"{name} as last shown"] = text

@@ -196,6 +196,22 @@ def test_what_the_canvas_reports_is_in_the_address(traces: Path, monkeypatch: py
     assert canvas(test)["window"] == [1_000_000, 2_000_000]
 
 
+def test_of_two_quick_choices_the_first_is_kept(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The browser asks for the second before it knows the address that the first has led to."""
+    test = page(traces, monkeypatch, rank="0", step=str(STEPS[0]))
+    before, turn = address(test), canvas(test)["turn"]
+    look = {"step": STEPS[1], "from": 1_000_000, "to": 2_000_000, "whole": False, "find": "gemm", "python": False}
+    moved(test, look | {"pinned": [0]})
+    for name, value in before.items():
+        test.query_params[name] = value
+    del test.query_params["find"]
+    moved(test, look | {"pinned": [1]})
+    both = {"rank": "1", "step": str(STEPS[1]), "from": "1.000", "to": "2.000", "find": "gemm"}
+    assert address(test) == before | both
+    assert canvas(test)["window"] == [1_000_000, 2_000_000]
+    assert canvas(test)["turn"] == turn
+
+
 def moved(test: AppTest, look: dict[str, Any]) -> None:
     """As if the canvas had reported it."""
     test.session_state["asked"] = look
