@@ -20,7 +20,7 @@ from diag.diagnoses.compare import Work, reasons_between, work_of
 from diag.diagnoses.shares import step_parts
 from diag.live import Curves
 from diag.model.steps import Severity
-from diag.words.formatting import counted, duration, number, visible
+from diag.words.formatting import counted, duration, number, relative, visible
 
 Data = dict[str, Any]  # as JSON
 
@@ -156,7 +156,7 @@ def _change(line: Line, baseline: Line | None) -> Data:
     if line.name == baseline.name:
         return nothing | {"change": "baseline", "changed": 0.0}
     change = line.step_ns / baseline.step_ns - 1
-    shown: Data = {"change": f"{change:+.0%}", "changed": change}
+    shown: Data = {"change": relative(change + 1), "changed": change}
     steps = f"{duration(line.step_ns)} against {duration(baseline.step_ns)}"
     if line.outlook is None or baseline.outlook is None:
         reasons: tuple[str, ...] = ("not known to be the same work",)

@@ -21,7 +21,7 @@ from diag.show.policy import PAGE
 from diag.tables import of_runs
 from diag.tables.of_runs import KERNELS, NamedTimes
 from diag.words import sentences
-from diag.words.formatting import counted, duration, short_name, spaced, visible
+from diag.words.formatting import counted, duration, relative, short_name, spaced, visible
 from diag.words.table import (
     HUNDREDTHS_OF_MS,
     MEAN_COUNT,
@@ -219,8 +219,12 @@ def headline(comparison: Comparison) -> str:
     if not comparison.sure:
         text, moved = sentences.SAME_STEP_TIME(**told), _moved(comparison)
         return f"{text} {sentences.PARTS_CHANGED_IN_SAME_STEP(parts=_named(moved))}" if moved else text
-    times = abs(likely) / comparison.before_ns if comparison.before_ns else 0.0
-    text = (sentences.STEP_IS_LONGER if likely > 0 else sentences.STEP_IS_SHORTER)(share=f"{times:.0%}", **told)
+    ratio = 1 + likely / comparison.before_ns if comparison.before_ns else 1.0
+    if ratio >= 2:
+        text = sentences.STEP_IS_TIMES_AS_LONG(times=relative(ratio), **told)
+    else:
+        of_sign = sentences.STEP_IS_LONGER if likely > 0 else sentences.STEP_IS_SHORTER
+        text = of_sign(share=f"{abs(ratio - 1):.0%}", **told)
     makers, against = _named(_makers(comparison)), _named(_against(comparison))
     if makers and against:
         return f"{text} {sentences.DIFFERENCE_IS_IN_PART_OFFSET(parts=makers, others=against)}"

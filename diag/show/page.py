@@ -38,6 +38,7 @@ from diag.words.formatting import (
     measured,
     moment,
     printed_alike,
+    relative,
     share,
     size,
 )
@@ -540,8 +541,8 @@ def _of_durations(account: Durations) -> tuple[Metric, ...]:
 def _difference(number: _Number, value: float, before: float) -> str:
     change = value - before
     amount = f"{abs(change) * 100:.1f}{NBSP}points" if number.points else number.text(abs(change))
-    relative = f" ({change / before:+.1%})" if before and not number.points else ""
-    return f"{'-' if change < 0 else '+'}{amount}{relative}"  # Streamlit takes the direction from a leading minus
+    of_before = f" ({relative(value / before, 1)})" if before and not number.points else ""
+    return f"{'-' if change < 0 else '+'}{amount}{of_before}"  # Streamlit takes the direction from a leading minus
 
 
 def _step_label(result: Result) -> str:

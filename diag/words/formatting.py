@@ -59,6 +59,11 @@ def share(value: float, digits: int = 0) -> str:
     return f"<{least:.{digits}%}" if 0 < value < least / 2 else f"{value:.{digits}%}"
 
 
+def relative(ratio: float, digits: int = 0) -> str:
+    """``+28%``, or from twice as much on ``8.25 times``. ``ratio``: of the value after to the one before."""
+    return f"{number(ratio)}{NBSP}times" if ratio >= 2 else f"{ratio - 1:+.{digits}%}"
+
+
 def spaced(text: str) -> str:
     """With ordinary spaces, for terminals and programs."""
     return text.replace(NBSP, " ")

@@ -153,6 +153,9 @@ SAME_STEP_TIME = Sentence(
 )
 PARTS_CHANGED_IN_SAME_STEP = Sentence("But its parts changed: {parts}.")
 STEP_IS_LONGER = Sentence("The step is {share} longer: {before} before, {after} after, {likely} ({low} to {high}).")
+STEP_IS_TIMES_AS_LONG = Sentence(
+    "The step is {times} as long: {before} before, {after} after, {likely} ({low} to {high})."
+)
 STEP_IS_SHORTER = Sentence("The step is {share} shorter: {before} before, {after} after, {likely} ({low} to {high}).")
 DIFFERENCE_IS_IN = Sentence("The difference is in {parts}.")
 DIFFERENCE_IS_IN_PART_OFFSET = Sentence("The difference is in {parts}, partly offset by {others}.")

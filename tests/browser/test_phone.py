@@ -47,6 +47,13 @@ def test_bars_have_the_width_of_the_phone_and_their_names_are_whole(
         assert found.complaints == []
 
 
+def test_a_step_that_is_many_times_as_long_is_said_in_times(browser: Browser, served: Served) -> None:
+    with visit(browser, height=HEIGHT, width=WIDTH) as found:
+        found.open(served.at("compare?run=fsdp2-slow-link-rank1&with=fsdp2-not-overlapped"), until="The step is")
+        expect(found.page.get_by_text("The step is 8.25 times as long: 34.9")).to_be_in_viewport()
+        assert found.complaints == []
+
+
 @pytest.mark.parametrize(("path", "last"), [("memory?run=gpu-memory-nearly-full", "Its price")])
 def test_no_column_of_a_table_is_cut_off(browser: Browser, served: Served, path: str, last: str) -> None:
     with visit(browser, height=HEIGHT, width=WIDTH) as found:

@@ -38,7 +38,7 @@ def button(name: str) -> Click:
     return lambda page: page.get_by_role("button", name=name, exact=True)
 
 
-COMPARED = re.compile(r"The step is .*(shorter|longer)")  # the sentence of the terminal
+COMPARED = re.compile(r"The step is .*(shorter|longer|as long)")  # the sentence of the terminal
 SLOW_LINK, STRAGGLER = "?run=fsdp2-slow-link-rank1", "?run=fsdp2-straggler-rank0"
 TASKS = {
     "which run is worst": Task("", (), lambda page: page.get_by_role("listitem").filter(has_text="critical").first),
