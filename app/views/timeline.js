@@ -250,7 +250,7 @@ class Timeline {
       this.window = { begin: data.window[0], end: data.window[1] };
       this.pinned = [...data.pinned];
       if (before) this.leave();
-      if (this.find !== data.find) { this.find = data.find; this.search.value = data.find; this.matchStatus.textContent = ""; }
+      if (this.find !== data.find) { this.find = data.find; if (data.find) this.openDrawer(true); this.search.value = data.find; this.matchStatus.textContent = ""; }
       this.python = Boolean(data.python);
       this.count();
     } else if (wasWhole) {
@@ -308,8 +308,9 @@ class Timeline {
     this.firstChoice = chooser("Pinned rank", "The rank whose lanes are drawn (P)");
     this.secondChoice = chooser("Second pinned rank", "A second rank, drawn next to the first (Shift+P)");
     const group = (...items) => { const made = element("span", { class: "group" }); made.append(...items); return made; };
-    this.drawer = button("Tools", "Search, zoom, measure, Perfetto", () => { this.bar.classList.toggle("open"); });
+    this.drawer = button("Tools", "Search, zoom, measure, Perfetto", () => this.openDrawer(!this.bar.classList.contains("open")));
     this.drawer.classList.add("drawer");
+    this.openDrawer(false);
     this.perfetto = button("", "", () => this.openInPerfetto("trace"));
     this.perfettoOfAll = button("All ranks", "The same step of all ranks on one timeline in Perfetto, their clocks aligned", () => this.openInPerfetto("together"));
     this.perfettoOfAll.setAttribute("aria-label", "All ranks in Perfetto");
@@ -318,10 +319,13 @@ class Timeline {
       this.wholeButton = button("Whole run", "Show the whole run, and follow it while it trains (0)", () => this.whole()),
     );
     first.classList.add("always");
+    const whose = group(this.firstChoice, this.secondChoice);
+    whose.classList.add("roomy");
+    this.shownRanks.classList.add("roomy");
     this.bar.append(
       first,
       this.drawer,
-      group(this.firstChoice, this.secondChoice),
+      whose,
       group(button("+", "Zoom in (W)", () => this.zoom(0.5)), button("−", "Zoom out (S)", () => this.zoom(2))),
       group(
         this.search,
@@ -344,6 +348,12 @@ class Timeline {
     for (const [label, name] of [["+", "Zoom in"], ["−", "Zoom out"]]) {
       [...this.bar.querySelectorAll("button")].find(item => item.textContent === label).setAttribute("aria-label", name);
     }
+  }
+
+  /** On a narrow canvas: draws what is in the tool bar besides the step, or hides it. */
+  openDrawer(open) {
+    this.bar.classList.toggle("open", open);
+    this.drawer.setAttribute("aria-expanded", String(open));
   }
 
   /** The pinned ranks as lists. */
@@ -1611,7 +1621,7 @@ class Timeline {
       ArrowUp: () => this.step(-1), ArrowDown: () => this.step(1),
       Enter: () => this.enter(), "[": () => this.neighbour(-1), "]": () => this.neighbour(1),
       p: () => this.cursor && this.pin(this.cursor.rank, event.shiftKey ? 1 : 0),
-      n: () => this.goToMatch(event.shiftKey), "/": () => this.search.focus(),
+      n: () => this.goToMatch(event.shiftKey), "/": () => { this.openDrawer(true); this.search.focus(); },
       m: () => this.toggleMeasuring(),
       u: () => { const section = this.cursor && this.sections.find(each => each.kind === this.cursor.kind && each.rows.some(row => row.rank === this.cursor.rank)); if (section && section.fold) this.unfold(section); },
       0: () => this.whole(), Home: () => this.whole(), f: () => this.whole(),

@@ -496,6 +496,25 @@ def test_what_was_asked_about_a_rank_or_step_does_not_stay_with_another(browser:
         assert found.complaints == []
 
 
+def test_in_a_small_window_the_tool_bar_is_one_row(browser: Browser, served: Served) -> None:
+    with visit(browser, "dark", height=900, width=800) as found:
+        canvas, page = open_timeline(found, served, "?rank=0&step=12"), found.page
+        bar, tools = page.get_by_role("toolbar", name="Timeline"), page.get_by_role("button", name="Tools", exact=True)
+        box = bar.bounding_box()
+        assert box is not None
+        assert box["height"] < 40
+        expect(page.get_by_role("combobox", name="Pinned rank", exact=True)).to_be_visible()
+        search = page.get_by_label("Search the events of all ranks by name")
+        expect(search).to_be_hidden()
+        expect(tools).to_have_attribute("aria-expanded", "false")
+        canvas.focus()
+        page.keyboard.press("/")
+        expect(search).to_be_focused()
+        tools.click()
+        expect(search).to_be_hidden()
+        assert found.complaints == []
+
+
 def test_counters_are_lines_between_their_lowest_and_highest_value(browser: Browser) -> None:
     with dashboard(SAMPLES / "gpu-hf-trainer") as served, visit(browser, height=1400) as found:
         answers: list[dict[str, Any]] = []
