@@ -225,6 +225,7 @@ class Timeline {
     this.works = new Map(); // the pixels that each kind of work takes in the window
     this.named = new Set(); // those that the legend names
     this.wholeLegend = false;
+    this.legendPx = 0; // its height at this width: it shrinks only where one asked for all of it
     this.path = null; // stretches of the critical path in the window
     this.drawsPath = true;
     this.overlays = new Map(); // by pinned rank: launches and counters in the window
@@ -1238,6 +1239,7 @@ class Timeline {
       entries.push(more);
     }
     this.legend.replaceChildren(...entries);
+    if (!this.wholeLegend) this.legend.style.minHeight = `${this.legendPx = Math.max(this.legendPx, this.legend.clientHeight)}px`;
     if (this.legendAsked) this.legend.querySelector(".more")?.focus();
     this.legendAsked = false;
   }
@@ -1480,7 +1482,12 @@ class Timeline {
 
   listen() {
     const { canvas } = this;
-    this.resizes = new ResizeObserver(() => { if (this.data && this.stage.clientWidth !== this.size?.width) this.layout(); });
+    this.resizes = new ResizeObserver(() => {
+      if (!this.data || this.stage.clientWidth === this.size?.width) return;
+      this.legendPx = 0;
+      this.legend.style.minHeight = "";
+      this.layout();
+    });
     this.resizes.observe(this.stage);
     canvas.addEventListener("wheel", event => this.wheel(event), { passive: false });
     canvas.addEventListener("pointerdown", event => this.press(event));

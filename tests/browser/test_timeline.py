@@ -42,6 +42,14 @@ _COLOURS = """(canvas, [x, y, width, height]) => {
 }"""
 
 
+# Where the top of the canvas has been, since this was called.
+_TOPS = """canvas => {
+    window.tops = [];
+    setInterval(() => {
+        const top = Math.round(canvas.getBoundingClientRect().top);
+        if (!window.tops.includes(top)) window.tops.push(top);
+    }, 5);
+}"""
 # One colour for each place [x, y]: of three pixels beside each other the one that is wanted, else the middle one.
 _AT = """(canvas, places) => {
     const scale = window.devicePixelRatio, context = canvas.getContext("2d");
@@ -486,8 +494,14 @@ def test_what_was_asked_about_a_rank_or_step_does_not_stay_with_another(browser:
         page.get_by_role("button", name="Next step").click()
         gone()
         measured()
+        canvas.evaluate(_TOPS)
         page.get_by_role("combobox", name="Pinned rank", exact=True).select_option("1")
         gone()
+        legend = page.get_by_label("Colours")
+        expect(canvas).to_have_attribute("aria-label", re.compile("all lanes of rank 1"))
+        page.wait_for_load_state("networkidle")
+        expect(legend).to_contain_text("critical path")
+        assert len(page.evaluate("tops")) == 1, "a click meets what was under the pointer before the legend grew"
         canvas.click(position={"x": 400, "y": 50})
         expect(details).to_contain_text("Duration")
         page.get_by_placeholder("step", exact=True).fill("15")
