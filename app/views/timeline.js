@@ -24,7 +24,7 @@ const LEGEND_MOST = 8, LEGEND_SHARE = 0.004; // kinds of work: of more, the lege
 const COUNTING_MS = 400; // between two queries for the progress of a search of all ranks
 const CHAR_PX = 6.6, FONT = "11px ui-sans-serif, system-ui, sans-serif", BOLD = `600 ${FONT}`;
 const HELP = "Wheel or W and S: zoom. Drag, A and D, or arrow keys left and right: pan. Shift and drag: zoom to a window. " +
-  "Arrow keys up and down: choose a row. Click or Enter: details. [ and ]: the event before and after. " +
+  "Click on a step's number: show it, with Shift open it in Perfetto. Arrow keys up and down: choose a row. Click or Enter: details. [ and ]: the event before and after. " +
   "P and Shift+P, or a click on a rank's label: pin a rank left or right. /: search all ranks by name, N and Shift+N: next and " +
   "previous match; after the last match on the pinned ranks, the first match on the next rank. " +
   "M: measure a span by dragging. U, or a click on the line that names them: draw the folded rows, or fold them. A click on a gap says why nothing ran there. " +
@@ -438,8 +438,8 @@ class Timeline {
   }
 
   /** Perfetto's page sends PONG once it listens. Then the trace is posted to it; the trace does not leave this browser. */
-  async openInPerfetto(what) {
-    const { perfetto: site, open: { rank, step }, source } = this.data;
+  async openInPerfetto(what, { rank, step } = this.data.open) {
+    const { perfetto: site, source } = this.data;
     const page = window.open(site);
     if (!page) return;
     const answer = await fetch(address(what, { source, rank, step }));
@@ -1549,6 +1549,10 @@ class Timeline {
       if (this.measuring) this.measure(from, to); else this.moveTo(from, to);
     } else if (!grip.moved && this.onFold(grip)) {
       this.unfold(grip.section);
+    } else if (!grip.moved && this.stepAt(grip)) {
+      const [number] = this.stepAt(grip);
+      if (event.shiftKey && this.pinned.length) this.openInPerfetto("trace", { rank: this.pinned[0], step: number });
+      else this.goToStep(number);
     } else if (!grip.moved && grip.row) {
       this.cursor = { kind: grip.section.kind, rank: grip.row.rank, row: grip.row.row };
       if (grip.inPlot) this.inspect(grip.row.rank, grip.row.row, this.ns(grip.section, grip.x - 1.5), this.ns(grip.section, grip.x + 1.5));
@@ -1569,6 +1573,13 @@ class Timeline {
     return Boolean(section && section.fold) && y >= section.y + section.fold.y && y < section.y + section.fold.y + LANE_PX;
   }
 
+  /** The step whose number is at a place; undefined without one. */
+  stepAt({ x, y, section, inPlot }) {
+    if (!inPlot || section.kind !== "ranks" || y < AXIS_PX || y >= AXIS_PX + STEPS_PX) return undefined;
+    const now = this.ns(section, x);
+    return this.data.steps.find(([, begin, end]) => begin <= now && now < end);
+  }
+
   /** The value of a counter at a place. */
   counterAt({ x, y, section, inPlot }) {
     if (!inPlot || section.kind !== "lanes") return "";
@@ -1580,7 +1591,9 @@ class Timeline {
 
   hover(at) {
     const counted = this.counterAt(at);
-    const text = counted || (at.section && at.section.fold && this.onFold(at)) ? counted || "Click: draw these rows, or fold them" : at.row && at.inPlot ? this.under(at) : at.row && at.section.kind === "ranks" ? this.byRank.get(at.row.rank).about : "";
+    const step = this.stepAt(at);
+    const opens = this.pinned.length ? `; with Shift: open it of rank ${this.pinned[0]} in Perfetto` : "";
+    const text = step ? `Step ${step[0]}, ${duration(step[2] - step[1])}\nClick: show it${opens}` : counted || (at.section && at.section.fold && this.onFold(at)) ? counted || "Click: draw these rows, or fold them" : at.row && at.inPlot ? this.under(at) : at.row && at.section.kind === "ranks" ? this.byRank.get(at.row.rank).about : "";
     this.tip.hidden = !text;
     if (!text) return;
     this.tip.textContent = text;

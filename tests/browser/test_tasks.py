@@ -9,7 +9,9 @@ from typing import NamedTuple
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from diag.api import open_run
 from diag.serve.server import SAMPLES
+from diag.timeline import timeline_of
 from tests.app.served import Served, dashboard
 from tests.browser.chromium import visit
 from tests.browser.perfetto import given, stand_in
@@ -124,4 +126,28 @@ def test_any_step_is_opened_in_perfetto_by_its_number(
             clicks[1](found.page).click()
         expect(opened.value).to_have_title(title)
         assert holds in given(opened.value)
+        assert found.complaints == []
+
+
+@pytest.mark.matrix
+def test_a_step_is_opened_in_perfetto_by_a_click_on_its_number(browser: Browser, served: Served) -> None:
+    """The menu, and that click: nothing is typed."""
+    timeline = timeline_of(open_run(SAMPLES / "fsdp2-straggler-rank0"))
+    step = next(span for span in timeline.steps if span.step == 12)
+    middle = (step.begin_ns + step.end_ns) / 2 / timeline.end_ns
+    with visit(browser, height=900, width=1440) as found:
+        stand_in(found.page)
+        found.open(served.at(STRAGGLER), until="rank")
+        menu("Timeline")(found.page).click()
+        canvas = found.page.get_by_role("application", name=re.compile("Timeline of"))
+        box = canvas.bounding_box()
+        assert box is not None
+        at = {"x": 172 + middle * (box["width"] - 180), "y": 30.0}  # right of the labels, below the axis
+        canvas.hover(position=at)
+        expect(found.page.get_by_text("Click: show it; with Shift: open it of rank 0 in Perfetto")).to_be_visible()
+        with found.page.context.expect_page() as opened:
+            canvas.click(position=at, modifiers=["Shift"])
+        expect(opened.value).to_have_title("rank0-step12-recorded.json")
+        canvas.click(position=at)
+        found.page.wait_for_url("**step=12**")
         assert found.complaints == []
