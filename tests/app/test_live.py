@@ -141,6 +141,7 @@ def test_a_run_without_a_step_yet_is_waited_for(tmp_path: Path, monkeypatch: pyt
     run = unended(write_run(tmp_path / "run"))
     cut(run, 0)
     test = page(run, monkeypatch)
+    assert test.title[0].value == "run"
     assert "no whole step yet" in test.info[0].value
     assert not test.error
 
