@@ -24,6 +24,7 @@ from diag.app.standing import places_of as places_of_ranks
 from diag.app.theme import theme_of
 from diag.app.views.common import bullets, component, show_code, show_error, show_table
 from diag.ended.model import UNDETERMINED, Source
+from diag.ended.outcome import READ_MORE
 from diag.errors import DiagError
 from diag.hang.api import (
     GroupPlaces,
@@ -150,7 +151,7 @@ def _to_do_now(run: Path, action: str) -> None:
     except DiagError:
         st.markdown(f"**What to do** {prose(action)} The evidence is on {link}.")
         return
-    said = [action] if action and action not in triage.next_steps else []
+    said = [action] if action and action not in (READ_MORE, *triage.next_steps) else []  # they are read here
     steps = [*said, *triage.next_steps][: DASHBOARD.most_steps_beside]
     st.markdown("\n".join((f"**What to do** {link}", "", *(f"- {prose(step)}" for step in steps))))
     rank, frames = stack_at_fault(triage, [each.rank for each in state_of(run).behind])

@@ -26,7 +26,7 @@ from .read import Rundir, read_run
 from .rundir import clues_of, needs_triage
 from .state import ended_well, standing
 
-_READ_MORE = "`diag triage` also reads its logs and dumps, which may show more."
+READ_MORE = "`diag triage` also reads its logs and dumps, which may show more."
 
 
 def outcome_of(state: RunState, manifest: Manifest, steps: int | None) -> Outcome | None:
@@ -116,7 +116,7 @@ def _by_records(layout: RunLayout, state: RunState) -> Outcome:
     try:
         run = read_run(layout, state)
     except OSError as error:
-        return Outcome("", None, _sentence(f"The ranks cannot be listed: {error.strerror}"), action=_READ_MORE)
+        return Outcome("", None, _sentence(f"The ranks cannot be listed: {error.strerror}"), action=READ_MORE)
     well = ended_well(run)
     best = min(clues_of(run), key=lambda clue: (_place(clue), -clue.confidence), default=None)
     sure = _confidence(best) if best is not None else 0.0
@@ -128,7 +128,7 @@ def _by_records(layout: RunLayout, state: RunState) -> Outcome:
     if best is None or unsure:
         if not full:
             why = "" if run.stuck else _sentence(standing(run).headline)
-            return Outcome("", None, why, action=_stacks_of(run) or _READ_MORE)
+            return Outcome("", None, why, action=_stacks_of(run) or READ_MORE)
         best, sure = Clue(FULL, tuple(run.ranks[rank].culprit for rank in full), (), ENDED.raised), ENDED.raised
     elif FAULTS[best.fault_class].ending and full and set(full) == best.ranks:
         best = dataclasses.replace(best, fault_class=FULL)
@@ -140,7 +140,7 @@ def _by_records(layout: RunLayout, state: RunState) -> Outcome:
         best.fault_class,
         sure,
         tuple(sorted(best.ranks)),
-        action or _READ_MORE,
+        action or READ_MORE,
     )
 
 

@@ -71,6 +71,7 @@ def test_it_is_first_on_the_overview(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (error,) = test.error
     assert "Rank 1" in error.value
     assert text(test).count("[Hang triage](hang?") == 1  # beside what to do
+    assert "also reads its logs" not in text(test), "they are read here"
     assert "The steps before that:" in text(test)
 
 
