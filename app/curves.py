@@ -81,9 +81,11 @@ def curve_figure(
     height: int,
     columns: int = 2,
     places: Sequence[int] | None = None,
+    legend: bool = True,
 ) -> go.Figure:
     """A small figure for each quantity, over the same steps. A run has the same colour in all of them and one entry in
-    the legend. ``places``: of the runs among the looks (`look_at`); without them, in their order."""
+    the legend. ``places``: of the runs among the looks (`look_at`); without them, in their order. ``legend``: False
+    where it is drawn outside of the figure."""
     places = range(len(runs)) if places is None else places
     figure = go.Figure()
     rows = -(-len(quantities) // columns)
@@ -115,7 +117,7 @@ def curve_figure(
         )  # fmt: skip
     above = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1 + 28 / height, "yanchor": "bottom"}
     return finish(
-        figure, theme, height, showlegend=len(runs) > 1, legend=above, hovermode="closest",
+        figure, theme, height, showlegend=legend and len(runs) > 1, legend=above, hovermode="closest",
         margin={"l": 8, "r": 16, "t": 28, "b": 8}, **layout,
     )  # fmt: skip
 

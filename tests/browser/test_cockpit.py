@@ -130,20 +130,22 @@ def test_what_differs_between_many_ticked_runs(browser: Browser, served: Served,
         assert found.complaints == []
 
 
+def legend_of_curves(page: Page) -> Locator:
+    return page.get_by_role("list", name="Colours of the runs").get_by_role("listitem")
+
+
 def look_of_curves(page: Page) -> dict[str, str]:
     """The colour of each run in the legend of the curves."""
-    names = page.locator(".legendtext").all_text_contents()
-    strokes = page.locator(".legendlines path.js-line").evaluate_all(
-        "all => all.map(it => getComputedStyle(it).stroke)"
-    )
-    return dict(zip(names, strokes, strict=True))
+    entries = legend_of_curves(page)
+    shades = entries.locator("i").evaluate_all("all => all.map(it => getComputedStyle(it).borderTopColor)")
+    return dict(zip(entries.all_text_contents(), shades, strict=True))
 
 
 def test_a_run_keeps_its_colour_whatever_is_ticked(browser: Browser, served: Served) -> None:
     with visit(browser, height=1400) as found:
         found.open(served.at(), until="All numbers")
         page = found.page
-        expect(page.locator(".legendtext")).to_have_count(3)
+        expect(legend_of_curves(page)).to_have_count(3)
         before = look_of_curves(page)
         assert len(set(before.values())) == 3
         for name, colour in before.items():
@@ -152,7 +154,7 @@ def test_a_run_keeps_its_colour_whatever_is_ticked(browser: Browser, served: Ser
         for name in ("third", "slow"):
             page.get_by_role("checkbox", name=f"Choose {name}", exact=True).check()
             found.settle()
-        expect(page.locator(".legendtext")).to_have_count(2)
+        expect(legend_of_curves(page)).to_have_count(2)
         assert look_of_curves(page) == {name: before[name] for name in ("slow", "third")}
         expect(rows(page).filter(has_text="alright").locator(".swatch")).to_have_count(0)
         assert found.complaints == []

@@ -47,6 +47,21 @@ def test_bars_have_the_width_of_the_phone_and_their_names_are_whole(
         assert found.complaints == []
 
 
+def test_curves_of_many_runs_have_their_height_below_the_legend(browser: Browser, served: Served) -> None:
+    with visit(browser, height=HEIGHT, width=WIDTH) as found:
+        found.open(served.at(), until="All numbers")
+        legend = found.page.get_by_role("list", name="Colours of the runs")
+        expect(legend.get_by_role("listitem")).to_have_count(6)
+        legend.evaluate("it => it.scrollIntoView()")
+        figure = found.page.locator(".js-plotly-plot").first
+        expect(figure.locator(".annotation-text").first).to_have_text("step time, ms")
+        found.settle()
+        step_time, _, loss, _ = map(box, figure.locator(".annotation-text").all())
+        assert step_time["y"] >= box(legend)["y"] + box(legend)["height"]
+        assert loss["y"] - step_time["y"] > 0.45 * box(figure)["height"]
+        assert found.complaints == []
+
+
 def test_a_step_that_is_many_times_as_long_is_said_in_times(browser: Browser, served: Served) -> None:
     with visit(browser, height=HEIGHT, width=WIDTH) as found:
         found.open(served.at("compare?run=fsdp2-slow-link-rank1&with=fsdp2-not-overlapped"), until="The step is")
