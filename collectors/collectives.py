@@ -394,6 +394,8 @@ class CollectiveTimer:
         self.last_op = ""
         self.ddp_buckets: list[RecordedCall] = []  # of a backward that has not ended
         self._in_bucket = False  # DDP's communication hook is being called
+        # The groups in which C++ reduces gradients, one for each module: what looks at DDP's reducers sets it.
+        self.reducing_groups: Callable[[], list[str] | None] = list
 
     def install(self) -> None:
         """Installs all timed functions; those in place already stay."""
@@ -614,6 +616,14 @@ class CollectiveTimer:
         elif self._backward_computed is not None and self.device_clock is not None:
             call.marks = CallMarks(self._backward_computed, self.device_clock.mark())
             self._backward_computed = None
+
+    def reducing(self) -> dict[str, int]:
+        """The reductions of C++ that are under way: the group, and the number that ``reduced`` will give the last
+        one."""
+        numbers: dict[str, int] = {}
+        for group in self.reducing_groups() or ():
+            numbers[group] = numbers[group] + 1 if group in numbers else self._sequence.get(group, 0)
+        return numbers
 
     def backward_computed(self) -> None:
         """Marks the point at which the device has computed all gradients; the reducer then waits until they are

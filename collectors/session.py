@@ -586,6 +586,8 @@ class Collector(AbstractContextManager["Collector"]):
         beat.unmoved_since_ns = self._moved_ns
         if self._no_progress:
             beat.recorder = self._counts.status(beat.monotonic_ns, beat.monotonic_ns - self._moved_ns)
+            if not beat.recorder and (reducing := self._timer.reducing()):  # torch before 2.8 records nothing of gloo
+                beat.last_started, beat.last_op = beat.last_started | reducing, "all_reduce"
             beat.compiles = main_thread_compiles()
             beat.line, beat.call, beat.idle_since_ns, beat.missing = self._standing.look(*self._thread.ids)
         self._last_progress = reached

@@ -9,6 +9,7 @@ import sys
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import ne
 from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Protocol
@@ -503,7 +504,7 @@ class _Reduced:
     bytes: int
     dtype: str
     on_device: bool
-    ready_ns: int  # the sum of the ready times that it last reported: changes with every backward of its module
+    ready: list[int]  # when each gradient was ready, as last reported: changes with every backward of its module
     group: str = ""  # looked up when it is needed: the group may be destroyed before the module
     hooked: bool = False  # a communication hook of the training reduces, and is timed
     prepared_ns: int = 0  # when it was last prepared for a backward
@@ -514,6 +515,7 @@ class Reducers:
 
     def __init__(self, timer: CollectiveTimer, fence: Fence) -> None:
         self._timer, self._fence = timer, fence
+        timer.reducing_groups = fence.hook(self._reducing_groups)
         self._before_the_end = fence.hook(self._gradient_ready)
         self._computed = fence.hook(timer.backward_computed)
         self._reduced: dict[int, _Reduced] = {}  # by the reducer's id
@@ -588,9 +590,9 @@ class Reducers:
         if on_device:  # a gradient's hook runs before the reducer handles the gradient
             owned[-1].register_hook(self._before_the_end)
         reducer = module.reducer
-        number, ready_ns = id(reducer), sum(reducer.get_backward_stats())
+        number, ready = id(reducer), reducer.get_backward_stats()
         reducer_ref = weakref.ref(reducer, lambda _gone: self._reduced.pop(number, None))  # another may get its number
-        self._reduced[number] = _Reduced(reducer_ref, weakref.ref(module), size, dtype, on_device, ready_ns)
+        self._reduced[number] = _Reduced(reducer_ref, weakref.ref(module), size, dtype, on_device, ready)
 
     def _gradient_ready(self, _gradient: torch.Tensor) -> None:
         """Queues a callback that runs before the reducer's: callbacks run in order, and the reducer queues its own with
@@ -608,14 +610,26 @@ class Reducers:
                 self._prepared.remove(reduced)
                 continue
             ready_times = reducer.get_backward_stats()
-            ready_ns = sum(ready_times)
-            if ready_ns == reduced.ready_ns:  # its module's backward has not run yet
+            if ready_times == reduced.ready:  # its module's backward has not run yet
                 continue
-            reduced.ready_ns = ready_ns
+            reduced.ready = ready_times
             self._prepared.remove(reduced)
             if not reduced.hooked and (group := reduced.group or self._group_of(reduced)):
                 last = min(reduced.prepared_ns + max(ready_times), now)
                 timer.reduced(group, reduced.bytes, reduced.dtype, reduced.on_device, last, now)
+
+    def _reducing_groups(self) -> list[str]:
+        """The group of each module whose gradients are all ready while its backward has not returned: their reduction
+        is under way. Asked by another thread while the training stands still."""
+        groups = []
+        for reduced in self._prepared[:]:
+            reducer = reduced.reducer()
+            if reducer is None or reduced.hooked:
+                continue
+            ready_times = reducer.get_backward_stats()
+            if all(map(ne, ready_times, reduced.ready)) and (group := reduced.group or self._group_of(reduced)):
+                groups.append(group)
+        return groups
 
     def _group_of(self, reduced: _Reduced) -> str:
         """The name of the module's group; empty if the module is gone."""

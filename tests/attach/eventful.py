@@ -27,8 +27,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kill", type=int, default=-1, help="the rank that is killed, while the others wait for it")
     parser.add_argument("--hang", type=int, default=-1, help="the rank that stops, while the others wait for it")
     parser.add_argument("--at", type=int, default=6, help="the step in which that happens")
+    parser.add_argument("--without-recorder", action="store_true", help="as a torch without a Flight Recorder of gloo")
     parser.add_argument("--once", action="store_true", help="only until torchrun has restarted the training")
     return parser.parse_args()
+
+
+def take_recorder() -> None:
+    for name in ("_dump_fr_trace", "_dump_fr_trace_json"):
+        if hasattr(torch._C._distributed_c10d, name):
+            delattr(torch._C._distributed_c10d, name)
 
 
 def endless(loader: DataLoader[tuple[Tensor, ...]]) -> Iterator[list[Tensor]]:
@@ -45,6 +52,8 @@ def all_see(file: Path) -> bool:
 def main() -> None:
     options = arguments()
     torch.set_num_threads(1)
+    if options.without_recorder:
+        take_recorder()
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)

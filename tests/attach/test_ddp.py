@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from diag.collectors import record
+from diag.collectors.attach.hooks import Reducers
+from diag.collectors.calls import Patches
+from diag.collectors.collectives import CollectiveTimer
 from diag.collectors.records import BACKWARD, CollectiveRow
 from diag.collectors.settings import CollectorSettings
 from tests.attach.trainings import collective_lines_of, steps_of
@@ -96,6 +100,72 @@ def test_no_row_where_nothing_is_reduced(tmp_path: Path) -> None:
         train(1, module)
         module(torch.ones(4))  # an evaluation that forgot no_grad
     assert len(rows_of(tmp_path)) == 1
+
+
+@pytest.fixture
+def looking() -> Iterator[tuple[Any, list[dict[str, int]]]]:
+    """Looks from within a backward at what the timer knows to be reduced, as another thread would, and what it saw."""
+    timer, patches, seen = CollectiveTimer(10), Patches(), []
+    reducers = Reducers(timer, timer.fence)
+    reducers.install(patches)
+
+    class Look(torch.autograd.Function):
+        @staticmethod
+        def forward(_context: Any, value: torch.Tensor) -> torch.Tensor:
+            return value.clone()
+
+        @staticmethod
+        def backward(_context: Any, gradient: torch.Tensor) -> torch.Tensor:
+            seen.append(timer.reducing())
+            return gradient
+
+    def backward(value: torch.Tensor) -> None:
+        value.sum().backward()
+        reducers.backward_ends()
+
+    Look.ends = backward  # type: ignore[attr-defined]
+    yield Look, seen
+    patches.undo()
+
+
+def value() -> torch.Tensor:
+    return torch.ones(4, requires_grad=True)
+
+
+def test_what_is_reduced_while_a_backward_has_not_returned(looking: tuple[Any, list[dict[str, int]]]) -> None:
+    look, seen = looking
+    module = wrapped()
+    for _ in range(2):
+        look.ends(look.apply(module(look.apply(value()))))  # before the first gradient is ready, and after the last
+    assert seen == [{}, {"0": 0}, {}, {"0": 1}]
+    module(value())  # no backward follows
+    assert look.apply(value()).sum().backward() is None
+    assert seen[-1] == {}
+
+
+def test_each_module_s_reduction_has_a_number(looking: tuple[Any, list[dict[str, int]]]) -> None:
+    look, seen = looking
+    one, other = wrapped(), wrapped()
+    look.ends(other(look.apply(one(look.apply(value())))))
+    assert seen == [{"0": 0}, {"0": 1}]
+
+
+def test_nothing_is_reduced_by_a_hook_or_without_synchronisation(looking: tuple[Any, list[dict[str, int]]]) -> None:
+    look, seen = looking
+    module = wrapped()
+    with module.no_sync():
+        look.ends(module(look.apply(value())))
+    module.register_comm_hook(None, allreduce_hook)
+    look.ends(module(look.apply(value())))
+    assert seen == [{}, {}]
+
+
+def test_parameters_without_a_gradient_do_not_hide_the_reduction(looking: tuple[Any, list[dict[str, int]]]) -> None:
+    look, seen = looking
+    module = DistributedDataParallel(nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]), find_unused_parameters=True)
+    module.module.forward = lambda given: module.module[0](given)  # type: ignore[method-assign]
+    look.ends(module(look.apply(value())))
+    assert seen == [{"0": 0}]
 
 
 def test_two_modules_of_one_backward_and_of_two(tmp_path: Path) -> None:
