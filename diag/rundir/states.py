@@ -16,7 +16,7 @@ from itertools import islice, pairwise
 from msgspec import Struct
 
 from diag.collectors.layout import RankLayout, RunLayout
-from diag.collectors.living import process_runs
+from diag.collectors.living import process_is_stopped, process_runs
 from diag.collectors.records import CHECKPOINT, EVALUATION, FAILED, Manifest, RankRecord
 from diag.events.rows import JobRank
 from diag.rundir.policy import SILENCE
@@ -326,6 +326,11 @@ def _written_ns(files: RankLayout, name: str = RankLayout.heartbeat.name) -> int
         return None
 
 
+def _is_stopped(rank: _Rank) -> bool:
+    identity = _identity(rank.files)
+    return identity is not None and process_is_stopped(identity)
+
+
 def _seen(ranks: Mapping[int, RankLayout], last_sign_ns: int) -> bool | None:
     """Whether a process of the run is seen on this host; None where all are on others."""
     seen: bool | None = None
@@ -393,7 +398,8 @@ def _of_live(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], now_ns: in
 def _of_first_step(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], heard: list[_Rank], now_ns: int) -> Judged:
     """Before two steps have ended nothing shows how long one takes."""
     # Imports and loading a model may keep the GIL, and so the recorder's thread, for a while.
-    silent = [rank for rank in heard if rank.age_ns >= SILENCE.first_silent_s * 1e9]
+    # One that is seen to be stopped does nothing of that.
+    silent = any(rank.age_ns >= SILENCE.first_silent_s * 1e9 or (rank.silent and _is_stopped(rank)) for rank in heard)
     compiles = any(rank.beat is not None and rank.beat.compiles for rank in heard)
     if not heard:  # all have reached their end, or none sends heartbeats
         some = any(rank.beat is not None for rank in read.values())

@@ -9,6 +9,8 @@ import socket
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -45,6 +47,21 @@ def training(run: Path, beats: dict[int, tuple[float, float, str]], steps: int |
     return state_of(run, NOW)
 
 
+@contextmanager
+def stopped_process(files: RankLayout) -> Iterator[int]:
+    """A process of this host that a signal has stopped, and that is the rank's."""
+    with subprocess.Popen(["/bin/sleep", "600"]) as process:
+        try:
+            os.kill(process.pid, signal.SIGSTOP)
+            os.waitpid(process.pid, os.WUNTRACED)
+            identity = json.loads(files.identity.read_text())
+            here = {"host": socket.gethostname(), "boot_id": boot_id(), "monotonic_ns": time.monotonic_ns()}
+            files.identity.write_text(json.dumps(identity | {"pid": process.pid, **here}))
+            yield process.pid
+        finally:
+            process.kill()
+
+
 def words(state: RunState) -> str:
     assert state.standstill is not None
     return state.standstill.words.replace("\u00a0", " ")
@@ -70,25 +87,16 @@ def test_of_a_stopped_process_triage_says_how_it_goes_on(tmp_path: Path) -> None
     training(run, {0: (1, 40, "backward"), 1: (42, 0, "forward")})
     layout = RunLayout(run)
     waits_in(layout.rank(0), 7)
-    with subprocess.Popen(["/bin/sleep", "600"]) as process:
-        try:
-            os.kill(process.pid, signal.SIGSTOP)
-            os.waitpid(process.pid, os.WUNTRACED)
-            identity = json.loads(layout.rank(1).identity.read_text())
-            here = {"host": socket.gethostname(), "boot_id": boot_id(), "monotonic_ns": time.monotonic_ns()}
-            identity |= {"pid": process.pid, **here}
-            layout.rank(1).identity.write_text(json.dumps(identity))
-            stood = read_run(layout, state_of(run, NOW))
-            (clue,) = clues_of_standstill(stood)
-        finally:
-            process.kill()
-    assert f"kill -CONT {process.pid}" in clue.note
+    with stopped_process(layout.rank(1)) as pid:
+        stood = read_run(layout, state_of(run, NOW))
+        (clue,) = clues_of_standstill(stood)
+    assert f"kill -CONT {pid}" in clue.note
     # How long it lasts is said by the state of the run alone: what is cached would differ from it.
     assert "Rank 1 is silent, last seen in" in clue.note
     assert " s)" not in clue.note.replace("\u00a0", " ")
     answer = Triage("missing_rank", 0.9, "", culprits=clue.culprits, next_steps=("Look.",))
     first, second, last = with_steps_while_stuck(answer, [stood]).next_steps
-    assert f"Let rank 1 go on: `kill -CONT {process.pid}` on " in first.replace("\u00a0", " ")
+    assert f"Let rank 1 go on: `kill -CONT {pid}` on " in first.replace("\u00a0", " ")
     assert "--stacks" in second
     assert last == "Look."
     assert [culprit.rank for culprit in clue.culprits] == [1]
@@ -391,7 +399,23 @@ def test_what_may_take_long_before_the_first_step(
     tmp_path: Path, still_s: float, silent_s: float, outside: bool, expected: str
 ) -> None:
     """Rank 0 waits in a barrier; rank 1 has set up the training for an hour, and nothing has happened for a while."""
-    run = RunLayout(write_run(tmp_path / "run", ranks=2))
+    state = before_the_first_step(tmp_path / "run", still_s, silent_s, outside)
+    assert state.state == expected
+    assert not state.stuck or [rank.rank for rank in state.behind] == [1]
+
+
+def test_a_stopped_process_is_not_taken_to_import_libraries(tmp_path: Path) -> None:
+    state = before_the_first_step(tmp_path / "run", 15, 15)
+    assert state.state == "starting"
+    with stopped_process(RunLayout(tmp_path / "run").rank(1)):
+        assert state_of(tmp_path / "run", NOW - 6 * S).state == "starting"  # 9 s: a signal may let it go on at once
+        state = state_of(tmp_path / "run", NOW)
+    assert state.state == "stuck"
+    assert [rank.rank for rank in state.behind] == [1]
+
+
+def before_the_first_step(folder: Path, still_s: float, silent_s: float, outside: bool = False) -> RunState:
+    run = RunLayout(write_run(folder, ranks=2))
     update_manifest(run, exit_code=None)
     for rank, age_s in ((0, 1), (1, silent_s)):
         files = run.rank(rank)
@@ -403,9 +427,7 @@ def test_what_may_take_long_before_the_first_step(
         )  # fmt: skip
         files.heartbeat.write_text(json.dumps(asdict(beat)))
         os.utime(files.heartbeat, ns=(sent, sent))
-    state = state_of(run.root, NOW)
-    assert state.state == expected
-    assert not state.stuck or [rank.rank for rank in state.behind] == [1]
+    return state_of(run.root, NOW)
 
 
 def test_all_ranks_that_wait_for_one_lock_are_stuck_at_once(tmp_path: Path) -> None:
