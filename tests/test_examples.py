@@ -69,9 +69,11 @@ def test_the_workflow_is_one_of_github_s() -> None:
     assert ended.returncode == 0, ended.stdout
 
 
-def test_the_workflow_installs_an_extra_that_there_is() -> None:
+def test_the_workflow_installs_torch_for_cpus_and_an_extra_that_there_is() -> None:
     (install,) = (step["run"] for step in steps() if step.get("name") == "Install")
-    extra = re.fullmatch(r'pip install "diag\[(\w+)\] @ \$DIAG"', install)
+    torch, package = install.splitlines()
+    assert torch.partition(" # ")[0] == "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+    extra = re.fullmatch(r'pip install "diag\[(\w+)\] @ \$DIAG"', package)
     assert extra is not None
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert extra[1] in project["optional-dependencies"]
