@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
+from functools import partial
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,8 @@ from diag.model import UNKNOWN, Gap
 from diag.model.accounts import Attribution, StepAccounts
 from diag.model.matched import NO_COLLECTIVES, MatchedCollectives
 from diag.model.parts import PartColumns
-from diag.model.steps import Division, Kind, Pieces, RankStep, by_details, by_kinds, joined
+from diag.model.ragged import edges_of, owners
+from diag.model.steps import Division, Kind, Pieces, RankStep, by_details, by_kinds
 from diag.rundir.columns import Bools
 from diag.rundir.tables import Only, RankTables, Tables, axes_of
 from diag.traces.trace import Trace
@@ -26,11 +27,11 @@ from diag.words.formatting import rank_ranges
 from . import intervals as iv
 from . import of_traces, records
 from .blame import Meetings
-from .calls import Calls, Matched, Some, calls_in
+from .calls import Calls, Matched
 from .critical_path import Readiness, Timeline, held_up, readiness, walks
 from .device_clock import DeviceClocked, on_device_clocks
 from .idle_parts import idle_parts
-from .intervals import intervals_of, on_clock, shifted, within
+from .intervals import intervals_of, within
 from .match import Alignment, align, measure
 from .of_traces import (
     agreed,
@@ -44,6 +45,7 @@ from .of_traces import (
     with_most_steps,
 )
 from .off_core import by_cpu_time
+from .rank_steps import RankSteps
 from .records import loader_settings
 from .scheduling import blocked_in_phases
 
@@ -63,7 +65,10 @@ def attribute(
     clocked = on_device_clocks(tables) if clocked is None else clocked
     steps = _rank_steps(ranks, clocked)
     if (only := tables.only) is not None:
-        steps = {rank: [step for step in of_rank if only.has(step.step)] for rank, of_rank in steps.items()}
+        steps = {
+            rank: of_rank.take(np.array([only.has(step) for step in of_rank.step.tolist()], dtype=np.bool_))
+            for rank, of_rank in steps.items()
+        }
     anchors = _anchors(ranks)
     matched = Matched(_calls(steps))
     alignment = _align(ranks, matched, anchors, bool(clocked))
@@ -76,21 +81,17 @@ def attribute(
         matched = matched.on_clocks(calls)
     else:
         matched = Matched({rank: own for rank, own in calls.items() if rank in tied})
-    timelines = {rank: Timeline(of_rank, calls[rank]) for rank, of_rank in placed.items() if of_rank}
+    timelines = {rank: Timeline(of_rank) for rank, of_rank in placed.items() if of_rank}
     came = readiness(matched, timelines)
     axes = axes_of(tables)
-    meetings = Meetings(timelines, came, axes.stages(), placed)
-    by_step: dict[int, dict[int, RankStep]] = defaultdict(dict)
-    for rank, of_rank in placed.items():
-        for step in of_rank:
-            by_step[step.step][rank] = step
+    meetings = Meetings(timelines, came, axes.stages())
+    numbers: list[int] = np.unique(_together(list(placed.values()), "step")).tolist()
     waits = waiting(matched)
-    begun = _begun_in(came, by_step)
-    left_out = steps_left_out(tables, sorted(by_step)) if left_out is None else left_out
+    begun = _begun_in(came, timelines, numbers)
+    left_out = steps_left_out(tables, numbers) if left_out is None else left_out
     detailed = None if detailed is None else frozenset(detailed)
     division, marker = _division(ranks)
-    numbers = sorted(by_step)
-    paths, changes = walks([_comparable(by_step[number], tied) for number in numbers], timelines, came)
+    paths, changes = walks(numbers, timelines, came, tied)
     listed = [begun[number] for number in numbers]
     late = meetings.lateness(held_up(came, listed, paths, changes))
     parts, part_edges = _parts_by_step(placed, {rank: waits.get(rank, iv.EMPTY) for rank in tied})
@@ -117,13 +118,12 @@ def attribute(
         clock_drift=max(rates) - min(rates) if (rates := alignment.rate.values()) else 0.0,
         aligned=bool(tied),
         untied=tuple(sorted(set(placed) - tied)) if tied else (),
-        comm_known=any(step.comm_known for of_rank in placed.values() for step in of_rank),
+        comm_known=any(of_rank.comm_known.any() for of_rank in placed.values()),
         collectives=_measured(matched, begun, numbers if detailed is None else sorted(detailed)),
         rank_steps=tuple(
             step
             for _, of_rank in sorted(placed.items())
-            for step in of_rank
-            if detailed is None or step.step in detailed
+            for step in (of_rank if detailed is None else of_rank.of_numbers(detailed))
         ),
         axes=axes,
         division=division,
@@ -177,20 +177,13 @@ def _division(ranks: Mapping[int, RankTables]) -> tuple[Division, str]:
     return Division.INFERRED, iterations.marker if iterations is not None else ""
 
 
-def _placed(steps: Sequence[RankStep], anchor_ns: int, alignment: Alignment, rank: int) -> list[RankStep]:
+def _placed(steps: RankSteps, anchor_ns: int, alignment: Alignment, rank: int) -> RankSteps:
     if rank not in alignment.rate:
-        return shifted(steps, anchor_ns + alignment.offset_ns.get(rank, 0))
-    return on_clock(steps, lambda ns: alignment.on_common_clock(rank, ns + anchor_ns))
+        return steps.shifted(anchor_ns + alignment.offset_ns.get(rank, 0))
+    return steps.on_clock(lambda ns: alignment.on_common_clock(rank, ns + anchor_ns))
 
 
-def _comparable(members: Mapping[int, RankStep], tied: frozenset[int]) -> dict[int, RankStep]:
-    """The ranks of a step that are on the common clock; without one, only the rank that took longest."""
-    common = {rank: step for rank, step in members.items() if rank in tied}
-    slowest = max(members, key=lambda rank: (members[rank].dur_ns, -rank))
-    return common or {slowest: members[slowest]}
-
-
-def _rank_steps(ranks: Mapping[int, RankTables], clocked: Mapping[int, DeviceClocked]) -> dict[int, Sequence[RankStep]]:
+def _rank_steps(ranks: Mapping[int, RankTables], clocked: Mapping[int, DeviceClocked]) -> dict[int, RankSteps]:
     """Every step of each rank on its own clock."""
     recorded = [_of_device(clocked[rank]) if rank in clocked else _recorded(t) for rank, t in ranks.items()]
     return {
@@ -207,34 +200,31 @@ def _of_device(device: DeviceClocked) -> records.Recorded:
     return _recorded(device.tables)._replace(on_device=False, idle=device.idle)
 
 
-def _with_traces(tables: RankTables, recorded: list[RankStep]) -> list[RankStep]:
+def _with_traces(tables: RankTables, recorded: RankSteps) -> RankSteps:
     """The steps of one rank from its traces where they cover the step, else from the records."""
     traced_steps: list[RankStep] = []
     for trace in tables.traces:
         # The device may still run the last step of one file when the first step of the next begins on the host.
         traced_steps.extend(_from_trace(tables, trace, traced_steps[-1].end_ns if traced_steps else None))
     if not recorded:
-        return traced_steps
+        return RankSteps.of(traced_steps)
     traced = {step.step: step for step in traced_steps}
-    steps = [traced.get(step.step, step) for step in recorded]
+    steps = RankSteps.of([traced.get(step.step, step) for step in recorded]) if traced else recorded
     if not tables.on_device:
         blocked = blocked_in_phases(tables.steps, tables.rows, tables.scheduling)
         return by_cpu_time(steps, blocked) if blocked or traced else steps
     if tables.on_device and traced:
         # Without a trace a GPU's communication is not known: those steps would look like pure compute.
-        return [step for step in steps if step.comm_known] or steps
+        return steps.take(steps.comm_known) or steps
     return steps
 
 
-def _on_device_clock(device: DeviceClocked, steps: list[RankStep]) -> list[RankStep]:
-    begins, ends = (np.array([getattr(step, key) for step in steps], dtype=np.int64) for key in ("begin_ns", "end_ns"))
-    beneath = iv.Covered(device.beneath).between(begins, ends).tolist()
-    return [
-        replace(step, beneath_ns=ns, waits_known=device.waits_known) for step, ns in zip(steps, beneath, strict=True)
-    ]
+def _on_device_clock(device: DeviceClocked, steps: RankSteps) -> RankSteps:
+    beneath_ns = iv.Covered(device.beneath).between(steps.begin_ns, steps.end_ns)
+    return dataclasses.replace(steps, beneath_ns=beneath_ns, waits_known=np.full(len(steps), device.waits_known))
 
 
-def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[RankStep]:
+def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> Sequence[RankStep]:
     """The steps in a trace, on the monotonic clock of the records if there are any, else on the trace's own.
     ``free_ns``: when the last step of this rank's previous trace ended."""
     windows = windows_of(trace)
@@ -262,26 +252,24 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
             waits=records.blocked(tables.rows) + np.int64(delta),
             phases=[(of_traces.GC_PHASE, a + delta, b + delta) for record in tables.steps for a, b in record.gc],
         )
-    return shifted(steps, -delta) if delta else steps
+    return RankSteps.of(steps).shifted(-delta) if delta else steps
 
 
-def parts_of(steps: Sequence[RankStep], waits: Mapping[int, iv.Intervals]) -> PartColumns:
-    """The sums that the JSON contract names, of each step. ``waits``: when ranks waited for later ones, of those for
-    which it is known."""
-    pieces = Pieces.of([step.segments for step in steps])
+def parts_of(several: Sequence[RankSteps], waits: Mapping[int, iv.Intervals]) -> PartColumns:
+    """The sums that the JSON contract names, of each step of several ranks, one rank after the other. ``waits``: when
+    ranks waited for later ones, of those for which it is known."""
+    pieces = Pieces.joined([steps.segments for steps in several])
     spent = by_kinds(pieces)
-    ranks = np.array([step.rank for step in steps], dtype=np.int64)
+    first = edges_of(list(map(len, several)))
+    ranks = np.repeat(np.array([steps.rank for steps in several], dtype=np.int64), np.diff(first))
     known = np.isin(ranks, list(waits))
     waited = _waited(pieces, ranks, waits)
-    sources = tuple(dict.fromkeys(step.source for step in steps))
-
-    def each(field: str) -> iv.Times:
-        return np.array([getattr(step, field) for step in steps], dtype=np.int64)
-
+    sources = {name: at for at, name in enumerate(dict.fromkeys(chain.from_iterable(s.source for s in several)))}
+    each = partial(_together, several)
     return PartColumns(
         rank=ranks,
-        source=np.array([sources.index(step.source) for step in steps], dtype=np.int8),
-        dur_ns=each("end_ns") - each("begin_ns"),
+        source=np.array([sources[name] for steps in several for name in steps.source], dtype=np.int8),
+        dur_ns=each("dur_ns"),
         compute_ns=spent[:, Kind.COMPUTE],
         exposed_comm_ns=spent[:, Kind.COMM],
         exposed_copy_ns=spent[:, Kind.COPY],
@@ -292,21 +280,27 @@ def parts_of(steps: Sequence[RankStep], waits: Mapping[int, iv.Intervals]) -> Pa
         optimizer_ns=each("optimizer_ns"),
         exposed_wait_ns=np.where(known, waited, UNKNOWN),
         exposed_transfer_ns=np.where(known, spent[:, Kind.COMM] - waited, UNKNOWN),
-        hidden_known=each("hidden_known") != 0,
+        hidden_known=each("hidden_known").astype(np.bool_),
         idle_parts=idle_parts(by_details(pieces, Kind.IDLE)),
         fused_ns=each("fused_ns"),
-        stalls={at: step.stalls for at, step in enumerate(steps) if step.stalls},
-        sources=sources,
+        stalls={
+            at + begin: stalls
+            for begin, steps in zip(first.tolist(), several, strict=False)
+            for at, stalls in steps.stalls.items()
+        },
+        sources=tuple(sources),
     )
 
 
-def _parts_by_step(
-    placed: Mapping[int, Sequence[RankStep]], waits: Mapping[int, iv.Intervals]
-) -> tuple[PartColumns, iv.Times]:
+def _together(several: Sequence[RankSteps], column: str) -> iv.Times:
+    """A column of all of them, one rank after the other."""
+    return np.concatenate([np.zeros(0, dtype=np.int64), *(getattr(steps, column) for steps in several)])
+
+
+def _parts_by_step(placed: Mapping[int, RankSteps], waits: Mapping[int, iv.Intervals]) -> tuple[PartColumns, iv.Times]:
     """The parts of all ranks, one step after the other, and the edges of the steps. ``waits``: as of ``parts_of``."""
-    listed = [step for rank in sorted(placed) for step in placed[rank]]
-    every = parts_of(listed, waits)
-    steps = np.array([step.step for step in listed], dtype=np.int64)
+    several = [placed[rank] for rank in sorted(placed)]
+    every, steps = parts_of(several, waits), _together(several, "step")
     order = np.lexsort((every.rank, steps))
     return every.take(order), np.append(np.unique(steps[order], return_index=True)[1], len(order))
 
@@ -326,8 +320,8 @@ def _waited(pieces: Pieces, ranks: iv.Times, waits: Mapping[int, iv.Intervals]) 
     return waited_ns
 
 
-def _calls(ranks: Mapping[int, Sequence[RankStep]]) -> dict[int, Calls]:
-    return {rank: calls_in([step.collectives for step in steps])[0] for rank, steps in ranks.items()}
+def _calls(ranks: Mapping[int, RankSteps]) -> dict[int, Calls]:
+    return {rank: steps.calls for rank, steps in ranks.items()}
 
 
 def _domains(ranks: Mapping[int, RankTables]) -> dict[int, str]:
@@ -374,21 +368,18 @@ def waiting(matched: Matched, members: Bools | None = None) -> dict[int, iv.Inte
     return {rank: iv.make(spans[places]) for rank, places in of_ranks if len(places)}
 
 
-def _begun_in(came: Readiness, by_step: Mapping[int, Mapping[int, RankStep]]) -> dict[int, list[int]]:
-    """By step, in order: the numbers of the collectives that some rank began in it."""
-    numbers = sorted(by_step)
+def _begun_in(came: Readiness, timelines: Mapping[int, Timeline], numbers: Sequence[int]) -> dict[int, list[int]]:
+    """By step, in order: the numbers of the collectives that some rank began in it. ``numbers``: of all steps."""
     steps, found = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    for rank in came.ranks:
-        there = [(at, of_rank) for at, step in enumerate(numbers) if (of_rank := by_step[step].get(rank)) is not None]
-        listed = [of_rank.collectives for _, of_rank in there if isinstance(of_rank.collectives, Some)]
-        assert len(listed) == len(there)  # _placed makes them
-        if not listed:
-            continue
-        counts = [len(some) for some in listed]
-        places = np.concatenate([some.places for some in listed])
-        begins = np.repeat(np.array([of_rank.begin_ns for _, of_rank in there]), counts)
-        number = np.where(listed[0].calls.start_ns[places] >= begins, came.numbers[rank][places], -1)
-        steps.append(np.repeat(np.array([at for at, _ in there]), counts)[number >= 0])
+    for rank, line in timelines.items():
+        own, there = line.steps, np.searchsorted(numbers, line.steps.step)
+        last = np.zeros(len(numbers), dtype=np.int64)
+        last[there] = np.arange(len(own))  # of two parts of one step in two traces, the last one counts
+        of_call = owners(own.place_edges)
+        begun = own.calls.start_ns[own.places] >= own.begin_ns[of_call]
+        begun &= (last[there] == np.arange(len(own)))[of_call]
+        number = np.where(begun, came.numbers[rank][own.places], -1)
+        steps.append(there[of_call][number >= 0])
         found.append(number[number >= 0])
     step, number = np.concatenate(steps), np.concatenate(found)
     # The first time that each is found in each step. Most are found in one step only.
@@ -556,7 +547,7 @@ def _first_warm_step(ranks: Mapping[int, RankTables], steps: Sequence[int], only
     return begin[warmup] if len(begin) > 2 * warmup else begin[0] if begin else 0
 
 
-def _sure_enough(alignment: Alignment, placed: Mapping[int, Sequence[RankStep]]) -> bool:
+def _sure_enough(alignment: Alignment, placed: Mapping[int, RankSteps]) -> bool:
     """Whether the clocks are close enough to separate waiting from transfer: within a quarter of the communication."""
     if alignment.uncertainty_ns is None:
         return False
@@ -565,7 +556,6 @@ def _sure_enough(alignment: Alignment, placed: Mapping[int, Sequence[RankStep]])
     count = sum(map(len, placed.values()))
     exposed_ns = 0
     for steps in placed.values():
-        if steps:
-            spans = intervals_of(joined([step.segments for step in steps]), Kind.COMM)
-            exposed_ns += int((spans[:, 1] - spans[:, 0]).sum())
+        spans = intervals_of(steps.segments.every, Kind.COMM)
+        exposed_ns += int((spans[:, 1] - spans[:, 0]).sum())
     return alignment.uncertainty_ns <= CLOCKS.uncertainty_share * (exposed_ns / max(1, count))

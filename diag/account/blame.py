@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from diag.account.policy import CRITICAL_PATH
 from diag.model.ragged import edges_of
-from diag.model.steps import NO_BLAMES, Blames, Detail, Kind, RankStep
+from diag.model.steps import NO_BLAMES, Blames, Detail, Kind
 
 from .critical_path import LABELS, Activities, Activity, Readiness, Timeline, details_of, kinds_of, label_of
 from .intervals import CoveredOfMany, Intervals, Times
@@ -71,22 +71,19 @@ _Message = tuple[bool, int | None, int | None, int]  # sent or received, own sta
 
 
 class StagePeers:
-    """``stages``: the stage of each rank, empty without a pipeline; ``steps``: each rank's steps; ``came``: the ranks'
-    arrivals at their collectives; ``did``: their activity."""
+    """``stages``: the stage of each rank, empty without a pipeline; ``came``: the ranks' arrivals at their collectives;
+    ``did``: their activity."""
 
     def __init__(
         self,
         stages: Mapping[int, int],
-        steps: Mapping[int, Sequence[RankStep]],
+        timelines: Mapping[int, Timeline],
         came: Readiness,
         did: Activities,
     ) -> None:
         self._stages = stages
         self._did = did
-        self._begins = {
-            rank: np.array([s.begin_ns for s in of_rank], dtype=np.int64) for rank, of_rank in steps.items()
-        }
-        self._source = {(rank, s.begin_ns): s.source for rank, of_rank in steps.items() for s in of_rank}
+        self._steps = {rank: timeline.steps for rank, timeline in timelines.items()}
         self._matched, self._came = came.matched, came
         self._done: dict[_Message, dict[int, Activity]] = {}
         self._by_group: dict[int, dict[int, dict[int, tuple[int, int]]]] = {}
@@ -94,8 +91,17 @@ class StagePeers:
 
     def step_begin(self, rank: int, time_ns: int) -> int:
         """Begin of the step that holds the moment just before ``time_ns``; of the first step, if none does."""
-        begins = self._begins[rank]
+        begins = self._steps[rank].begin_ns
         return int(begins[max(0, int(np.searchsorted(begins, time_ns, side="left")) - 1)])
+
+    @cached_property
+    def _source(self) -> dict[tuple[int, int], str]:
+        """By rank and begin of the step."""
+        return {
+            (rank, begin): source
+            for rank, steps in self._steps.items()
+            for begin, source in zip(steps.begin_ns.tolist(), steps.source, strict=True)
+        }
 
     @cached_property
     def differ(self) -> Chosen:
@@ -338,12 +344,11 @@ class Meetings:
         timelines: Mapping[int, Timeline],
         came: Readiness,
         stages: Mapping[int, int],
-        steps: Mapping[int, Sequence[RankStep]],
     ) -> None:
-        """``stages``, ``steps``: as of ``StagePeers``."""
+        """``stages``: as of ``StagePeers``."""
         self._came, self._matched = came, came.matched
         self._timelines = timelines
-        self._stages, self._steps = stages, steps
+        self._stages = stages
         self._ranks = np.array(came.ranks, dtype=np.int64)
         self._standing = Standing([timeline.standing for timeline in timelines.values()])
 
@@ -468,7 +473,7 @@ class Meetings:
 
     @cached_property
     def _peers(self) -> StagePeers:
-        return StagePeers(self._stages, self._steps, self._came, self._did)
+        return StagePeers(self._stages, self._timelines, self._came, self._did)
 
     @property
     def _labels(self) -> npt.NDArray[np.int16]:

@@ -214,12 +214,8 @@ def calls_in(steps: Sequence[Sequence[CollectiveCall]]) -> tuple[Calls, list[Int
     some = [step for step in steps if isinstance(step, Some)]
     if some and len(some) == len(steps) and all(step.calls is some[0].calls for step in some):
         calls = some[0].calls
-        listed = np.zeros(len(calls), dtype=np.bool_)
-        listed[np.concatenate([step.places for step in some])] = True
-        if listed.all():
-            return calls, [step.places for step in some]
-        moved = np.cumsum(listed) - 1
-        return calls.take(listed), [moved[step.places] for step in some]
+        listed, places = some_of(calls, np.concatenate([step.places for step in some]))
+        return listed, np.split(places, np.cumsum([len(step) for step in some[:-1]]))
     place: dict[Key, int] = {}
     once: list[CollectiveCall] = []
     for step in steps:
@@ -228,6 +224,13 @@ def calls_in(steps: Sequence[Sequence[CollectiveCall]]) -> tuple[Calls, list[Int
                 place[call.key] = len(once)
                 once.append(call)
     return Calls.of(once), [np.array([place[call.key] for call in step], dtype=np.int64) for step in steps]
+
+
+def some_of(calls: Calls, places: Ints) -> tuple[Calls, Ints]:
+    """Those of the calls that are at some of these places, and the places among them."""
+    listed = np.zeros(len(calls), dtype=np.bool_)
+    listed[places] = True
+    return (calls, places) if listed.all() else (calls.take(listed), (np.cumsum(listed) - 1)[places])
 
 
 class Matched(Mapping[Key, Mapping[int, CollectiveCall]]):

@@ -5,7 +5,7 @@ A ``Timeline`` joins the steps of one rank and sums any window of them in logari
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Literal, NamedTuple
@@ -19,10 +19,11 @@ from diag.collectors.records import SEND
 from diag.model.accounts import Paths
 from diag.model.keys import Keys
 from diag.model.ragged import edges_of, owners, places_from
-from diag.model.steps import Detail, Kind, Pieces, RankStep, joined
+from diag.model.steps import Detail, Kind, RankStep, by_kinds
 
-from .calls import Calls, Matched
+from .calls import Matched
 from .intervals import Intervals, Times
+from .rank_steps import RankSteps
 
 _DETAILS = len(Detail)
 Mask = npt.NDArray[np.bool_]
@@ -77,10 +78,14 @@ class Arrivals(NamedTuple):
 class Timeline:
     """All segments of one rank on the common clock, in order. Time between steps has no segment.
 
-    ``calls``: those in the steps."""
+    ``calls``: those in the ``steps``."""
 
-    def __init__(self, steps: Sequence[RankStep], calls: Calls) -> None:
-        every = joined([step.segments for step in sorted(steps, key=lambda step: step.begin_ns)])
+    def __init__(self, steps: Sequence[RankStep]) -> None:
+        self.steps = RankSteps.of(steps)
+        calls, pieces = self.steps.calls, self.steps.segments
+        if (np.diff(self.steps.begin_ns) < 0).any():
+            pieces = pieces.take(np.argsort(self.steps.begin_ns, kind="stable"))
+        every = pieces.every
         self.start_ns, self.end_ns = every.start_ns, every.end_ns
         self.label = labels_of(every.kind, every.detail)
         self.communicating: Mask = every.kind == Kind.COMM
@@ -362,24 +367,24 @@ class _Walked(NamedTuple):
 
 
 def walks(
-    steps: Sequence[Mapping[int, RankStep]], timelines: Mapping[int, Timeline], came: Readiness
+    numbers: Sequence[int], timelines: Mapping[int, Timeline], came: Readiness, tied: Collection[int]
 ) -> tuple[Paths, list[set[int]]]:
     """The path through each step; and the numbers of the collectives at which it changes to a rank that others waited
-    for. ``steps``: rank to its part of the step, on the common clock.
+    for. ``numbers``: of the steps, in order; ``tied``: the ranks that are on the common clock.
 
     A path is followed from one collective to the next. Steps do not depend on each other, so those of all steps are
     followed together."""
-    if not steps:
+    if not numbers:
         return Paths.of([]), []
     lines = _Lines(list(timelines.values()), came)
     ranks, matched = np.array(came.ranks, dtype=np.int64), came.matched
-    present, begins, row, time = _begun(steps, came.ranks)
+    present, begins, row, time = _begun(numbers, list(timelines.values()), ranks, tied)
     found: list[_Walked] = []
     # Collectives at which the path has changed to the late rank already. A collective may be cut in pieces (by gloo's
     # copies, for example): pieces after the arrival belong to this rank, and only the one around it changes ranks.
-    jumped: list[set[int]] = [set() for _ in steps]
+    jumped: list[set[int]] = [set() for _ in numbers]
     by_rank = np.argsort(ranks)
-    step = np.flatnonzero(time > begins[np.arange(len(steps)), row])
+    step = np.flatnonzero(time > begins[np.arange(len(numbers)), row])
     while len(step):
         at, until = row[step], time[step]
         begin, index = begins[step, at], lines.before(at, until)
@@ -417,31 +422,28 @@ def walks(
         # Steps may overlap: then the path cannot be followed further back.
         step = step[changes | (since < before)]
         step = step[time[step] > begins[step, row[step]]]
-    return _paths(found, len(steps), lines, came), jumped
+    return _paths(found, len(numbers), lines, came), jumped
 
 
 def _begun(
-    steps: Sequence[Mapping[int, RankStep]], ranks: Sequence[int]
+    numbers: Sequence[int], timelines: Sequence[Timeline], ranks: Times, tied: Collection[int]
 ) -> tuple[Mask, Times, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Which ranks take part in each step, and when they begin it, [steps, rows]. And by step, the row of the rank that
-    ends last, and when; of several, of the one that waited least (its number decides only between equals)."""
-    present = np.zeros((len(steps), len(ranks)), dtype=np.bool_)
+    """Which ranks take part in the path of each step, and when they begin it, [steps, rows]: those on the common clock,
+    else only the one that took longest. And by step, the row of the rank that ends last, and when; of several, of the
+    one that waited least (its number decides only between equals)."""
+    present = np.zeros((len(numbers), len(ranks)), dtype=np.bool_)
     begins, ends, waited = (np.full(present.shape, value) for value in (_NEVER, _NEVER, 0))
-    for row, rank in enumerate(ranks):
-        there = [at for at, members in enumerate(steps) if rank in members]
-        if not there:
-            continue
-        own = [steps[at][rank] for at in there]
+    for row, line in enumerate(timelines):
+        there = np.searchsorted(numbers, line.steps.step)
         present[there, row] = True
-        begins[there, row] = [step.begin_ns for step in own]
-        ends[there, row] = [step.end_ns for step in own]
-        pieces = Pieces.of([step.segments for step in own])
-        comm = pieces.every.kind == Kind.COMM
-        lasted = (pieces.every.end_ns - pieces.every.start_ns)[comm]
-        waited[there, row] = np.bincount(pieces.of_step[comm], weights=lasted, minlength=len(own)).astype(np.int64)
+        begins[there, row], ends[there, row] = line.steps.begin_ns, line.steps.end_ns
+        waited[there, row] = by_kinds(line.steps.segments)[:, Kind.COMM]
+    by_rank = np.argsort(ranks)
+    slowest = by_rank[np.where(present, ends - begins, -1)[:, by_rank].argmax(axis=1)]
+    common: Mask = present & np.isin(ranks, list(tied))
+    present &= np.where(common.any(axis=1, keepdims=True), common, np.arange(len(ranks)) == slowest[:, None])
     end = np.where(present, ends, _NEVER).max(axis=1)
     least = np.where(present & (ends == end[:, None]), waited, _EVER)
-    by_rank = np.argsort(np.array(ranks))
     row = by_rank[least[:, by_rank].argmin(axis=1)]
     return present, begins, row, end
 

@@ -7,17 +7,14 @@ ordered by priority and cut into the exact ``Segments`` of each window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
-from msgspec.structs import replace
 
 from diag.model.ragged import places_from
 from diag.model.steps import CollectiveCall, Detail, Kind, Pieces, RankStep, Segments
-
-from .calls import Some, calls_in
 
 Intervals = npt.NDArray[np.int64]
 Times = npt.NDArray[np.int64]
@@ -306,39 +303,10 @@ def covers(normal: Intervals, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bo
 
 # -- segments ----------------------------------------------------------------------------------------------------------
 #
-# Reads and shifts the consecutive pieces that a step of one rank is cut into.
+# Reads the consecutive pieces that a step of one rank is cut into.
 
 
 def intervals_of(segments: Segments, kind: Kind) -> Intervals:
     """Where the step is of one kind; neighbours stay apart."""
     chosen = segments.kind == kind
     return np.stack((segments.start_ns[chosen], segments.end_ns[chosen]), axis=1)
-
-
-def on_clock(steps: Sequence[RankStep], clock: Callable[[Times], Times]) -> list[RankStep]:
-    """The steps of a rank with all their times mapped by ``clock``, which must be monotonic."""
-    if not steps:
-        return []
-    calls, places = calls_in([step.collectives for step in steps])
-    moved = calls.on_clock(clock)
-    pieces = Pieces.of([step.segments for step in steps])
-    pieces = pieces.moved(clock(pieces.every.start_ns), clock(pieces.every.end_ns))
-    begun, done = (
-        clock(np.array([getattr(step, name) for step in steps], dtype=np.int64)).tolist()
-        for name in ("begin_ns", "end_ns")
-    )
-    return [
-        replace(
-            step,
-            begin_ns=begin,
-            end_ns=end,
-            segments=segments,
-            collectives=Some(moved, of_step),
-        )
-        for step, segments, begin, end, of_step in zip(steps, pieces, begun, done, places, strict=True)
-    ]
-
-
-def shifted(steps: Sequence[RankStep], delta_ns: int) -> list[RankStep]:
-    """The steps of a rank on a clock that is ``delta_ns`` ahead."""
-    return on_clock(steps, lambda times_ns: times_ns + delta_ns)

@@ -8,29 +8,29 @@ Where CPU time was not recorded, a phase is compute in both accounts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from diag.collectors.records import BACKWARD, FORWARD, OPTIMIZER
-from diag.model.steps import Detail, Kind, Pieces, RankStep, Segments
+from diag.model.steps import Detail, Kind, Pieces, Segments
+
+from .rank_steps import RankSteps
 
 _PHASES = {Detail.FORWARD: FORWARD, Detail.BACKWARD: BACKWARD, Detail.OPTIMIZER: OPTIMIZER}
 _PLACES = np.full(max(Detail) + 1, -1, dtype=np.int64)  # of a phase among these, by its Detail
 _PLACES[list(_PHASES)] = range(len(_PHASES))
 
 
-def by_cpu_time(steps: Sequence[RankStep], blocked: Mapping[int, Mapping[str, int]]) -> list[RankStep]:
-    """The steps of one rank with compute and idle time by what its thread did. ``blocked``: how long it was blocked,
+def by_cpu_time(steps: RankSteps, blocked: Mapping[int, Mapping[str, int]]) -> RankSteps:
+    """The steps with compute and idle time by what its thread did. ``blocked``: how long it was blocked,
     nanoseconds by step and phase (``scheduling.blocked_in_phases``).
 
     All pieces of a phase are compute but for the time in which the thread was blocked, which is idle: first of the
     pieces in which no operator runs, the longest first, since a thread that waits for something waits in one piece."""
-    if not steps:
-        return []
-    pieces = Pieces.of([step.segments for step in steps])
+    pieces = steps.segments
     every, of_step = pieces.every, pieces.of_step
     lasted_ns = every.end_ns - every.start_ns
     own = np.flatnonzero((_PLACES[every.detail] >= 0) & np.isin(every.kind, (Kind.COMPUTE, Kind.IDLE)))
@@ -38,11 +38,11 @@ def by_cpu_time(steps: Sequence[RankStep], blocked: Mapping[int, Mapping[str, in
     idles = every.kind[own] == Kind.IDLE  # in a traced step: no operator runs
     parts = len(steps) * len(_PHASES)
     outside_ns = np.bincount(part[idles], weights=lasted_ns[own[idles]], minlength=parts).astype(np.int64)
-    of_steps = (blocked.get(step.step, {}) for step in steps)
+    of_steps = (blocked.get(step, {}) for step in steps.step.tolist())
     blocked_ns = np.array([of.get(phase, 0) for of in of_steps for phase in _PHASES.values()], dtype=np.int64)
     known = (outside_ns > 0) | (blocked_ns > 0)
     if not known.any():
-        return list(steps)
+        return steps
     own, part, idles = (column[known[part]] for column in (own, part, idles))
     order = np.lexsort((-lasted_ns[own], ~idles, part))
     own, part = own[order], part[order]
@@ -61,12 +61,8 @@ def by_cpu_time(steps: Sequence[RankStep], blocked: Mapping[int, Mapping[str, in
         np.insert(every.detail, at + 1, every.detail[at]),
     )
     relabelled = Pieces(cut, pieces.edges + np.concatenate(([0], np.cumsum(added))))
-    of_step_known: list[bool] = np.any(known.reshape(len(steps), -1), axis=1).tolist()
-    rows = zip(steps, relabelled, of_step_known, strict=True)
-    return [
-        replace(step, segments=segments, outside_operators_ns=outside) if is_known else replace(step, segments=segments)
-        for (step, segments, is_known), outside in zip(rows, _by_detail(outside_ns), strict=True)
-    ]
+    outside = {at: of_step for at, of_step in enumerate(_by_detail(outside_ns)) if of_step}
+    return replace(steps, segments=relabelled, outside_operators_ns=outside)
 
 
 def _before(lasted_ns: npt.NDArray[np.int64], part: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,13 +31,14 @@ from diag.collectors.records import (
     Manifest,
 )
 from diag.model import UNKNOWN
-from diag.model.ragged import is_named, places_from
-from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, by_details, by_kinds
+from diag.model.ragged import edges_of, is_named, places_from
+from diag.model.steps import CollectiveCall, Detail, Kind, by_details, by_kinds
 from diag.rundir.columns import Ragged, Rows, Steps
 
 from . import intervals as iv
-from .calls import Calls, Group, Some
+from .calls import Calls, Group, some_of
 from .intervals import Layer, Painted, disjoint
+from .rank_steps import RankSteps
 
 TRANSFER = "p2p"  # in the key of recorded sends and receives
 
@@ -55,8 +55,8 @@ class Recorded(NamedTuple):
     idle: Mapping[Detail, iv.Intervals] | None = None
 
 
-def partition(ranks: Sequence[Recorded]) -> Iterator[list[RankStep]]:
-    """For each rank one ``RankStep`` per record, on the rank's own monotonic clock.
+def partition(ranks: Sequence[Recorded]) -> Iterator[RankSteps]:
+    """For each rank a step per record, on the rank's own monotonic clock.
 
     The ranks are laid one after the other on one line of time, so that each operation is done once for many of them."""
     batch: list[_OnLine] = []
@@ -128,7 +128,7 @@ class _Line:
         return inside
 
 
-def _partition(ranks: Sequence[_OnLine]) -> Iterator[list[RankStep]]:
+def _partition(ranks: Sequence[_OnLine]) -> Iterator[RankSteps]:
     if not ranks:
         return
     line = _Line(ranks)
@@ -140,47 +140,43 @@ def _partition(ranks: Sequence[_OnLine]) -> Iterator[list[RankStep]]:
     on_wire = iv.union(line.spans(_wired), waits)
     wired = iv.Covered(on_wire).between(begins, ends)
     pieces = painted.cut(begins, ends)
-    hidden = np.maximum(0, wired - by_kinds(pieces)[:, Kind.COMM]).tolist()
-    optimizing = by_details(pieces, Kind.COMPUTE)[:, Detail.OPTIMIZER].tolist()
+    hidden = np.maximum(0, wired - by_kinds(pieces)[:, Kind.COMM])
+    optimizing = by_details(pieces, Kind.COMPUTE)[:, Detail.OPTIMIZER]
     steps_of = [len(rank.recorded.steps) for rank in ranks]
     shift = np.repeat(line.shift_of(steps_of), np.diff(pieces.edges))
-    own = iter(pieces.moved(pieces.every.start_ns - shift, pieces.every.end_ns - shift))
-    inside = _inside(line, begins, ends, steps_of)
+    own = pieces.moved(pieces.every.start_ns - shift, pieces.every.end_ns - shift)
+    inside, inside_edges = _inside(line, begins, ends, steps_of)
     first = 0
     for rank, steps in zip(ranks, steps_of, strict=True):
-        recorded, last = rank.recorded, first + steps
-        whole = bool(recorded.rows.whole.all())
-        source = "records" if recorded.idle is None else "events"
-        columns = (getattr(recorded.steps, name).tolist() for name in ("step", "begin_ns", "end_ns"))
-        yield [
-            RankStep(
-                rank=recorded.rank,
-                step=step,
-                begin_ns=begin,
-                end_ns=end,
-                source=source,
-                segments=segments,
-                overlapped_comm_ns=hidden_ns,
-                optimizer_ns=optimizer_ns,
-                collectives=Some(rank.calls, places),
-                comm_known=not recorded.on_device,
-                hidden_known=whole,
-            )
-            for step, begin, end, hidden_ns, optimizer_ns, segments, places in zip(
-                *columns,
-                hidden[first:last],
-                optimizing[first:last],
-                islice(own, steps),
-                islice(inside, steps),
-                strict=True,
-            )
-        ]
-        first = last
+        recorded, of_rank = rank.recorded, slice(first, first + steps)
+        edges = inside_edges[first : first + steps + 1]
+        calls, places = some_of(rank.calls, inside[edges[0] : edges[-1]])
+        none, every = np.zeros(steps, dtype=np.int64), np.ones(steps, dtype=np.bool_)
+        yield RankSteps(
+            rank=recorded.rank,
+            step=recorded.steps.step,
+            begin_ns=recorded.steps.begin_ns,
+            end_ns=recorded.steps.end_ns,
+            source=("records" if recorded.idle is None else "events",) * steps,
+            segments=own.take(of_rank),
+            overlapped_comm_ns=hidden[of_rank],
+            optimizer_ns=optimizing[of_rank],
+            calls=calls,
+            places=places,
+            place_edges=edges - edges[0],
+            comm_known=every & (not recorded.on_device),
+            hidden_known=every & bool(recorded.rows.whole.all()),
+            pieces=none,
+            fused_ns=none,
+            beneath_ns=none,
+            waits_known=every,
+        )
+        first += steps
 
 
-def _inside(line: _Line, begins: iv.Times, ends: iv.Times, steps_of: Sequence[int]) -> Iterator[iv.Times]:
-    """Of each step, the places of the calls in it among those of its rank, which are in order of their starts.
-    ``steps_of``: how many steps each rank has."""
+def _inside(line: _Line, begins: iv.Times, ends: iv.Times, steps_of: Sequence[int]) -> tuple[iv.Times, iv.Times]:
+    """The calls in each step: their places among those of its rank, which are in order of their starts, and the edges
+    of the steps in these. ``steps_of``: how many steps each rank has."""
     starts, until = line.moved(lambda rank: rank.calls.start_ns), line.moved(lambda rank: rank.calls.end_ns)
     before = np.cumsum([0, *(len(rank.calls) for rank in line.ranks[:-1])], dtype=np.int64)
     first_call = np.repeat(before, steps_of)
@@ -188,6 +184,7 @@ def _inside(line: _Line, begins: iv.Times, ends: iv.Times, steps_of: Sequence[in
     first = np.searchsorted(np.maximum.accumulate(until), begins, side="right")
     counts = np.maximum(np.searchsorted(starts, ends, side="right") - first, 0)
     batch = np.cumsum(counts) // CRITICAL_PATH.pairs_at_once
+    places, inside_of = [np.zeros(0, dtype=np.int64)], np.zeros(len(begins), dtype=np.int64)
     for of_batch in np.split(np.arange(len(begins)), np.flatnonzero(np.diff(batch)) + 1):
         near = counts[of_batch]
         step = np.repeat(of_batch, near)
@@ -195,9 +192,9 @@ def _inside(line: _Line, begins: iv.Times, ends: iv.Times, steps_of: Sequence[in
         # The call of the last rank to arrive has no duration if the transfer takes no time. At the edge of two steps it
         # belongs to the first: if it were in neither, only the other ranks would have met.
         inside = ((starts[at] < ends[step]) | (starts[at] == until[at])) & (until[at] > begins[step])
-        edges = np.searchsorted(step[inside], np.append(of_batch, len(begins))).tolist()
-        places = at[inside] - first_call[step[inside]]
-        yield from (places[i:j] for i, j in pairwise(edges))
+        places.append(at[inside] - first_call[step[inside]])
+        inside_of += np.bincount(step[inside], minlength=len(begins))
+    return np.concatenate(places), edges_of(inside_of)
 
 
 def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]]) -> Calls:

@@ -27,7 +27,7 @@ from diag.errors import DiagError, readable, require_listable
 from diag.export import definitions as of
 from diag.export.definitions import Metric, Sample
 from diag.export.policy import EXPORT_LIMITS
-from diag.model.steps import Kind
+from diag.model.steps import Kind, by_kinds
 from diag.rundir.columns import Rows, Steps
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import Tail, read_manifest
@@ -128,9 +128,10 @@ class FinishedSteps:
             (accounts,) = partition([recorded])
             if not self._on_device:
                 accounts = by_cpu_time(accounts, blocked_in_phases(batch, rows))
-            for record, account in zip(batch, accounts, strict=True):
-                parts = tuple((kind, account.segments.total(kind)) for kind in Kind)
-                yield FinishedStep(record, parts, account.comm_known)
+            for record, spent, known in zip(
+                batch, by_kinds(accounts.segments).tolist(), accounts.comm_known.tolist(), strict=True
+            ):
+                yield FinishedStep(record, tuple(zip(Kind, spent, strict=True)), known)
             self._before = batch[-1].step
             for step in numbers:
                 if step != self._before:

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from . import Doubt, Gap
 from .query import Query
-from .ragged import owners
+from .ragged import edges_of, entries_of, owners
 
 
 class Kind(IntEnum):
@@ -111,28 +111,31 @@ class Pieces(Sequence[Segments]):
                 return id(pieces.part_of), pieces.place - at
             return 0, 0
 
-        runs = [cls._of_run([pieces for _, pieces in run]) for _, run in groupby(enumerate(steps), run_of)]
-        if len(runs) == 1:
-            return runs[0]
-        counts = [np.diff(run.edges) for run in runs]
-        return cls(
-            _put_together([run.every for run in runs]), np.cumsum(np.concatenate([[0], *counts]), dtype=np.int64)
-        )
+        return cls.joined([cls._of_run([pieces for _, pieces in run]) for _, run in groupby(enumerate(steps), run_of)])
+
+    @classmethod
+    def joined(cls, several: Sequence[Pieces]) -> Pieces:
+        """One after the other."""
+        if len(several) == 1:
+            return several[0]
+        none = np.zeros(0, dtype=np.int64)
+        counts = np.concatenate([none, *(np.diff(pieces.edges) for pieces in several)])
+        return cls(_put_together([pieces.every for pieces in several]), edges_of(counts))
 
     @classmethod
     def _of_run(cls, steps: Sequence[Segments | CriticalPath]) -> Pieces:
         first = steps[0]
         if isinstance(first, Segments) and first.part_of is not None:
-            return first.part_of._between(first.place, first.place + len(steps))
+            return first.part_of.take(slice(first.place, first.place + len(steps)))
         return cls(_put_together(steps), np.cumsum([0, *(len(pieces.kind) for pieces in steps)], dtype=np.int64))
 
-    def _between(self, first: int, last: int) -> Pieces:
-        if (first, last) == (0, len(self)):
+    def take(self, steps: npt.NDArray[np.int64] | slice) -> Pieces:
+        """The pieces of the steps at these places. Those of a slice are views."""
+        if isinstance(steps, slice) and steps.indices(len(self)) == (0, len(self), 1):
             return self
-        edges, every = self.edges[first : last + 1], self.every
-        at = slice(edges[0], edges[-1])
-        cut = Segments(every.start_ns[at], every.end_ns[at], every.kind[at], every.detail[at])
-        return Pieces(cut, edges - edges[0])
+        at, edges = entries_of(self.edges, steps)
+        columns: dict[str, Any] = {name: getattr(self.every, name)[at] for name in _COLUMNS}
+        return Pieces(Segments(**columns), edges)
 
     @property
     def of_step(self) -> npt.NDArray[np.int64]:

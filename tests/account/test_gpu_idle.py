@@ -12,6 +12,7 @@ from msgspec import to_builtins
 
 from diag.account.attribute import parts_of
 from diag.account.gpu import partition, step_windows
+from diag.account.rank_steps import RankSteps
 from diag.model.steps import Detail, IdleParts, Kind, Parts
 from diag.traces.kineto import read_trace
 from tests.account.kineto_builder import BASE_NS, MAIN, KinetoBuilder
@@ -31,7 +32,7 @@ class Kernel(NamedTuple):
 
 def parts(build: KinetoBuilder, folder: Path) -> list[Parts]:
     trace = read_trace(build.write(folder))
-    return parts_of(partition(trace, step_windows(trace), 0), {})
+    return parts_of([RankSteps.of(partition(trace, step_windows(trace), 0))], {})
 
 
 def launched(build: KinetoBuilder, kernel: Kernel, correlation: int) -> None:
@@ -73,7 +74,7 @@ def test_idle_parts_are_those_of_every_nanosecond(
     truth = dict.fromkeys(IdleParts.__struct_fields__, 0)
     trace = read_trace(build.write(tmp_path_factory.mktemp("idle")))
     (step,) = partition(trace, step_windows(trace), 0)
-    found = parts_of([step], {})[0]
+    found = parts_of([RankSteps.of([step])], {})[0]
     end = step.end_ns - BASE_NS
     # A step begins when the device is done with what was queued before it.
     for at in range(step.begin_ns - BASE_NS, end):
@@ -188,4 +189,4 @@ def test_only_the_first_launch_of_a_kernel_loads_its_code(tmp_path: Path) -> Non
     (step,) = partition(trace, step_windows(trace), 0)
     assert step.segments.total(Kind.IDLE, Detail.LOADING) == 20 * MS
     assert step.segments.total(Kind.IDLE, Detail.IN_LAUNCH) == 20 * MS
-    assert parts_of([step], {})[0].idle_parts.in_launch_ns == 40 * MS
+    assert parts_of([RankSteps.of([step])], {})[0].idle_parts.in_launch_ns == 40 * MS

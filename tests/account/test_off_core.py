@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from diag.account.off_core import by_cpu_time
+from diag.account.rank_steps import RankSteps
 from diag.api import Result, analyze
 from diag.collectors.records import BACKWARD, FORWARD
 from diag.model.steps import Detail, Kind, Parts, RankStep, Segments
@@ -36,7 +37,7 @@ TRACED = a_step(
 @pytest.mark.parametrize("blocked_ms", [0, 60, 90])
 def test_a_phase_has_the_same_kinds_of_time_with_and_without_a_profiler(blocked_ms: int) -> None:
     blocked = {5: {FORWARD: blocked_ms * MS}} if blocked_ms else {}
-    recorded, traced = by_cpu_time([RECORDED, TRACED], blocked)
+    recorded, traced = by_cpu_time(RankSteps.of([RECORDED, TRACED]), blocked)
     for step in (recorded, traced):
         by_kind = {kind: step.segments.total(kind) // MS for kind in Kind if step.segments.total(kind)}
         assert by_kind == {
@@ -50,7 +51,7 @@ def test_a_phase_has_the_same_kinds_of_time_with_and_without_a_profiler(blocked_
 
 
 def test_what_is_blocked_is_first_where_no_operator_runs() -> None:
-    (traced,) = by_cpu_time([TRACED], {5: {FORWARD: 75 * MS}})
+    (traced,) = by_cpu_time(RankSteps.of([TRACED]), {5: {FORWARD: 75 * MS}})
     idle = (traced.segments.kind == Kind.IDLE) & (traced.segments.detail == Detail.FORWARD)
     lengths = (traced.segments.end_ns - traced.segments.start_ns)[idle] // MS
     assert lengths.tolist() == [70, 5]

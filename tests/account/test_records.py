@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from diag.account.policy import CRITICAL_PATH
+from diag.account.rank_steps import NUMBERS, RankSteps
 from diag.account.records import Recorded, partition
 from diag.collectors.records import CollectiveRow, PhaseRow, StepRecord
 from diag.model.steps import Detail, RankStep
@@ -70,3 +71,30 @@ def test_ranks_together_are_each_as_alone(monkeypatch: pytest.MonkeyPatch, at_on
     assert [call.op for call in first.collectives] == ["recv", "barrier"]
     assert [call.op for call in second.collectives] == ["barrier"]
     assert not third.collectives
+
+
+def test_a_table_of_steps_is_the_same_made_of_its_rows() -> None:
+    for table in partition(recorded()):
+        again = RankSteps.of(list(table))
+        assert shown(again) == shown(table)
+        assert [getattr(again, name).tolist() for name in NUMBERS] == [
+            getattr(table, name).tolist() for name in NUMBERS
+        ]
+        assert (again.source, len(again.calls)) == (table.source, len(table.calls))
+
+
+def test_rows_that_are_chosen_by_columns_are_those_of_the_objects() -> None:
+    for table in partition(recorded()):
+        odd = table.step % 2 == 1
+        assert shown(table.take(odd)) == shown([step for step in table if step.step % 2])
+        assert shown(table.of_numbers({1, 2, 99})) == shown([step for step in table if step.step in (1, 2)])
+        in_odd = {call.key for step in table if step.step % 2 for call in step.collectives}
+        assert {call.key for call in table.take(odd).calls.objects} == in_odd
+
+
+def test_a_shifted_table_has_its_steps_pieces_and_calls_later() -> None:
+    for table in partition(recorded()):
+        for before, after in zip(table, table.shifted(7), strict=True):
+            assert (after.begin_ns, after.end_ns) == (before.begin_ns + 7, before.end_ns + 7)
+            assert (after.segments.start_ns == before.segments.start_ns + 7).all()
+            assert [call.end_ns for call in after.collectives] == [call.end_ns + 7 for call in before.collectives]

@@ -160,15 +160,12 @@ def runs(draw: st.DrawFn) -> dict[int, list[RankStep]]:
 @settings(max_examples=60)
 def test_paths_followed_together_are_those_of_each_step(ranks: dict[int, list[RankStep]]) -> None:
     calls = {rank: calls_in([step.collectives for step in steps])[0] for rank, steps in ranks.items()}
-    lines = {rank: Timeline(steps, calls[rank]) for rank, steps in ranks.items()}
+    lines = {rank: Timeline(steps) for rank, steps in ranks.items()}
     came = readiness(Matched(calls), lines)
     by_step = {number: {s.step: s for s in steps} for number, steps in ranks.items()}
-    steps = [
-        members
-        for number in range(3)
-        if (members := {rank: own[number] for rank, own in by_step.items() if number in own})
-    ]
-    every, changes = walks(steps, lines, came)
+    numbers = sorted(set[int]().union(*by_step.values()))
+    steps = [{rank: own[number] for rank, own in by_step.items() if number in own} for number in numbers]
+    every, changes = walks(numbers, lines, came, frozenset(ranks))
     paths = [every.path(at) for at in range(len(steps))]
     for path, changed, members in zip(paths, changes, steps, strict=True):
         at_keys = frozenset(came.matched.keys_of[number] for number in changed)
