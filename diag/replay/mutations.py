@@ -184,8 +184,12 @@ class _Slots:
     def __init__(self, program: Program) -> None:
         self._stretches = program.stretches
         self._first = np.cumsum([0, *(len(stretch.steps) for stretch in program.stretches)]).tolist()
-        counts = (self._counted(line)[1].max(initial=0) for s in program.stretches for line in s.lines.values())
-        self.width = 1 + max(counts, default=0)
+        counted = [{rank: self._counted(line) for rank, line in s.lines.items()} for s in program.stretches]
+        self.width = 1 + max((count.max(initial=0) for lines in counted for _, count in lines.values()), default=0)
+        self._slots: list[dict[int, Series]] = [
+            {rank: (first + step) * self.width + count for rank, (step, count) in lines.items()}
+            for first, lines in zip(self._first, counted, strict=False)
+        ]
 
     @staticmethod
     def _counted(line: Line) -> tuple[Series, Series]:
@@ -197,9 +201,7 @@ class _Slots:
 
     def of(self, number: int, rank: int) -> Series:
         """The slot of each operation, in this stretch."""
-        step, count = self._counted(self._stretches[number].lines[rank])
-        slots: Series = (self._first[number] + step) * self.width + count
-        return slots
+        return self._slots[number][rank]
 
     def spent(self, rank: int, kinds: Collection[Kind]) -> Share:
         """Nanoseconds by slot, [steps x slots of a step]; NaN where the rank does not work."""

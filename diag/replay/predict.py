@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -37,7 +38,6 @@ from .program import (
     Program,
     Refusal,
     Replayed,
-    Series,
     Stretch,
     StuckError,
     labelled,
@@ -45,6 +45,7 @@ from .program import (
     replay,
     replay_error,
 )
+from .sample import Estimate, Sample, chosen
 
 # -- waits -------------------------------------------------------------------------------------------------------------
 #
@@ -228,14 +229,16 @@ def _blocked(waited: Stops) -> iv.Intervals:
     between."""
     order = np.lexsort((waited.done_ns, waited.start_ns))
     done = waited.done_ns[order]
-    start = np.maximum(waited.start_ns[order], running_max(np.zeros(len(done), dtype=np.int64), done))
+    before = np.maximum.accumulate(np.concatenate(([-_NEVER], done)))[:-1]
+    start = np.maximum(waited.start_ns[order], before)
     return np.stack((start, done), axis=1)[done > start]
 
 
 def _work(pieces: Pieces, blocked: iv.Intervals, cuts: Times) -> tuple[Times, Times, npt.NDArray[np.int16]]:
     """Start, end and label of all time outside of waits, in order and cut at ``cuts``; time between steps is idle."""
     begin_ns, end_ns = pieces.start_ns[0], pieces.end_ns[-1]
-    edges = np.unique(np.concatenate((pieces.start_ns, pieces.end_ns, blocked.ravel(), cuts)))
+    edges = np.sort(np.concatenate((pieces.start_ns, pieces.end_ns, blocked.ravel(), cuts)))
+    edges = edges[np.diff(edges, prepend=edges[0] - 1) > 0]
     begins, ends = edges[:-1], edges[1:]
     inside = (begins >= begin_ns) & (ends <= end_ns)
     if len(blocked):
@@ -367,37 +370,28 @@ def _refusal(attribution: Attribution, tables: Tables, runs: Sequence[_Run]) -> 
 
 
 def _consecutive(attribution: Attribution) -> list[_Run]:
-    """Runs of consecutive usable steps that every rank has."""
-    chosen = _spread(attribution.usable, len(attribution.ranks))
-    by_step: dict[int, dict[int, RankStep]] = {step: {} for step in chosen.step.tolist()}
+    """Runs of consecutive steps that every rank has: of the usable ones, those that are replayed."""
+    by_step: dict[int, dict[int, RankStep]] = defaultdict(dict)
     for step in attribution.rank_steps:
-        if step.step in by_step:
-            by_step[step.step][step.rank] = step
+        by_step[step.step][step.rank] = step
+    known = [number for number, members in by_step.items() if set(members) == set(attribution.ranks)]
     runs: list[dict[int, list[RankStep]]] = []
     before = None
-    for account in chosen:
-        members = by_step[account.step]
-        if set(members) != set(attribution.ranks) or account.dur_ns <= 0:
-            continue
-        if before is None or account.step != before + 1:
-            runs.append({rank: [] for rank in members})
-        for rank, step in members.items():
-            runs[-1][rank].append(step)
-        before = account.step
+    for number in chosen(_timed(attribution), known, len(attribution.ranks)).step.tolist():
+        if before is None or number != before + 1:
+            runs.append({rank: [] for rank in attribution.ranks})
+        for rank, of_step in by_step[number].items():
+            runs[-1][rank].append(of_step)
+        before = number
     return [
         {rank: Part(steps, calls_in([step.collectives for step in steps])[0]) for rank, steps in run.items()}
         for run in runs
     ]
 
 
-def _spread(steps: StepAccounts, ranks: int) -> StepAccounts:
-    """The steps that are replayed: all, or of a long run the last ones of each of several equal parts."""
-    most = max(1, min(REPLAY.most_replayed_steps, REPLAY.most_replayed_rank_steps // max(1, ranks)))
-    if len(steps) <= most:
-        return steps
-    parts = max(1, most // max(1, REPLAY.steps_of_stretch))
-    ends = (part * len(steps) // parts for part in range(1, parts + 1))
-    return steps.take(np.concatenate([np.arange(end - most // parts, end) for end in ends]))
+def _timed(attribution: Attribution) -> StepAccounts:
+    """The usable steps that take time."""
+    return attribution.usable.take(attribution.usable.dur_ns > 0)
 
 
 def _stretch(run: _Run, gloo: bool) -> Stretch:
@@ -548,10 +542,12 @@ class Baseline(Struct, frozen=True, eq=False):
     costs: Costs
     replayed: Replayed
     error: float
+    sample: Sample
 
     @property
     def step_ns(self) -> int:
-        return int(measured_durations(self.program).mean())
+        """The mean of all steps that count."""
+        return int(measured_durations(self.program).mean() + self.sample.off_ns)
 
 
 def baseline(attribution: Attribution, tables: Tables) -> Baseline | Refusal:
@@ -565,7 +561,9 @@ def baseline(attribution: Attribution, tables: Tables) -> Baseline | Refusal:
         replayed = replay(program)
     except StuckError as stuck:
         return Refusal(f"the run cannot be replayed: {stuck}")
-    return Baseline(program, fit(program), replayed, replay_error(program, replayed))
+    steps = [step for stretch in program.stretches for step in stretch.steps]
+    sample = Sample.of(_timed(attribution), steps)
+    return Baseline(program, fit(program), replayed, replay_error(program, replayed), sample)
 
 
 def predict(attribution: Attribution, tables: Tables, mutation: Mutation) -> Prediction:
@@ -579,9 +577,10 @@ def gain(base: Baseline, mutation: Mutation, worth_ns: float = -np.inf) -> Predi
     nothing = Prediction((0, 0, 0), base.step_ns, base.error)
     if base.error > REPLAY.replay_error:
         return replace(nothing, refused=f"the replayed steps differ from the measured ones by {base.error:.1%}")
-    gains, left = {}, []
+    gains: dict[Level, Estimate] = {}
+    left: list[float] = []
     assumed: tuple[str, ...] = ()
-    fastest = False
+    fastest = changes = False
     for level in (Level.LIKELY, Level.FAST, Level.SLOW):
         if level == Level.FAST and fastest:
             continue
@@ -592,27 +591,25 @@ def gain(base: Baseline, mutation: Mutation, worth_ns: float = -np.inf) -> Predi
             replayed = replay(changed.program)
         except StuckError as stuck:
             return replace(nothing, refused=f"the changed run cannot be replayed: {stuck}")
-        gains[level] = base.replayed.dur_ns - replayed.dur_ns
-        left.append(replayed.least_ns)
+        saved_ns = base.replayed.dur_ns - replayed.dur_ns
+        changes |= bool(saved_ns.any())
+        gains[level] = base.sample.whole(saved_ns)
+        left.append(base.sample.whole(replayed.least_ns).mean)
         assumed = tuple(dict.fromkeys((*assumed, *changed.assumed)))
-        if changed.certain or round(float(gains[Level.LIKELY].mean())) < worth_ns:
+        if changed.certain or round(gains[Level.LIKELY].mean) < worth_ns:
             break
         fastest = changed.fastest
-    means = sorted(float(g.mean()) for g in gains.values())
-    likely = float(gains[Level.LIKELY].mean())
-    if not any(g.any() for g in gains.values()):
+    if not changes:
         return replace(nothing, assumptions=assumed)  # the change has no effect, which is certain
-    half = float(np.hypot(base.error * base.step_ns, _sure(gains[Level.LIKELY])))
+    likely = gains[Level.LIKELY]
+    half = float(np.hypot(base.error * base.step_ns, likely.half))
+    means = [estimate.mean for estimate in gains.values()]
+    interval = min(means) - half - likely.fewer, likely.mean, max(means) + half + likely.more
     found = replace(
         nothing,
-        gain_ns_per_step=(round(means[0] - half), round(likely), round(means[-1] + half)),
+        gain_ns_per_step=tuple(map(round, interval)),
         assumptions=assumed,
         most_ns=round(base.step_ns - (1 - REPLAY.error_of_step) * min(left)),
     )
     low, middle, high = found.gain_ns_per_step
     return replace(found, gain_ns_per_step=(low, middle, found.at_most(high)))
-
-
-def _sure(series: Series) -> float:
-    """Half the width of the 95 % interval of the mean."""
-    return 1.96 * float(np.std(series)) / float(np.sqrt(len(series)))

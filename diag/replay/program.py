@@ -23,6 +23,7 @@ from diag.traces.kineto_names import dtype_bytes
 
 Series = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Durations = npt.NDArray[np.float64]
 
 
 class Role(StrEnum):
@@ -298,13 +299,13 @@ class StuckError(ValueError):
 
 class Replayed(Struct, frozen=True, eq=False):
     """``dur_ns``: of each step, in the order of the program's steps; ``end_ns``: the same for each rank. ``total_ns``:
-    over all ranks, by kind; waiting for collectives is COMM. ``least_ns``: the least that a step can take: the work of
-    its busiest rank, without collectives and what comes after the last step; mean of the steps."""
+    over all ranks, by kind; waiting for collectives is COMM. ``least_ns``: the least that each step can take: the work
+    of its busiest rank, without collectives and what comes after the last step."""
 
     dur_ns: Series
     end_ns: Mapping[int, Series]
     total_ns: Mapping[Kind, int]
-    least_ns: float
+    least_ns: Durations
 
     @property
     def mean_ns(self) -> float:
@@ -317,7 +318,7 @@ def replay(program: Program) -> Replayed:
     events = [Events.of(stretch, *of_it) for stretch, of_it in zip(program.stretches, laid, strict=True)]
     step_ends, waited_ns = _run(program.stretches, events)
     durations: list[Series] = []
-    least: list[npt.NDArray[np.float64]] = []
+    least: list[Durations] = []
     ends: dict[int, list[Series]] = defaultdict(list)
     totals: Counter[Kind] = Counter({Kind.COMM: waited_ns})
     for stretch, (line, first), of_stretch in zip(program.stretches, laid, step_ends, strict=True):
@@ -334,7 +335,7 @@ def replay(program: Program) -> Replayed:
         by_step = np.bincount(at, weights=line.ns[within], minlength=len(stretch.lines) * steps)
         least.append(by_step.reshape(-1, steps).max(axis=0))
     by_rank = {rank: np.concatenate(parts) for rank, parts in ends.items()}
-    return Replayed(np.concatenate(durations), by_rank, totals, float(np.concatenate(least).mean()))
+    return Replayed(np.concatenate(durations), by_rank, totals, np.concatenate(least))
 
 
 def measured_durations(program: Program) -> Series:

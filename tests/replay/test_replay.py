@@ -211,8 +211,9 @@ def test_of_a_long_run_stretches_over_all_of_it_are_replayed() -> None:
     )
     base = base_of(simulate(plan))
     replayed = [step for stretch in base.program.stretches for step in stretch.steps]
-    assert len(replayed) == REPLAY.most_replayed_steps
-    assert max(replayed) == steps - 1
+    assert 0 <= REPLAY.most_replayed_steps - len(replayed) < REPLAY.steps_of_stretch
+    assert min(replayed) < 0.1 * steps
+    assert max(replayed) > 0.9 * steps
     assert sum(step >= 0.75 * steps for step in replayed) == pytest.approx(len(replayed) / 4, rel=0.1)
     assert base.error == 0.0
     low, likely, high = gain(base, without_straggler([1])).gain_ns_per_step
@@ -226,7 +227,7 @@ def test_no_gain_is_larger_than_the_work_that_is_left_allows() -> None:
     base = base_of(simulate(plan))
     mutation = without_straggler([1])
     found = gain(base, mutation)
-    left = replay(mutation(base.program, base.costs, Level.LIKELY).program).least_ns
+    left = replay(mutation(base.program, base.costs, Level.LIKELY).program).least_ns.mean()
     assert 10 * MS <= left < base.step_ns / 10
     for low, likely, high in (found.gain_ns_per_step, found.expected_ns_per_step):
         assert low < likely <= high <= base.step_ns - 0.9 * left
