@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Position, expect
 
 from diag.api import open_run
 from diag.serve.server import SAMPLES
@@ -142,7 +142,7 @@ def test_a_step_is_opened_in_perfetto_by_a_click_on_its_number(browser: Browser,
         canvas = found.page.get_by_role("application", name=re.compile("Timeline of"))
         box = canvas.bounding_box()
         assert box is not None
-        at = {"x": 172 + middle * (box["width"] - 180), "y": 30.0}  # right of the labels, below the axis
+        at: Position = {"x": 172 + middle * (box["width"] - 180), "y": 30.0}  # right of the labels, below the axis
         canvas.hover(position=at)
         expect(found.page.get_by_text("Click: show it; with Shift: open it of rank 0 in Perfetto")).to_be_visible()
         with found.page.context.expect_page() as opened:
