@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from diag.ended.model import Source
-from diag.hang.model import Communicator, Line, Logs, Member, NcclCall, Process, Speaker
+from diag.hang.model import Communicator, Line, Logs, Member, NcclCall, Process, Speaker, Triage
 
 LAUNCHER = "launcher.log"
 
@@ -162,3 +162,8 @@ class Job:
 def call(number: int, op: str = "AllReduce", count: int = 100, datatype: int = 7, root: int = 0) -> NcclCall:
     text = f"{op}: opCount {number:x} count {count} datatype {datatype} root {root}"
     return NcclCall(op, number, count, datatype, root, Source("coll.log", number + 1, text))
+
+
+def ranks(answer: Triage) -> list[int | None]:
+    """Of the culprits."""
+    return [culprit.rank for culprit in answer.culprits]

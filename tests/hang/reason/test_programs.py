@@ -8,6 +8,7 @@ import pytest
 
 from diag.hang.api import triage
 from diag.hang.model import Triage
+from tests.hang.reason.builders import ranks
 
 RAISED = "rank_killed_exception"
 TRACEBACK = ("Traceback (most recent call last):", '  File "/srv/loop.py", line 7, in turn', "KeyError: 'tokens'")
@@ -31,10 +32,6 @@ CALL = (
 def of(folder: Path, text: str) -> Triage:
     (folder / "job.log").write_text(text)
     return triage([str(folder)])
-
-
-def ranks(answer: Triage) -> list[int | None]:
-    return [culprit.rank for culprit in answer.culprits]
 
 
 @pytest.mark.parametrize(
