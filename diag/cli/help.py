@@ -50,9 +50,13 @@ def terms() -> Mapping[str, str]:
 
 
 def _term(asked: str) -> str:
-    """The term of the glossary that has these words, in any order; "" if there is none."""
-    words = sorted(words_of(asked))
-    return next((term for term in terms() if sorted(words_of(term)) == words), "")
+    """The term of the glossary that has these words, in any order and with any numbers; "" if there is none."""
+    words = sorted(_any_numbers(asked))
+    return next((term for term in terms() if sorted(_any_numbers(term)) == words), "")
+
+
+def _any_numbers(text: str) -> list[str]:
+    return ["0" if word[0].isdigit() else word for word in words_of(text)]
 
 
 def _about(asked: str) -> list[Passage]:
@@ -93,7 +97,7 @@ def show_help(
     begun = topics(topic)
     topic = begun[0] if len(begun) == 1 else topic
     term = "" if begun else _term(topic)
-    known = f"{term if words_of(term) != words_of(topic) else topic}: {terms()[term]}" if term else ""
+    known = f"{topic if _any_numbers(term) == _any_numbers(topic) else term}: {terms()[term]}" if term else ""
     if not begun and (meanings := [meaning for meaning in (known, _meaning(topic)) if meaning]):
         say("\n".join(meanings))
         return

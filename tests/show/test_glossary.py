@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from diag.api import open_run
-from diag.cli.help import _meaning, terms
+from diag.cli.help import _meaning, _term, terms
 from diag.errors import ExitCode
 from diag.serve.server import SAMPLES
 from diag.show.history import step_table
-from diag.show.page import page_of
+from diag.show.page import RISK, page_of
 from diag.show.ranks import MEANINGS
 from diag.summaries import open_history
 from diag.words.history import PARTS
@@ -30,6 +31,26 @@ def test_every_number_of_an_answer_is_in_the_glossary(run: Path) -> None:
     }
     assert printed - {"rank"} - set(terms()) == set()
     assert set(MEANINGS) <= set(terms())
+
+
+@pytest.mark.parametrize("run", RUNS[1::3], ids=lambda path: path.name)
+def test_what_the_first_lines_of_an_answer_count_is_in_the_glossary(run: Path) -> None:
+    """In the words that are printed, with the numbers of this run."""
+    page = page_of(open_run(run))
+    counted = next(fact.partition(", all ")[0] for fact in page.verdict.facts if "counted" in fact)
+    for words in (page.facts[0], counted):
+        assert re.search(r"\d", words)
+        assert _term(words), words
+
+
+def test_the_words_of_a_change_are_in_the_glossary() -> None:
+    words = {"predicted gain", "saves", "may save", "memory not known", "no more memory", *RISK.values()}
+    assert words - set(terms()) == set()
+
+
+def test_numbers_of_an_answer_need_not_be_those_of_the_glossary() -> None:
+    assert _term("3 of 64 ranks") == _term("1 of 1 rank") == "2 of 2 ranks"
+    assert not _term("2 of 2 hosts")
 
 
 def test_every_number_of_a_life_is_in_the_glossary() -> None:
