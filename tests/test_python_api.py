@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -68,6 +70,17 @@ def test_a_run_prints_as_three_lines(run: Result) -> None:
     assert first.startswith("Run: 2 of 2 ranks")
     assert second == run.verdict.headline.replace("\u00a0", " ")
     assert run.verdict.cause in third
+
+
+def test_a_verdict_and_advice_print_as_sentences(run: Result) -> None:
+    headline, below = repr(run.verdict).splitlines()
+    assert headline == run.verdict.headline.replace("\u00a0", " ")
+    assert below == "At fault: rank 1 on sample; confidence 99%."
+    advised = diag.open_run(SAMPLES / "ddp-slow-loader-all")
+    assert repr(advised.verdict).splitlines()[1] == "Confidence 99%."
+    (change,) = advised.advice
+    assert re.fullmatch(r"2 DataLoader workers per rank instead of 1: saves [\d.]+ ms, \d+%; safe", repr(change))
+    assert "\x1b" not in repr(msgspec.structs.replace(run.verdict, headline="\x1b[2J", culprit_hosts=("\x1b]0;",)))
 
 
 def test_two_runs_side_by_side(run: Result) -> None:

@@ -5,10 +5,10 @@ Run ──rundir, traces──▶ Tables ──account──▶ Attribution ─�
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum, StrEnum
 from itertools import groupby, pairwise
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import msgspec
 import numpy as np
@@ -678,6 +678,12 @@ class Advice(Struct, frozen=True):
     assumptions: tuple[str, ...] = ()
     evidence: tuple[Evidence, ...] = ()
 
+    in_words: ClassVar[Callable[[Advice], str] | None] = None  # for notebooks; ``diag.open_run`` says what writes it
+
+    def __repr__(self) -> str:
+        write = type(self).in_words
+        return write(self) if write is not None else Struct.__repr__(self)
+
 
 class Recommendation(Struct, frozen=True):
     """``advice``: at most three changes, the largest gain first. ``not_advised``: other changes that were tried, and
@@ -702,3 +708,9 @@ class Verdict(Struct, frozen=True):
     culprit_hosts: tuple[str, ...]
     headline: str
     doubts: tuple[Doubt, ...] = ()
+
+    in_words: ClassVar[Callable[[Verdict], str] | None] = None  # as that of ``Advice``
+
+    def __repr__(self) -> str:
+        write = type(self).in_words
+        return write(self) if write is not None else Struct.__repr__(self)

@@ -402,6 +402,11 @@ def advice_of(result: Result) -> Advised:
     )
 
 
+def saves(advice: Advice) -> str:
+    low, likely, _ = advice.predicted_gain_ns
+    return f"{'saves' if low > 0 else 'may save'} {duration(likely)}, {share(advice.gain_share)}"
+
+
 def _change(advice: Advice, finding: Finding | None, per: str = "a step") -> Change:
     low, likely, high = advice.predicted_gain_ns
     delta = advice.memory_delta_bytes
@@ -413,7 +418,7 @@ def _change(advice: Advice, finding: Finding | None, per: str = "a step") -> Cha
         memory = "no more memory"
     return Change(
         title=sentence(advice.change),
-        saves=f"{'saves' if low > 0 else 'may save'} {duration(likely)}, {share(advice.gain_share)}",
+        saves=saves(advice),
         gain=(sentences.SAVES if low > 0 else sentences.MAY_SAVE)(
             likely=duration(likely),
             per=per,
