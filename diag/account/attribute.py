@@ -123,7 +123,7 @@ def attribute(
         rank_steps=tuple(
             step
             for _, of_rank in sorted(placed.items())
-            for step in (of_rank if detailed is None else of_rank.of_numbers(detailed))
+            for step in (of_rank if detailed is None else of_rank.rows(np.isin(of_rank.step, list(detailed))))
         ),
         axes=axes,
         division=division,
@@ -224,7 +224,7 @@ def _on_device_clock(device: DeviceClocked, steps: RankSteps) -> RankSteps:
     return dataclasses.replace(steps, beneath_ns=beneath_ns, waits_known=np.full(len(steps), device.waits_known))
 
 
-def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> Sequence[RankStep]:
+def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> Iterable[RankStep]:
     """The steps in a trace, on the monotonic clock of the records if there are any, else on the trace's own.
     ``free_ns``: when the last step of this rank's previous trace ended."""
     windows = windows_of(trace)

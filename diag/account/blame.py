@@ -94,14 +94,9 @@ class StagePeers:
         begins = self._steps[rank].begin_ns
         return int(begins[max(0, int(np.searchsorted(begins, time_ns, side="left")) - 1)])
 
-    @cached_property
-    def _source(self) -> dict[tuple[int, int], str]:
-        """By rank and begin of the step."""
-        return {
-            (rank, begin): source
-            for rank, steps in self._steps.items()
-            for begin, source in zip(steps.begin_ns.tolist(), steps.source, strict=True)
-        }
+    def _source(self, rank: int, begin_ns: int) -> str:
+        """Of the step of a rank that begins then."""
+        return self._steps[rank].source[int(np.searchsorted(self._steps[rank].begin_ns, begin_ns))]
 
     @cached_property
     def differ(self) -> Chosen:
@@ -164,9 +159,9 @@ class StagePeers:
         group = int(self._matched.group[number])
         places = self._places(rank, group)
         place, begin = places[number]
-        source = self._source[rank, begin]
+        source = self._source(rank, begin)
         if (rank, group, place, source) not in self._usual:
-            alike = [k for k, (at, of) in places.items() if at == place and self._source[rank, of] == source]
+            alike = [k for k, (at, of) in places.items() if at == place and self._source(rank, of) == source]
             begins = np.array([places[k][1] for k in alike], dtype=np.int64)
             ready = np.array([self._came.ready_of(k, rank) for k in alike], dtype=np.int64)
             usual = np.median(self._did.of_ranks([rank] * len(alike), begins, ready), axis=0).astype(np.int64)

@@ -19,7 +19,7 @@ from diag.collectors.records import SEND
 from diag.model.accounts import Paths
 from diag.model.keys import Keys
 from diag.model.ragged import edges_of, owners, places_from
-from diag.model.steps import Detail, Kind, RankStep, by_kinds
+from diag.model.steps import Detail, Kind, by_kinds
 
 from .calls import Matched
 from .intervals import Intervals, Times
@@ -80,11 +80,10 @@ class Timeline:
 
     ``calls``: those in the ``steps``."""
 
-    def __init__(self, steps: Sequence[RankStep]) -> None:
-        self.steps = RankSteps.of(steps)
-        calls, pieces = self.steps.calls, self.steps.segments
-        if (np.diff(self.steps.begin_ns) < 0).any():
-            pieces = pieces.take(np.argsort(self.steps.begin_ns, kind="stable"))
+    def __init__(self, steps: RankSteps) -> None:
+        self.steps, calls, pieces = steps, steps.calls, steps.segments
+        if (np.diff(steps.begin_ns) < 0).any():
+            pieces = pieces.take(np.argsort(steps.begin_ns, kind="stable"))
         every = pieces.every
         self.start_ns, self.end_ns = every.start_ns, every.end_ns
         self.label = labels_of(every.kind, every.detail)

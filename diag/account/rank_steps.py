@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
-from diag.model.ragged import edges_of, entries_of
+from diag.model.ragged import edges_of
 from diag.model.steps import Detail, Pieces, RankStep, Stall
 from diag.rundir.columns import Bools, Ints
 
-from .calls import Calls, Some, calls_in, some_of
+from .calls import Calls, Some, calls_in
 
 _FLAGS = ("comm_known", "hidden_known", "waits_known")
 NUMBERS = (
@@ -22,7 +22,7 @@ NUMBERS = (
 
 
 @dataclass(frozen=True, eq=False)
-class RankSteps(Sequence[RankStep]):
+class RankSteps:
     """The columns are the fields of ``RankStep``; ``stalls`` and ``outside_operators_ns`` are by the place of the step,
     of those that have any. ``calls``: those in the steps; the calls of step i are ``place_edges[i]`` to
     ``place_edges[i + 1]`` of ``places``."""
@@ -49,8 +49,6 @@ class RankSteps(Sequence[RankStep]):
 
     @classmethod
     def of(cls, steps: Sequence[RankStep]) -> RankSteps:
-        if isinstance(steps, RankSteps):
-            return steps
         numbers: dict[str, Any] = {
             name: np.array([getattr(step, name) for step in steps], dtype=np.bool_ if name in _FLAGS else np.int64)
             for name in NUMBERS
@@ -72,28 +70,7 @@ class RankSteps(Sequence[RankStep]):
 
     def take(self, chosen: Bools) -> RankSteps:
         """The steps for which a mask is true."""
-        if chosen.all():
-            return self
-        kept = np.flatnonzero(chosen)
-        numbers: dict[str, Any] = {name: getattr(self, name)[kept] for name in NUMBERS}
-        of_calls, place_edges = entries_of(self.place_edges, kept)
-        calls, places = some_of(self.calls, self.places[of_calls])
-        rows = {before: at for at, before in enumerate(kept.tolist())}
-        return replace(
-            self,
-            **numbers,
-            source=tuple(self.source[at] for at in rows),
-            segments=self.segments.take(kept),
-            calls=calls,
-            places=places,
-            place_edges=place_edges,
-            stalls={rows[at]: stalls for at, stalls in self.stalls.items() if at in rows},
-            outside_operators_ns={rows[at]: ns for at, ns in self.outside_operators_ns.items() if at in rows},
-        )
-
-    def of_numbers(self, numbers: Collection[int]) -> list[RankStep]:
-        """The steps of these numbers."""
-        return self.rows(np.flatnonzero(np.isin(self.step, list(numbers))).tolist())
+        return self if chosen.all() else RankSteps.of(self.rows(chosen))
 
     def on_clock(self, clock: Callable[[Ints], Ints]) -> RankSteps:
         """The steps with all their times mapped by ``clock``, which must be monotonic."""
@@ -118,11 +95,11 @@ class RankSteps(Sequence[RankStep]):
         return len(self.step)
 
     def __iter__(self) -> Iterator[RankStep]:
-        return iter(self.rows(range(len(self))))
+        return iter(self.rows(np.ones(len(self), dtype=np.bool_)))
 
-    def rows(self, places: Sequence[int]) -> list[RankStep]:
-        """The steps at these places."""
-        at = np.asarray(places, dtype=np.int64)
+    def rows(self, chosen: Bools) -> list[RankStep]:
+        """The steps for which a mask is true, as objects."""
+        at = np.flatnonzero(chosen)
         edges = zip(self.place_edges[at].tolist(), self.place_edges[at + 1].tolist(), strict=True)
         numbers = zip(*(getattr(self, name)[at].tolist() for name in NUMBERS), strict=True)
         return [
@@ -137,12 +114,3 @@ class RankSteps(Sequence[RankStep]):
             )
             for place, of_step, (i, j) in zip(at.tolist(), numbers, edges, strict=True)
         ]
-
-    @overload
-    def __getitem__(self, place: int) -> RankStep: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[RankStep]: ...
-    def __getitem__(self, place: int | slice) -> RankStep | list[RankStep]:
-        if isinstance(place, slice):
-            return self.rows(range(len(self))[place])
-        return self.rows([range(len(self))[place]])[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum, StrEnum
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any, ClassVar, overload
 
 import msgspec
@@ -73,15 +73,12 @@ STARTUP_DETAILS = (Detail.LOADING, Detail.OUTSIDE)
 
 class Segments(Struct, frozen=True):
     """A step of one rank cut into consecutive pieces. Arrays of equal length n; piece i covers
-    ``[start_ns[i], end_ns[i])``, ``start_ns[i + 1] == end_ns[i]``, and the first and last edges are the step's own.
-    ``part_of``, ``place``: the ``Pieces`` of which it is a view, and its place among them."""
+    ``[start_ns[i], end_ns[i])``, ``start_ns[i + 1] == end_ns[i]``, and the first and last edges are the step's own."""
 
     start_ns: npt.NDArray[np.int64]
     end_ns: npt.NDArray[np.int64]
     kind: npt.NDArray[np.int8]
     detail: npt.NDArray[np.int8]
-    part_of: Pieces | None = None
-    place: int = 0
 
     def total(self, kind: Kind, detail: Detail | None = None) -> int:
         chosen = self.kind == kind
@@ -102,32 +99,13 @@ class Pieces(Sequence[Segments]):
 
     @classmethod
     def of(cls, steps: Sequence[Segments | CriticalPath]) -> Pieces:
-        """Without a copy if the steps are consecutive ones of the same pieces."""
-
-        def run_of(step: tuple[int, Segments | CriticalPath]) -> tuple[int, int]:
-            """The same for steps that follow each other in the same pieces, and for those that are no views."""
-            at, pieces = step
-            if isinstance(pieces, Segments) and pieces.part_of is not None:
-                return id(pieces.part_of), pieces.place - at
-            return 0, 0
-
-        return cls.joined([cls._of_run([pieces for _, pieces in run]) for _, run in groupby(enumerate(steps), run_of)])
+        return cls(_put_together(steps), edges_of([len(pieces.kind) for pieces in steps]))
 
     @classmethod
     def joined(cls, several: Sequence[Pieces]) -> Pieces:
         """One after the other."""
-        if len(several) == 1:
-            return several[0]
-        none = np.zeros(0, dtype=np.int64)
-        counts = np.concatenate([none, *(np.diff(pieces.edges) for pieces in several)])
-        return cls(_put_together([pieces.every for pieces in several]), edges_of(counts))
-
-    @classmethod
-    def _of_run(cls, steps: Sequence[Segments | CriticalPath]) -> Pieces:
-        first = steps[0]
-        if isinstance(first, Segments) and first.part_of is not None:
-            return first.part_of.take(slice(first.place, first.place + len(steps)))
-        return cls(_put_together(steps), np.cumsum([0, *(len(pieces.kind) for pieces in steps)], dtype=np.int64))
+        counts = [np.zeros(0, dtype=np.int64), *(np.diff(pieces.edges) for pieces in several)]
+        return cls(_put_together([pieces.every for pieces in several]), edges_of(np.concatenate(counts)))
 
     def take(self, steps: npt.NDArray[np.int64] | slice) -> Pieces:
         """The pieces of the steps at these places. Those of a slice are views."""
@@ -172,8 +150,8 @@ class Pieces(Sequence[Segments]):
     def __iter__(self) -> Iterator[Segments]:
         every = self.every
         start, end, kind, detail = every.start_ns, every.end_ns, every.kind, every.detail
-        for place, (i, j) in enumerate(pairwise(self._edges)):
-            yield Segments(start[i:j], end[i:j], kind[i:j], detail[i:j], self, place)
+        for i, j in pairwise(self._edges):
+            yield Segments(start[i:j], end[i:j], kind[i:j], detail[i:j])
 
     @overload
     def __getitem__(self, place: int) -> Segments: ...
@@ -184,7 +162,7 @@ class Pieces(Sequence[Segments]):
             return [self[each] for each in range(len(self))[place]]
         at, every = range(len(self))[place], self.every
         i, j = self._edges[at], self._edges[at + 1]
-        return Segments(every.start_ns[i:j], every.end_ns[i:j], every.kind[i:j], every.detail[i:j], self, at)
+        return Segments(every.start_ns[i:j], every.end_ns[i:j], every.kind[i:j], every.detail[i:j])
 
 
 _COLUMNS = {"start_ns": np.int64, "end_ns": np.int64, "kind": np.int8, "detail": np.int8}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import pytest
 
@@ -15,7 +15,7 @@ from diag.rundir.columns import Rows, Steps
 from tests.simulate import MS, Plan, simulate
 
 
-def shown(steps: Sequence[RankStep]) -> list[object]:
+def shown(steps: Iterable[RankStep]) -> list[object]:
     return [
         (
             *(getattr(step, name) for name in ("rank", "step", "begin_ns", "end_ns", "source", "overlapped_comm_ns")),
@@ -87,7 +87,6 @@ def test_rows_that_are_chosen_by_columns_are_those_of_the_objects() -> None:
     for table in partition(recorded()):
         odd = table.step % 2 == 1
         assert shown(table.take(odd)) == shown([step for step in table if step.step % 2])
-        assert shown(table.of_numbers({1, 2, 99})) == shown([step for step in table if step.step in (1, 2)])
         in_odd = {call.key for step in table if step.step % 2 for call in step.collectives}
         assert {call.key for call in table.take(odd).calls.objects} == in_odd
 

@@ -19,6 +19,7 @@ from diag.account.critical_path import (
     walks,
 )
 from diag.account.policy import CRITICAL_PATH
+from diag.account.rank_steps import RankSteps
 from diag.model.steps import CollectiveCall, CriticalPath, Detail, Kind, PathPiece, RankStep, Segments
 
 UNIT_NS = 20_000  # a wait of two is noise
@@ -160,7 +161,7 @@ def runs(draw: st.DrawFn) -> dict[int, list[RankStep]]:
 @settings(max_examples=60)
 def test_paths_followed_together_are_those_of_each_step(ranks: dict[int, list[RankStep]]) -> None:
     calls = {rank: calls_in([step.collectives for step in steps])[0] for rank, steps in ranks.items()}
-    lines = {rank: Timeline(steps) for rank, steps in ranks.items()}
+    lines = {rank: Timeline(RankSteps.of(steps)) for rank, steps in ranks.items()}
     came = readiness(Matched(calls), lines)
     by_step = {number: {s.step: s for s in steps} for number, steps in ranks.items()}
     numbers = sorted(set[int]().union(*by_step.values()))
