@@ -336,6 +336,16 @@ def is_restart_name(name: str) -> bool:
     return _RESTART_NAME.match(name) is not None
 
 
+def names_first(path: Path | str) -> bool:
+    """Whether this names the first attempt of a training, which has no folder of that name."""
+    return str(path).rstrip("/").endswith(f"/{FIRST_ATTEMPT}") and not is_folder(path)
+
+
+def without_first(path: Path | str) -> str:
+    """The path of the training whose first attempt this may name."""
+    return str(path).rstrip("/").removesuffix(f"/{FIRST_ATTEMPT}") if names_first(path) else str(path)
+
+
 # What readers write into a run directory: never packed, copied or joined.
 DERIVED = frozenset({RunLayout(Path()).tables.name, RunLayout(Path()).verdict.name})
 

@@ -9,13 +9,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from diag.collectors.layout import RankLayout, RunLayout, is_folder
+from diag.collectors.layout import RankLayout, RunLayout, is_folder, without_first
 from diag.collectors.masking import masked
 from diag.collectors.reading import walk
 from diag.ended.model import FULL
 from diag.errors import DiagError
 from diag.hang.policy import HANG_ANSWER
-from diag.rundir.local import without_first
 from diag.words.formatting import listing, spaced, visible
 from diag.words.places import in_command, shown
 

@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from diag.collectors.layout import FIRST_ATTEMPT, RunLayout
+from diag.collectors.layout import FIRST_ATTEMPT, RunLayout, names_first, without_first
 from diag.model import Gap
 from diag.words.places import in_command, show_first, shown
 
 from .lines import has_steps
-from .local import is_run, local_paths, names_first, only, without_first
+from .local import is_run, local_paths, only
 
 
 def attempt_paths(paths: Sequence[Path | str]) -> list[str]:
@@ -55,17 +55,15 @@ def gaps_of_attempts(layout: RunLayout) -> list[Gap]:
 
 def notes_on_attempts(layout: RunLayout) -> list[str]:
     """Which attempt the answer is about, and the commands for the others; nothing where there is one alone."""
-    attempts, number = layout.first.attempts(), number_of(layout)
-    if len(attempts) == 1 or not layout.is_run():
+    of, number = {number_of(attempt): attempt for attempt in layout.first.attempts()}, number_of(layout)
+    if len(of) == 1 or not layout.is_run():
         return []
-    others = [attempt for attempt in attempts if number_of(attempt) != number]
-    nearest = min(others, key=lambda attempt: (abs(number_of(attempt) - number), number_of(attempt)))
-    run, name = shown(str(layout.first.root)).removesuffix(f"/{FIRST_ATTEMPT}"), nearest.root.name
-    other = shlex.quote(f"{run}/{name if nearest.is_restart else FIRST_ATTEMPT}")
-    total = attempts_of(layout)
+    other = min(of.keys() - {number}, key=lambda other: (abs(other - number), other))
+    run = shown(str(layout.first.root)).removesuffix(f"/{FIRST_ATTEMPT}")
+    command = f"diag analyze {shlex.quote(f'{run}/{of[other].root.name if other else FIRST_ATTEMPT}')}"
     return [
-        f"attempt {number + 1} of {total} is analysed; diag analyze {other} shows attempt {number_of(nearest) + 1}, "
-        f"diag history {shlex.quote(run)} all of them"
+        f"attempt {number + 1} of {max(of) + 1} is analysed; {command} shows attempt {other + 1}, diag history "
+        f"{shlex.quote(run)} all of them"
     ]
 
 

@@ -25,8 +25,9 @@ from diag.errors import DiagError
 from diag.model import Gap
 from diag.rundir.policy import RUN_READING
 from diag.store.policy import STORES
-from diag.store.segments import FOLDER as SEGMENTS_FOLDER
-from diag.store.segments import DamagedSegmentError, Entry, decode, is_node_name, missing_of, newest_of, numbers_of
+from diag.store.segment_names import FOLDER as SEGMENTS_FOLDER
+from diag.store.segment_names import is_node_name, missing_of, newest_of, numbers_of
+from diag.store.segments import DamagedSegmentError, Entry, decode
 from diag.store.stores import Store, Version, is_plain_name, is_remote
 from diag.words.formatting import masked
 from diag.words.places import show_as

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from diag.collectors.layout import without_first
 from diag.collectors.reading import walk
 from diag.errors import DiagError
 from diag.store.policy import STORES
 
-from .local import is_run, local_path, unpacked, without_first
+from .local import is_run, local_path, unpacked
 
 
 @contextmanager

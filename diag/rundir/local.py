@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from diag.collectors.layout import FIRST_ATTEMPT, RunLayout, is_folder, is_restart_name
+from diag.collectors.layout import FIRST_ATTEMPT, RunLayout, is_folder, is_restart_name, names_first, without_first
 from diag.collectors.reading import natural
 from diag.deferred import by_name
 from diag.errors import DiagError
 from diag.rundir.policy import RUN_READING
-from diag.store.segments import FOLDER as SEGMENTS_FOLDER
-from diag.store.segments import is_node_name
+from diag.store.segment_names import FOLDER as SEGMENTS_FOLDER
+from diag.store.segment_names import is_node_name
 from diag.store.stores import is_remote
 from diag.words.places import apart
 
@@ -46,16 +46,6 @@ def local_paths(paths: Sequence[Path | str]) -> list[str]:
     if len(runs) < len(dict.fromkeys(names)) or len(pieces_of(runs).jobs) > 1:
         return names
     return [str(joined(runs, copies_folder()))]
-
-
-def names_first(path: Path | str) -> bool:
-    """Whether this names the first attempt of a training, which has no folder of that name."""
-    return str(path).rstrip("/").endswith(f"/{FIRST_ATTEMPT}") and not is_folder(path)
-
-
-def without_first(path: Path | str) -> str:
-    """The path of the training whose first attempt this may name."""
-    return str(path).rstrip("/").removesuffix(f"/{FIRST_ATTEMPT}") if names_first(path) else str(path)
 
 
 def _named(path: str) -> list[str]:

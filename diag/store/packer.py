@@ -34,7 +34,8 @@ from diag.errors import DiagError
 from diag.store.policy import SEGMENTS, STORES
 from diag.store.requests import NAME as REQUESTS
 from diag.store.requests import requests_in
-from diag.store.segments import Entry, Segment, decode, encode, merged, name_of, new_node_name, raw_bytes
+from diag.store.segment_names import name_of, new_node_name
+from diag.store.segments import Entry, Segment, decode, encode, merged, raw_bytes
 from diag.store.stores import Store
 from diag.words.terminal import say
 

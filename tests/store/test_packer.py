@@ -29,7 +29,8 @@ from diag.store.packer import Node
 from diag.store.policy import SEGMENTS
 from diag.store.requests import NAME as REQUESTS
 from diag.store.requests import ask_nodes, asked_now
-from diag.store.segments import DamagedSegmentError, decode, newest_of, numbers_of
+from diag.store.segment_names import newest_of, numbers_of
+from diag.store.segments import DamagedSegmentError, decode
 from diag.store.stores import Store, Version
 from diag.watch.reach import Reach
 from diag.words.places import shown
