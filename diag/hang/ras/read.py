@@ -20,7 +20,7 @@ from diag.hang.text.streams import Gaps as UnreportedGaps
 from diag.hang.text.streams import TextBlock, blocks_of
 
 from ..model import MOST_RANKS
-from ..text.prefixes import NOBODY, hosts_in_front, read_line
+from ..text.prefixes import NO_PREFIX, file_prefix, read_line
 from ..text.streams import STDIN, pieces_of
 from .client import Asked
 from .report import Comm, Gaps, Level, Member, Report, Row, json_reports
@@ -291,16 +291,16 @@ class _Readers:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._hosts = NOBODY
+        self._prefix = NO_PREFIX
         self._readers: dict[tuple[object, ...], _Text] = {}
         self.lines = 0
 
     def begin(self, head: bytes) -> None:
-        self._hosts = hosts_in_front(head)
+        self._prefix = file_prefix(head)
 
     def take(self, number: int, raw: bytes) -> bool:
         taken = False
-        for parsed in read_line(raw[: NCCL_RAS.most_line_bytes], hosts=self._hosts):
+        for parsed in read_line(raw[: NCCL_RAS.most_line_bytes], of_file=self._prefix):
             key = parsed.speaker()
             reader = self._readers.get(key)
             if reader is None:

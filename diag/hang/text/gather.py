@@ -13,7 +13,7 @@ import numpy as np
 from diag.hang.policy import HANG_READING
 from diag.hang.text.keep import OPENERS, KeptLines, Open, OpenBlocks, Part, RawLine, RawLines, opened
 from diag.hang.text.messages import Facts, Hint, ProcessKey
-from diag.hang.text.prefixes import NamedRank, ParsedLine, hosts_in_front, named, read_line
+from diag.hang.text.prefixes import FilePrefix, NamedRank, ParsedLine, file_prefix, named, read_line
 from diag.hang.text.streams import Gaps, Search, TextBlock, blocks_of
 from diag.hang.text.work import MAY_BE_PROGRESS, MAY_BE_WORK
 from diag.rundir.inspector_head import begins_inspector
@@ -163,7 +163,7 @@ class Gatherer:
         self.names: list[NamedRank] = []
         self.years: list[int] = []
         self._printed: dict[int, int] = {}  # by file the latest year that its beginning prints
-        self._in_front: list[frozenset[str]] = []
+        self._prefixes: list[FilePrefix] = []
         self.keep = KeptLines()
         self.facts = Facts()
         self.calls: dict[tuple[int, bytes, bytes], deque[tuple[int, bytes]]] = {}  # (file, host:pid:tid, comm)
@@ -207,7 +207,7 @@ class Gatherer:
                 ) is not None:
                     self._printed[self._file] = self._year = printed
                 self.years.append(self._year)
-                self._in_front.append(hosts_in_front(block.data[: HANG_READING.head_bytes]))
+                self._prefixes.append(file_prefix(block.data[: HANG_READING.head_bytes]))
             if block.cut and block.first != cut:
                 cut = block.first
                 self._gaps.say(path, f"line {cut} is longer than {len(block.data) >> 20} MiB and was read in pieces")
@@ -243,7 +243,7 @@ class Gatherer:
         return parsed.host, parsed.pid, hint
 
     def parsed_by(self, file: int, raw: bytes) -> list[ParsedLine]:
-        return read_line(raw, self.years[file], self._in_front[file])
+        return read_line(raw, self.years[file], self._prefixes[file])
 
     def _take(self, block: TextBlock) -> None:
         calls_only, hits = self._search.hits(block)

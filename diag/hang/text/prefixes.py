@@ -173,16 +173,16 @@ _LAUNCHER = re.compile(
 _LAUNCHER_CODE = re.compile(r"torch/distributed/(?:elastic|run|launch)")
 
 
-class SharedShape(frozenset[str]):
-    """No names in front of a file's lines, but what nearly all of them begin with, of no kind that is known."""
+@dataclass(frozen=True, slots=True)
+class FilePrefix:
+    """What stands before nearly all lines of a file: one of few names, a rank, or text of no kind that is known."""
 
-    shape: re.Pattern[str]
+    names: frozenset[str] = frozenset()  # each with the blank after it where no colon follows
+    rank: bool = False  # mpiexec -l (MPICH, Intel MPI): "[3] "
+    shape: re.Pattern[str] | None = None
 
 
-NOBODY: frozenset[str] = frozenset()
-RANKS_IN_FRONT = frozenset(
-    {"[N]"}
-)  # in place of hosts: mpiexec -l (MPICH, Intel MPI) puts "[3] " before a file's lines
+NO_PREFIX = FilePrefix()
 
 
 @dataclass(slots=True)
@@ -219,9 +219,9 @@ def _is_bar(text: str) -> bool:
     return ("%|" in text or "it [" in text) and _BAR.match(text) is not None
 
 
-def hosts_in_front(head: bytes) -> frozenset[str]:
-    """The host names that a launcher (pdsh, deepspeed, kubectl --prefix) puts before the lines of a file, with a colon,
-    if nearly all lines begin with one of few."""
+def file_prefix(head: bytes) -> FilePrefix:
+    """``names``: the hosts that a launcher (pdsh, deepspeed, kubectl --prefix) puts before the lines, with a colon, or
+    the columns of stern or torchx."""
     lines = [line for line in head.splitlines() if line.strip()]
     numbers = Counter(match[1] for line in lines if (match := _NUMBERED.match(line)))
     if (
@@ -229,21 +229,23 @@ def hosts_in_front(head: bytes) -> frozenset[str]:
         >= HANG_READING.share_with_a_name * len(lines)
         > HANG_READING.lines_of_a_name * len(numbers)
     ):
-        return RANKS_IN_FRONT  # a pasted line number is on one line only
+        return FilePrefix(rank=True)  # a pasted line number is on one line only
     names = Counter(match[1].decode() for line in lines if (match := _IN_FRONT.match(line)))
     if _begin_nearly_all(lines, names):
-        return frozenset(names)
-    return _columns_in_front(lines) or _shape_in_front(lines[: HANG_READING.lines_of_a_shape])
+        return FilePrefix(frozenset(names))
+    if columns := _columns_in_front(lines):
+        return FilePrefix(columns)
+    return FilePrefix(shape=_shape_in_front(lines[: HANG_READING.lines_of_a_shape]))
 
 
 def _columns_in_front(lines: list[bytes]) -> frozenset[str]:
-    """What stern or torchx puts before each line, with the blank after it; NOBODY where the lines begin otherwise."""
+    """What stern or torchx puts before each line, with the blank after it; nothing where the lines begin otherwise."""
     columns: Counter[str] = Counter()
     for line in lines:
         match = _COLUMNS.match(plain(line[:400].decode("utf-8", "replace")))
         if match is not None and (match["pod"] is None or any(map(str.isdigit, match["pod"]))):
             columns[f"{match[0].rstrip()} "] += 1
-    return frozenset(columns) if _begin_nearly_all(lines, columns) else NOBODY
+    return frozenset(columns) if _begin_nearly_all(lines, columns) else frozenset()
 
 
 # Text in which a prefix would say more than where a line comes from
@@ -253,13 +255,13 @@ _ENDS_A_PREFIX = re.compile(r"\s+\Z|[\]|>:)-]\s*\Z")
 _BEGINS_A_MESSAGE = re.compile(r"Traceback \(most recent|  File \"|(?:\w+\.){0,8}\w*(?:Error|Exception)\b|\[rank\d")
 
 
-def _shape_in_front(lines: list[bytes]) -> frozenset[str]:
+def _shape_in_front(lines: list[bytes]) -> re.Pattern[str] | None:
     """What nearly all lines begin with behind the prefixes that are known, but for its numbers, where it is followed by
-    many things and one of them begins a message; NOBODY where there is nothing of the kind."""
+    many things and one of them begins a message; None where there is nothing of the kind."""
     texts = [read_text(plain(line[: HANG_READING.copied_line_bytes].decode("utf-8", "replace"))).text for line in lines]
     shapes = sorted(_DIGITS.sub("0", text) for text in texts if text.strip())
     if len(shapes) < 2 * HANG_READING.lines_of_a_name:
-        return NOBODY
+        return None
     odd = int(len(shapes) * (1 - HANG_READING.share_with_a_name) / 2)
     ends = zip(shapes[odd], shapes[-1 - odd], strict=False)  # of sorted texts, all between begin as these two do
     shared = "".join(one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], ends))
@@ -267,15 +269,13 @@ def _shape_in_front(lines: list[bytes]) -> frozenset[str]:
     while shared and not _ENDS_A_PREFIX.search(shared):
         shared = shared[:-1]
     if not shared or _SAYS_MORE.search(shared):
-        return NOBODY
+        return None
     rests = [shape[len(shared) :] for shape in shapes if shape.startswith(shared)]
     if len({rest[:3] for rest in rests}) < HANG_READING.lines_of_a_name:
-        return NOBODY
+        return None
     if not any(_BEGINS_A_MESSAGE.match(rest) or read_text(rest).any for rest in rests):
-        return NOBODY
-    found = SharedShape()
-    found.shape = re.compile(re.sub(r"0", lambda _: r"\d{1,20}", re.escape(shared)))
-    return found
+        return None
+    return re.compile(re.sub(r"0", lambda _: r"\d{1,20}", re.escape(shared)))
 
 
 def _begin_nearly_all(lines: Sequence[bytes], names: Counter[str]) -> bool:
@@ -294,11 +294,11 @@ def plain(text: str) -> str:
     return text if text.isprintable() else _CONTROL.sub("", text)
 
 
-def read_line(raw: bytes, year: int = 1970, hosts: frozenset[str] = NOBODY) -> list[ParsedLine]:
+def read_line(raw: bytes, year: int = 1970, of_file: FilePrefix = NO_PREFIX) -> list[ParsedLine]:
     """The messages of a line: usually one; several where newlines between NCCL messages were lost; a progress bar
     before a message comes after it.
 
-    ``year``: for times without one. ``hosts``: names that a launcher puts before the file's lines. A carriage return
+    ``year``: for times without one. ``of_file``: what stands before the file's lines. A carriage return
     starts the line again, as on a terminal; the text before it is a progress bar, whose prefixes still show which
     process prints.
     """
@@ -306,18 +306,18 @@ def read_line(raw: bytes, year: int = 1970, hosts: frozenset[str] = NOBODY) -> l
     before = ""
     if "\r" in text:
         before, _, text = text.rpartition("\r")
-    parsed = read_text(plain(text), year, hosts)
+    parsed = read_text(plain(text), year, of_file)
     drawn = before.rpartition("\r")[2]
     if drawn and parsed.bar is None and _is_bar(drawn) and not _is_bar(text):
-        parsed.bar = read_text(plain(drawn), year, hosts)
+        parsed.bar = read_text(plain(drawn), year, of_file)
         parsed.bar.piece = drawn
     if before and not parsed.any:
-        first = read_text(plain(before.lstrip("\r").partition("\r")[0]), year, hosts)
+        first = read_text(plain(before.lstrip("\r").partition("\r")[0]), year, of_file)
         if first.any and not first.nccl_pid:
             first.text, first.group_rank = parsed.text, parsed.group_rank
             parsed = first
     elif before and parsed.rank is None and parsed.local_rank is None:
-        first = read_text(plain(before.lstrip("\r").partition("\r")[0][:200]), year, hosts)
+        first = read_text(plain(before.lstrip("\r").partition("\r")[0][:200]), year, of_file)
         parsed.rank, parsed.rank_from, parsed.local_rank = first.rank, first.rank_from, first.local_rank
     if parsed.bar is not None:
         parsed.piece = parsed.piece or plain(text)
@@ -331,11 +331,11 @@ def read_line(raw: bytes, year: int = 1970, hosts: frozenset[str] = NOBODY) -> l
     whole = parsed.text
     parsed.text = whole[: starts[0]].rstrip()
     for start, end in zip(starts, [*starts[1:], len(whole)], strict=True):
-        messages.append(read_text(whole[start:end].rstrip(), year, hosts))
+        messages.append(read_text(whole[start:end].rstrip(), year, of_file))
     return messages
 
 
-def read_text(text: str, year: int = 1970, hosts: frozenset[str] = NOBODY) -> ParsedLine:
+def read_text(text: str, year: int = 1970, of_file: FilePrefix = NO_PREFIX) -> ParsedLine:
     """Parses all prefixes of a text without control characters."""
     parsed = ParsedLine(text)
     if '"message": "' in text and (match := _ERROR_FILE.match(text)):
@@ -346,7 +346,7 @@ def read_text(text: str, year: int = 1970, hosts: frozenset[str] = NOBODY) -> Pa
         parsed.text, parsed.any = _unescaped(match["message"]), True
         _time_of(parsed, match["time"] or "")
     for _ in range(HANG_READING.most_prefixes):
-        if not _strip_one(parsed, year, hosts):
+        if not _strip_one(parsed, year, of_file):
             break
         parsed.any = True
         if parsed.source == "nccl":
@@ -363,7 +363,7 @@ def read_text(text: str, year: int = 1970, hosts: frozenset[str] = NOBODY) -> Pa
     return parsed
 
 
-def _strip_one(parsed: ParsedLine, year: int, hosts: frozenset[str]) -> bool:
+def _strip_one(parsed: ParsedLine, year: int, of_file: FilePrefix) -> bool:
     """Whether the text began with a prefix, which is removed."""
     text = parsed.text
     if not text:
@@ -379,7 +379,7 @@ def _strip_one(parsed: ParsedLine, year: int, hosts: frozenset[str]) -> bool:
     end = 0
     first = text[0]
     if first == "[":
-        end = _bracket(parsed, text, year, hosts)
+        end = _bracket(parsed, text, year, of_file)
     elif first == "(":
         if match := _RAY.match(text):
             parsed.pid = int(match[1])
@@ -392,7 +392,7 @@ def _strip_one(parsed: ParsedLine, year: int, hosts: frozenset[str]) -> bool:
     if not end and first.isalnum():
         if match := _REPLICA.match(text) or _TASK.match(text):
             _rank_field(parsed, match[0])
-        end = match.end() if match else _word(parsed, text, year, hosts)
+        end = match.end() if match else _word(parsed, text, year, of_file)
     if not end and ("ank" in text[:24] or "RANK" in text[:24] or first == "[") and (match := _SAID_RANK.match(text)):
         if not parsed.rank_from:
             parsed.rank, parsed.rank_from = int(match[1]), "rank=N"
@@ -411,21 +411,21 @@ def _strip_one(parsed: ParsedLine, year: int, hosts: frozenset[str]) -> bool:
         for name in ("host", "pid", "rank", "rank_from", "local_rank", "time_ns"):
             setattr(parsed.bar, name, getattr(parsed, name))
         parsed.piece = text[end:]
-    if not end and isinstance(hosts, SharedShape) and not parsed.shaped and (match := hosts.shape.match(text)):
+    if not end and of_file.shape is not None and not parsed.shaped and (match := of_file.shape.match(text)):
         parsed.shaped, end = True, match.end()
     parsed.text = text[end:]
     return end > 0
 
 
-def _goes_on(parsed: ParsedLine, rest: str, year: int, hosts: frozenset[str]) -> bool:
+def _goes_on(parsed: ParsedLine, rest: str, year: int, of_file: FilePrefix) -> bool:
     """Whether another prefix follows, which confirms a doubtful one before it. The depth is bounded, for lines that
     consist of doubtful prefixes."""
     return parsed.ahead < HANG_READING.most_prefixes and _strip_one(
-        ParsedLine(rest, ahead=parsed.ahead + 1), year, hosts
+        ParsedLine(rest, ahead=parsed.ahead + 1), year, of_file
     )
 
 
-def _bracket(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) -> int:
+def _bracket(parsed: ParsedLine, text: str, year: int, of_file: FilePrefix) -> int:
     if match := _RANK.match(text):
         parsed.rank, parsed.rank_from = int(match[1]), "[rankN]"
     elif match := _GLOG.match(text):
@@ -461,10 +461,10 @@ def _bracket(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) ->
         parsed.source = "kernel"
     elif match := OF_DAY.match(text) or _DATE_BEFORE_RANK.match(text):
         pass
-    elif hosts is RANKS_IN_FRONT and not parsed.rank_from and (match := _TAGGED.match(text)):
+    elif of_file.rank and not parsed.rank_from and (match := _TAGGED.match(text)):
         parsed.rank, parsed.rank_from = int(match[1]), "mpirun"
     elif match := _PASTED.match(text):  # line numbers of a pasted log; "[3] joined but .." is a message
-        if match.end() < 7 and not _goes_on(parsed, text[match.end() :], year, hosts):
+        if match.end() < 7 and not _goes_on(parsed, text[match.end() :], year, of_file):
             return 0
     else:
         return 0
@@ -484,7 +484,7 @@ def _digit(parsed: ParsedLine, text: str) -> int:
     return match.end()
 
 
-def _word(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) -> int:
+def _word(parsed: ParsedLine, text: str, year: int, of_file: FilePrefix) -> int:
     if match := _PYTHON_GLOG.match(text):
         level, month, day, clock, pid, file, line = match.groups()
         parsed.level, parsed.code, parsed.pid = _LEVELS[level], f"{file}:{line}", parsed.pid or int(pid)
@@ -503,9 +503,9 @@ def _word(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) -> in
         parsed.host = parsed.host or _host(host)
     elif match := _KERNEL.match(text):
         parsed.source, parsed.host = "kernel", parsed.host or _host(match[1] or "")
-    elif hosts and (match := _COLUMNS.match(text)) and f"{match[0].rstrip()} " in hosts:
+    elif of_file.names and (match := _COLUMNS.match(text)) and f"{match[0].rstrip()} " in of_file.names:
         parsed.host = parsed.host or _host(match["pod"] or "")
-    elif (match := _HOST_TASK.match(text)) and (match[1] in hosts or _SURE_HOST.match(match[1])):
+    elif (match := _HOST_TASK.match(text)) and (match[1] in of_file.names or _SURE_HOST.match(match[1])):
         parsed.host = parsed.host or _host(match[1])
         if not parsed.rank_from:
             parsed.rank, parsed.rank_from = int(match[2]), "mpirun"
@@ -517,9 +517,9 @@ def _word(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) -> in
         and not match[1].endswith(("Error", "Exception"))  # of Java: "ml.dmlc.xgboost4j.java.XGBoostError: "
     ):
         if (
-            match[1] not in hosts
+            match[1] not in of_file.names
             and not _SURE_HOST.match(match[1])
-            and not (any(map(str.isdigit, match[1])) and _goes_on(parsed, text[match.end() :], year, hosts))
+            and not (any(map(str.isdigit, match[1])) and _goes_on(parsed, text[match.end() :], year, of_file))
         ):
             return 0
         parsed.host = parsed.host or _host(match[1])

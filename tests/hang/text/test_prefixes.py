@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.ended.model import short_host
-from diag.hang.text.prefixes import ParsedLine, hosts_in_front, read_line
+from diag.hang.text.prefixes import ParsedLine, file_prefix, read_line
 
 # Prefix, and what it tells. Those with a text of their own end in one, for the message follows directly.
 TABLE: dict[str, tuple[str, dict[str, object]]] = {
@@ -289,9 +289,9 @@ def test_a_rank_that_a_message_speaks_of_is_not_the_rank_that_prints(text: str) 
 def test_numbers_before_all_lines_of_a_file_are_ranks_unless_each_is_on_one_line() -> None:
     tagged = b"".join(b"[%d] step %d\n" % (rank, step) for step in range(6) for rank in range(2))
     pasted = b"".join(b"[%d] step %d\n" % (80746 + step, step) for step in range(12))
-    (said,) = read_line(b"[1] OSError: full", hosts=hosts_in_front(tagged))
+    (said,) = read_line(b"[1] OSError: full", of_file=file_prefix(tagged))
     assert (said.rank, said.text) == (1, "OSError: full")
-    (said,) = read_line(b"[80750] OSError: full", hosts=hosts_in_front(pasted))
+    (said,) = read_line(b"[80750] OSError: full", of_file=file_prefix(pasted))
     assert said.rank is None
 
 
@@ -313,15 +313,15 @@ def test_a_month_of_another_language_leaves_the_time_open() -> None:
 def test_a_column_before_every_line_is_taken_off(column: str, host: str) -> None:
     """stern's pod and container; torchx's role and replica."""
     lines = ["Traceback (most recent call last):", '  File "/a.py", line 1, in f', "    f()", "ValueError: x"]
-    hosts = hosts_in_front("\n".join(column + line for line in lines).encode())
-    read = [read_line((column + line).encode(), hosts=hosts)[0] for line in lines]
+    prefix = file_prefix("\n".join(column + line for line in lines).encode())
+    read = [read_line((column + line).encode(), of_file=prefix)[0] for line in lines]
     assert [(one.text, one.host) for one in read] == [(line, host) for line in lines]
 
 
 @pytest.mark.parametrize("word", ["epoch", "Step-1 done", "a/b", "node1"])
 def test_words_that_begin_every_line_are_no_column(word: str) -> None:
     text = "\n".join(f"{word} loss {number}" for number in range(8))
-    (said,) = read_line(f"{word} loss 1".encode(), hosts=hosts_in_front(text.encode()))
+    (said,) = read_line(f"{word} loss 1".encode(), of_file=file_prefix(text.encode()))
     assert said.text == f"{word} loss 1"
 
 
@@ -330,16 +330,16 @@ def test_what_all_lines_of_a_file_begin_with_is_a_prefix_of_no_known_kind(prefix
     lines = ["starting", "  a list of things", "Loading data", "[rank3]: Traceback (most recent call last):"]
     lines += ["[rank3]: KeyError: 'lr'", "stopping", "the end", "bye"]
     head = "\n".join(prefix.format(at) + line for at, line in enumerate(lines)).encode()
-    (said,) = read_line(f"{prefix.format(7)}[rank3]: KeyError: 'lr'".encode(), hosts=hosts_in_front(head))
+    (said,) = read_line(f"{prefix.format(7)}[rank3]: KeyError: 'lr'".encode(), of_file=file_prefix(head))
     assert (said.rank, said.text) == (3, "KeyError: 'lr'")
-    (other,) = read_line(b"node: [rank3]: KeyError", hosts=hosts_in_front(head))
+    (other,) = read_line(b"node: [rank3]: KeyError", of_file=file_prefix(head))
     assert other.text == "node: [rank3]: KeyError"
 
 
 @pytest.mark.parametrize("line", ["step {} loss: 3.{}", "Epoch: [0] - {} of 900 in {} s", "card {}: fan at {} %"])
 def test_what_all_lines_say_is_no_prefix(line: str) -> None:
     head = "\n".join(line.format(at, at) for at in range(20)).encode()
-    (said,) = read_line(line.format(3, 3).encode(), hosts=hosts_in_front(head))
+    (said,) = read_line(line.format(3, 3).encode(), of_file=file_prefix(head))
     assert said.text == line.format(3, 3)
 
 
