@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
+from enum import IntEnum
 from functools import cache
 
 BY_SHELLS = 128  # added to a signal's number: by shells, and by programs that handle the signal too
 MOST_OF_UNIX = 255  # larger codes are of Windows
 
+# Signals of Linux (asm-generic/signal.h), from 1: logs and runs are read on other systems as well, where SIGBUS and
+# SIGUSR1 have other numbers.
+Signal = IntEnum(
+    "Signal",
+    "SIGHUP SIGINT SIGQUIT SIGILL SIGTRAP SIGABRT SIGBUS SIGFPE SIGKILL SIGUSR1 SIGSEGV SIGUSR2 SIGPIPE SIGALRM "
+    "SIGTERM SIGSTKFLT SIGCHLD SIGCONT SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGXCPU SIGXFSZ SIGVTALRM SIGPROF "
+    "SIGWINCH SIGIO SIGPWR SIGSYS",
+)
+
 _FAULTS = {
-    signal.SIGKILL: "rank_killed_sigkill",
-    signal.SIGBUS: "rank_killed_sigbus",
-    **dict.fromkeys((signal.SIGSEGV, signal.SIGILL, signal.SIGFPE), "rank_killed_sigsegv"),
+    Signal.SIGKILL: "rank_killed_sigkill",
+    Signal.SIGBUS: "rank_killed_sigbus",
+    **dict.fromkeys((Signal.SIGSEGV, Signal.SIGILL, Signal.SIGFPE), "rank_killed_sigsegv"),
 }
 # Signals that ask a process to end. SIGUSR1 and SIGUSR2 end a program without a handler.
 ASKS: Mapping[str, str] = {
@@ -33,11 +42,11 @@ def signal_number(code: int) -> int:
 
 @cache  # asked for each of thousands of ranks
 def signal_name(number: int) -> str:
-    """``SIGKILL``; "" for a number of no signal."""
-    return signal.Signals(number).name if number in set(signal.Signals) else ""
+    """``SIGKILL``; "" for a number of no signal that has a name."""
+    return Signal(number).name if number in set(Signal) else ""
 
 
 def fault_of_signal(number: int) -> str:
     """The id of the fault of a process that this signal ended; "" for an abort, which is the end of an exception, and
     for signals that ask it to end."""
-    return _FAULTS.get(signal.Signals(number), "") if number in set(signal.Signals) else ""
+    return _FAULTS.get(Signal(number), "") if number in set(Signal) else ""

@@ -4,14 +4,13 @@ was ended from outside."""
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import HANG, RankExit
-from diag.ended.codes import ASKS, fault_of_signal, signal_name, signal_number
+from diag.ended.codes import ASKS, Signal, fault_of_signal, signal_name, signal_number
 from diag.ended.model import Clue, Source
 from diag.ended.policy import ENDED
 from diag.ended.raised import Chain, about_the_group, lost_worker, shortened
@@ -110,7 +109,7 @@ def _left(run: Rundir, killed: Collection[int], raised: Collection[int], first: 
 
 
 def _is_killed(record: Rank, code: int) -> bool:
-    return code < 0 and code != -signal.SIGABRT and not _asked_by(record)
+    return code < 0 and code != -Signal.SIGABRT and not _asked_by(record)
 
 
 # -- Ended from outside ------------------------------------------------------------------------------------------------
@@ -289,7 +288,7 @@ def _without_error(run: Rundir, record: Rank) -> bool:
 
 def _is_failed_victim(run: Rundir, record: Rank) -> bool:
     """Whether a rank failed with the loss of a peer, or was ended by the launcher after that."""
-    if record.exit is not None and not record.exit.first and record.exit.exit_code == -signal.SIGTERM:
+    if record.exit is not None and not record.exit.first and record.exit.exit_code == -Signal.SIGTERM:
         return True
     return end_of(run, record) in (End.FAILED, End.EXITED) and lost_a_peer(record)
 
@@ -321,7 +320,7 @@ def place_of(record: Rank, code: int) -> int:
         return 0
     if record.raised is not None and not record.raised.about_others and _ended_by_it(record):
         return RAISED_ITSELF
-    if code == -signal.SIGTERM:
+    if code == -Signal.SIGTERM:
         return 4
     return 3 if lost_a_peer(record) else 2
 
@@ -333,7 +332,7 @@ def _ended_by_it(record: Rank) -> bool:
     if record.error:
         return True
     code = record.exit.exit_code if record.exit is not None else 0
-    return code > 0 or code == -signal.SIGABRT or (record.beat is not None and record.beat.failed)
+    return code > 0 or code == -Signal.SIGABRT or (record.beat is not None and record.beat.failed)
 
 
 def left_by_itself(record: Rank) -> bool:
@@ -439,7 +438,7 @@ def _by_code(run: Rundir, rank: int, ended: RankExit, explained: bool, victims: 
             note,
             victims,
         )
-    if ended.exit_code == 0 or _asked_by(record) or (-ended.exit_code == signal.SIGABRT and explained):
+    if ended.exit_code == 0 or _asked_by(record) or (-ended.exit_code == Signal.SIGABRT and explained):
         return None
     return _ended(run, rank, ended, victims)
 
@@ -447,7 +446,7 @@ def _by_code(run: Rundir, rank: int, ended: RankExit, explained: bool, victims: 
 def _others_lived(run: Rundir, rank: int) -> bool:
     """Whether the launcher ended every other rank: then none of them was the lost peer."""
     others = [record.exit for number, record in run.ranks.items() if number != rank]
-    lived = [ended for ended in others if ended is not None and -ended.exit_code == signal.SIGTERM and not ended.first]
+    lived = [ended for ended in others if ended is not None and -ended.exit_code == Signal.SIGTERM and not ended.first]
     return bool(lived) and len(lived) == len(others) and run.world_size == len(run.ranks)
 
 

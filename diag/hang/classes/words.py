@@ -8,11 +8,10 @@ program. ``diag.hang.rules.general`` asks them where no rule knows more.
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diag.ended.codes import fault_of_signal, signal_number
+from diag.ended.codes import Signal, fault_of_signal, signal_number
 from diag.hang.classes.base import cut_off, unquoted
 from diag.hang.policy import HANG_RULES
 
@@ -199,7 +198,7 @@ _SIGNAL = re.compile(
     r"(?i:\b(?:exit(?:ed|s)?|return(?:ed)?|exit ?status|exit ?code|status|code)\b[^\d-]{0,24})"
     r"(?P<code>-\d{1,2}|1[34]\d)\b"
 )
-_NAMES = {"segmentation": signal.SIGSEGV, "bus": signal.SIGBUS, "illegal": signal.SIGILL}
+_NAMES = {"segmentation": Signal.SIGSEGV, "bus": Signal.SIGBUS, "illegal": Signal.SIGILL}
 _ENDS = re.compile(
     r"(?i)\b(?:kill(?:ed|s)?|terminat\w+|die[ds]?|crash\w*|abort\w*|receiv\w+|caught|catch\w*|exit\w*|core dumped|"
     r"fatal|violation|fault|error|fail\w*)\b"
@@ -223,7 +222,7 @@ def _of_a_signal(text: str) -> Reading | None:
     elif match["code"]:
         number = signal_number(int(match["code"]))
     else:
-        number = signal.Signals[match["name"]] if match["name"] else _NAMES[match["words"].split()[0].lower()]
+        number = Signal[match["name"]] if match["name"] else _NAMES[match["words"].split()[0].lower()]
     fault = fault_of_signal(number)
     return Reading(fault, ()) if fault else None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from diag.collectors.files import encode
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest
 from diag.collectors.records import RankExit
+from diag.ended.codes import Signal, fault_of_signal, signal_name
 from diag.hang.api import triage
 from diag.hang.classes.launchers import ended_as
 from diag.hang.model import Triage
@@ -227,3 +230,23 @@ def test_an_error_file_alone(tmp_path: Path) -> None:
     file = tmp_path / "error.json"
     file.write_text(json.dumps({"message": {"message": IO_ERROR, "extraInfo": {"py_callstack": traceback(IO_ERROR)}}}))
     assert triage([str(file)]).fault_class == "storage"
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "fault"),
+    [
+        (7, "SIGBUS", "rank_killed_sigbus"),  # 10 on a Mac
+        (9, "SIGKILL", "rank_killed_sigkill"),
+        (10, "SIGUSR1", ""),  # 30 on a Mac
+        (12, "SIGUSR2", ""),
+        (34, "", ""),  # of real time: no name
+        (0, "", ""),
+    ],
+)
+def test_numbers_of_signals_are_those_of_linux(number: int, name: str, fault: str) -> None:
+    assert (signal_name(number), fault_of_signal(number)) == (name, fault)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="compares with this system's signals")
+def test_every_signal_of_linux_has_its_number() -> None:
+    assert {one.name: one.value for one in Signal} == {one.name: one.value for one in signal.Signals if one < 32}
