@@ -87,7 +87,10 @@ function offer(figure) {
     } else return;
     event.preventDefault();
   });
-  figure.addEventListener("blur", () => AT.get(figure) && pointer(layerOf(figure, AT.get(figure)), "mouseout", AT.get(figure)));
+  figure.addEventListener("blur", () => {
+    const mark = AT.get(figure), layer = mark && layerOf(figure, mark);
+    layer?.dispatchEvent(pointer(layer, "mouseout", mark));
+  });
 }
 
 // -- marks -----------------------------------------------------------------------------------------------------------
@@ -157,24 +160,26 @@ function isMap(marks) {
 
 // -- saying and clicking ---------------------------------------------------------------------------------------------
 
+/** An event of the pointer at a mark; `target`: what it is sent to. */
 function pointer(target, kind, { x, y }, buttons = 0) {
   const box = target.getBoundingClientRect();
-  target.dispatchEvent(new MouseEvent(kind, { bubbles: true, cancelable: true, view: window, buttons, clientX: box.left + x, clientY: box.top + y }));
+  return new MouseEvent(kind, { bubbles: true, cancelable: true, view: window, buttons, clientX: box.left + x, clientY: box.top + y });
 }
 
 function show(figure, marks, mark) {
   AT.set(figure, mark);
   if (held) held.mark = mark;
   const place = marks.indexOf(mark) + 1;
-  const read = () => {
-    if (AT.get(figure) !== mark) return;
-    clearTimeout(late);
-    figure.removeListener("plotly_hover", read);
-    say(figure, place, marks.length, saidBy(figure) || mark.name || "");
+  const layer = layerOf(figure, mark), sent = pointer(layer, "mousemove", mark);
+  const read = hovered => { // what Plotly tells, undefined if it has been silent
+    const ours = hovered && hovered.event === sent, reached = AT.get(figure) === mark;
+    if (ours || !reached) figure.removeListener("plotly_hover", read);
+    if (ours) clearTimeout(late);
+    if (reached && (ours || !hovered)) say(figure, place, marks.length, saidBy(figure) || mark.name || "");
   };
   figure.on("plotly_hover", read);
-  const late = setTimeout(read, SAID_MS); // what it says stays the same, or it says nothing
-  pointer(layerOf(figure, mark), "mousemove", mark);
+  const late = setTimeout(read, SAID_MS); // what it says stays the same, it says nothing, or it is busy and says it later
+  layer.dispatchEvent(sent);
 }
 
 /** The texts beside the pointer, line by line. */
@@ -192,6 +197,6 @@ function say(figure, place, count, text) {
 
 function click(figure, mark) {
   const layer = layerOf(figure, mark), { left, top } = layer.getBoundingClientRect();
-  pointer(layer, "mousedown", mark, 1);
+  layer.dispatchEvent(pointer(layer, "mousedown", mark, 1));
   document.dispatchEvent(new MouseEvent("mouseup", { bubbles: true, cancelable: true, view: window, clientX: left + mark.x, clientY: top + mark.y }));
 }
