@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from diag.ended.model import Clue
 from diag.ended.policy import ENDED
 from diag.ended.precedence import DOUBTFUL_END, FIRST, NEVER_FIRST, Place, place_of, reason_of
+from diag.events.left import Ended, who_left
 from diag.hang.classes import CLASSES
 from diag.hang.confidence import named
 from diag.hang.model import Guess, RuledOut
@@ -70,12 +71,13 @@ def _ends(clue: Clue) -> list[object]:
 
 
 def _earliest(equal: Sequence[_Placed]) -> _Placed:
-    """The clue that is earlier beyond doubt, else the one with the highest confidence."""
-    best = max(equal, key=lambda candidate: candidate.clue.confidence)
-    for candidate in equal:
-        if _before(candidate.clue, best.clue):
-            best = candidate
-    return best
+    """The clue with the highest confidence of those that no other is before beyond doubt."""
+    surest = max(equal, key=lambda candidate: candidate.clue.confidence)
+    if surest.clue.time_ns is None:
+        return surest
+    timed = (Ended(one, one.clue.time_ns) for one in equal if one.clue.time_ns is not None)
+    first = who_left(timed, HANG_EVIDENCE.clocks_of_hosts_ns).first
+    return max(first, key=lambda candidate: candidate.clue.confidence)
 
 
 def _before(first: Clue, second: Clue) -> bool:

@@ -47,3 +47,24 @@ def test_an_explanation_reaches_along_the_edges() -> None:
     assert reason_of("cuda_oom", "net_connection_lost")
     assert not reason_of("net_connection_lost", "cuda_oom")
     assert [level(name) for name in (OF_A_PROCESS[0], "net_connection_lost", "missing_rank")] == [1, 5, 1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "first"),
+    [
+        ((10, 0), 1),  # the earlier one, though less sure
+        ((1.5, 0), 0),  # clocks do not tell them apart
+        ((None, 0), 0),
+        ((10, None), 0),
+        ((3, 1.5, 0), 1),  # of those that are not later than the earliest one, the surest
+    ],
+)
+def test_the_earliest_of_clues_in_one_place_is_the_cause(seconds: tuple[float | None, ...], first: int) -> None:
+    name = "rank_killed_exception"
+    clues = [
+        Clue(name, (Culprit(rank=rank),), (), 0.9 - rank / 100, time_ns=None if at is None else int(at * 1e9))
+        for rank, at in enumerate(seconds)
+    ]
+    cause = choose(clues, None).cause
+    assert cause is not None
+    assert cause.culprits[0].rank == first
