@@ -55,8 +55,8 @@ _CALLS = (
             ),
             "ddp-parameter": LogPattern(
                 ("in this process with ",),
-                r"(?:\[(?P<group_rank>\d+)\]: ?)?(?P<name>\w+(?:\[\d+\])+) in this process with (?:sizes|strides|dtype)"
-                r"[^\n]{0,200}? (?:appears not to match|did not match) ",
+                r"(?:\[(?P<group_rank>\d+)\]: ?)?(?P<name>\w+(?:\[\d+\])+) in this process with "
+                r"(?P<own>(?:sizes|strides|dtype)[^\n]{0,200}?) (?:appears not to match|did not match) ",
                 "torch 1.1+; torch/csrc/distributed/c10d/reducer.cpp",
                 "DDP's check of the model: {name} of[ rank {group_rank} of] this process is not as on the first rank.",
                 support=NAMES_AN_EFFECT,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 
 from diag.ended.model import Clue, Culprit, Source
 from diag.events.differs import Difference, Kind, Known, first_met, who_differs
@@ -12,6 +13,7 @@ from diag.events.operations import keeps_law, members_of
 from diag.events.policy import COLLECTIVES
 from diag.events.rows import Call, Did, Event, GroupRank, JobRank, M
 from diag.events.said import Report, who_said_so
+from diag.events.vote import vote
 from diag.hang.classes.base import Hit
 from diag.hang.failures import GroupTimeouts, Timeout, groups_of, speaker_of, timeouts_of
 from diag.hang.job import JobLogs, distinct
@@ -103,24 +105,26 @@ def _same_model(job: JobLogs) -> list[Clue]:
 
 
 def _parameters(job: JobLogs) -> list[Clue]:
-    """Each rank compares its parameters with those of its group's first one: where all others differ from it, that one
-    is the odd one. A group has at least the ranks below the highest that complains; those that are silent agree."""
+    """Each rank compares its parameters with those of its group's first one, and prints its own where they differ. A
+    group has at least the ranks below the highest that complains; those that are silent agree with the first one."""
     hits = job.named("ddp-parameter")
-    numbers = [int(hit.groups["group_rank"]) if "group_rank" in hit.groups else None for hit in hits]
-    members = [Member(number, job.rank_of(hit.line)) for number, hit in zip(numbers, hits, strict=True) if number]
     if not hits:
         return []
-    odd = sorted({member.number for member in members})
+    complain = [(int(hit.groups["group_rank"]), hit) for hit in hits if int(hit.groups.get("group_rank", 0))]
+    own: dict[int, Hashable] = {number: (hit.groups["name"], hit.groups["own"]) for number, hit in complain}
+    readers = {number: Member(number, job.rank_of(hit.line)) for number, hit in complain}
     known = job.logs.world_size or 0
-    numbering, size = Numbering(members), known or max(odd, default=0) + 1
-    clear = 0 < len(odd) < size - 1
-    if len(odd) == size - 1 > 1:
-        odd, clear = [0], True
-    elif odd and not clear:
-        odd = [0, *odd]
-    readers = {member.number: member for member in members}
-    ranks = {number: numbering.likely(number, readers.get(number, members[0])) for number in odd}
-    culprits = [member_culprit(job, number, ranks[number]) for number in odd]
+    silent = (number for number in range(known or max(own, default=0) + 1) if number not in own)
+    # More of them would not change the vote.
+    parameters = own | dict.fromkeys(islice(silent, len(own) + 1), "those of the first rank")
+    difference = who_differs([Event(GroupRank(number), 0, Call(sizes=value)) for number, value in parameters.items()])
+    odd, clear = (difference.odd, not difference.open) if difference is not None else ((), False)
+    numbering, any_reader = Numbering(readers.values()), next(iter(readers.values()), None)
+    culprits = [
+        member_culprit(job, number, numbering.likely(number, reader))
+        for number in odd
+        if (reader := readers.get(number, any_reader)) is not None
+    ]
     sure = HANG_EVIDENCE.names_an_effect if clear and known else HANG_EVIDENCE.suggests
     return [clue_of("mismatch_shape", hits, culprits, hits[0].sentence, confidence=sure)]
 
@@ -391,13 +395,21 @@ def _transport(job: JobLogs) -> list[Clue]:
     hits = job.named("collective-mismatch-size", "incorrect-receive", "socket-truncated")
     if not hits:
         return []
-    peers = [far_end(job, hit) for hit in hits]
-    speakers = [job.culprit(hit.line) for hit in hits]
-    counts = Counter(culprit for culprit in (*distinct(peers), *distinct(speakers))).most_common()
-    both = [culprit for culprit, count in counts if count > 1]
-    culprits = both if len(both) == 1 else [*peers, *speakers]
-    note = f"{hits[0].sentence} The two ends disagree; this line does not show which one is wrong."
+    peers, speakers = [far_end(job, hit) for hit in hits], [job.culprit(hit.line) for hit in hits]
+    ends = (frozenset(map(_name_of, pair)) - {""} for pair in zip(peers, speakers, strict=True))
+    pairs = {pair for pair in ends if len(pair) == 2}
+    votes = Counter(name for pair in pairs for name in pair)
+    by_name = {_name_of(culprit): culprit for culprit in (*speakers, *peers)}  # a peer's has its address as well
+    culprits, note = list(by_name.values()), "The two ends disagree; this line does not show which one is wrong."
+    if votes and (voted := vote(votes)).clear:
+        culprits = [by_name[voted.usual]]
+        note = f"Of {len(pairs)} pairs that disagree, {voted.usual} is in {votes[voted.usual]}."
+    note = f"{hits[0].sentence} {note}"
     return [clue_of("mismatch_shape", hits, culprits, note, confidence=COLLECTIVES.differs_openly)]
+
+
+def _name_of(culprit: Culprit) -> str:
+    return f"rank {culprit.rank}" if culprit.rank is not None else culprit.host or culprit.peer
 
 
 def _who_received(job: JobLogs, hit: Hit) -> Culprit:

@@ -267,20 +267,45 @@ def test_a_command_that_is_not_there_need_not_end_a_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "complain", "named"),
     [
-        ("world_size=4\n", [2], [2]),
-        ("", [2], [2]),  # rank 1 is there, and agrees with rank 0
-        ("", [1], [0, 1]),  # of two, either
-        ("", [1, 2], [0]),
-        ("world_size=4\n", [1, 2], [1, 2]),
+        ("world_size=4\n", {2: 10}, [2]),
+        ("", {2: 10}, [2]),  # rank 1 is there, and agrees with rank 0
+        ("", {1: 10}, [0, 1]),  # of two, either
+        ("", {1: 10, 2: 10}, [0]),
+        ("", {1: 10, 2: 11}, [0, 1, 2]),  # each has other parameters
+        ("world_size=4\n", {1: 10, 2: 10}, [0, 1, 2, 3]),  # two against two
+        ("world_size=4\n", {1: 10, 2: 11}, [1, 2]),  # rank 3 agrees with rank 0
+        ("world_size=8\n", dict.fromkeys(range(1, 7), 10), [0, 7]),
+        ("", {1_000_000_000: 10}, [1_000_000_000]),
     ],
 )
 def test_parameters_that_differ_from_those_of_the_first_rank(
-    tmp_path: Path, before: str, complain: list[int], named: list[int]
+    tmp_path: Path, before: str, complain: dict[int, int], named: list[int]
 ) -> None:
-    line = "RuntimeError: [{0}]: params[0] in this process with sizes [10, 4] appears not to match sizes of x\n"
-    answer = of(tmp_path, before + "".join(map(line.format, complain)))
+    line = "RuntimeError: [{}]: params[0] in this process with sizes [{}, 4] appears not to match sizes of x\n"
+    answer = of(tmp_path, before + "".join(line.format(rank, size) for rank, size in complain.items()))
     assert answer.fault_class == "mismatch_shape"
     assert [culprit.rank for culprit in answer.culprits] == named
+
+
+@pytest.mark.parametrize(
+    ("pairs", "named"),
+    [
+        ([(0, 1)], ["node0", "node1"]),  # of two ends, either
+        ([(0, 1), (1, 0)], ["node0", "node1"]),
+        ([(1, 0), (2, 1)], ["node1"]),  # it got another size than it asked for, and its neighbour did as well
+        ([(0, 1), (2, 1)], ["node1"]),
+    ],
+)
+def test_of_several_pairs_whose_sizes_differ_the_end_that_most_share_is_named(
+    tmp_path: Path, pairs: list[tuple[int, int]], named: list[str]
+) -> None:
+    bootstrap = "node{0}:7{0}:7{0} [0] NCCL INFO Bootstrap : Using eth0:10.0.0.{1}<0>\n"
+    line = "node{0}:7{0}:7{0} [0] net_socket.cc:569 NCCL WARN NET/Socket : peer 10.0.0.{1}<51{1}> message truncated : "
+    line += "receiving 8 bytes instead of 4\n"
+    text = "".join(bootstrap.format(host, host + 1) for host in range(3))
+    answer = of(tmp_path, text + "".join(line.format(host, peer + 1) for host, peer in pairs))
+    assert answer.fault_class == "mismatch_shape"
+    assert sorted(culprit.host or culprit.peer for culprit in answer.culprits) == named
 
 
 def test_the_first_stage_has_the_numbers_of_its_ranks(tmp_path: Path) -> None:
