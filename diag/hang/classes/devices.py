@@ -738,11 +738,12 @@ _INFINIBAND = (
                     "WC_RNR_RETRY_EXC_ERR",
                     "InfiniBand retry count between two MPI processes",
                     "Failed status 12",
+                    "a work item failed: status 1",
                 ),
                 r"(?:local_nic: ?(?P<hca>\w{1,64}), ?peer_nic: ?(?P<peer>[^\s,]{1,255}),[^)]{0,80}\): )?"
                 r"(?:transport retry counter "
                 r"exceeded|RNR retry counter exceeded|WC_(?:RNR_)?RETRY_EXC_ERR|InfiniBand retry count between two MPI "
-                r"processes has been exceeded|\bFailed status 12: wr_id)",
+                r"processes has been exceeded|\bFailed status 12: wr_id|\ba work item failed: status 1[23]\b)",
                 "rdma-core, libibverbs/verbs.c (ibv_wc_status_str), as Mooncake, mscclpp, SPDK, MVAPICH and perftest "
                 "print it; Open MPI's openib, help-mpi-btl-openib.txt",
                 "A transfer[ over {hca}][ to {peer}] failed after all of its retries.",

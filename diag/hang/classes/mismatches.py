@@ -12,7 +12,10 @@ _FINGERPRINT = (
 )
 _WATCHDOG = (
     r"(?:\[Rank (?P<pg_rank>\d+)\] )?(?:Watchdog caught collective operation timeout|Caught collective operation "
-    r"timeout)"
+    r"timeout|"
+    # What is left of a line into which another process printed.
+    r"(?=\bWork\w*\(SeqNum=\d+, OpType=\w+, [^()\n]{0,200}Timeout\(ms\)=\d+\) ran for \d+ milliseconds before timing "
+    r"out))"
     r":? ?(?:(?:Work)?\w*\((?:SeqNum=(?P<seq>\d+),? ?)?OpType="
     r"(?P<op>\w+)(?:,? ?TensorShape=\[[^\]]*\])?(?:,? ?NumelIn=(?P<numel_in>\d+),? ?NumelOut=(?P<numel_out>\d+))?"
     r"(?:,? ?Timeout\(ms\)=(?P<timeout>\d+))?(?:\) ran(?: for (?P<ran>\d+) milliseconds)?)?)?"
@@ -259,7 +262,7 @@ _CALLS = (
         "started an initialisation that the others wait in; or they lag behind in the group's own count.",
         patterns={
             "watchdog": confirms(
-                ("aught collective operation timeout",),
+                ("aught collective operation timeout", " milliseconds before timing out"),
                 _WATCHDOG,
                 "torch 1.8+; element counts from 2.1; ProcessGroupNCCL.cpp",
                 "{op} number {seq} was not finished after {ran} ms.",
@@ -430,6 +433,14 @@ _CALLS = (
                 r"(?:have |had |were )?(?:joined|connected|registered|arrived)\b",
                 "torch_npu 2.1+, TCPStore of torch with another backend; any rendezvous that counts who came",
                 "Only {joined} of {wanted} processes came.",
+            ),
+            "etcd-barrier": confirms(
+                ("Error in barrier wait",),
+                # Who complains has come itself: with nobody, the store was lost.
+                r"\bError in barrier wait\b[^\n]{0,255}? rank (?P<rank>\d+) completed (?P<joined>[1-9]\d*)/"
+                r"(?P<wanted>\d+) ranks\)",
+                "NIXL's benchmark; benchmark/nixlbench/src/runtime/etcd/etcd_rt.cpp",
+                "Rank {rank} waited at a barrier to which {joined} of {wanted} processes came.",
             ),
         },
     ),

@@ -93,6 +93,15 @@ def _of_mpi(why: str) -> str:
     )
 
 
+_SSH_STEPS = (
+    "Run the launcher's own test from the host that starts the job: {ssh} with the "
+    "name as the hostfile has it. Mend the name (DNS, /etc/hosts), the port of sshd, or "
+    "the key.",
+    "Without ssh: start the launcher on every host itself (torchrun, or `deepspeed --no_ssh`).",
+)
+_OF_SSH = r"ssh: connect to host (?P<store>\S{{1,255}}) port (?P<port>\d+): (?P<error>{0})"
+_NO_ANSWER_OF_SSH = "(?:Connection|Operation) timed out|No route to host|Host is down|Network is unreachable"
+
 _MPI_ANCHORS = ("Communication error with rank ", "mca_btl_tcp_endpoint_", "UCX  ERROR", "pair.cc:")
 _MPI_SOURCE = (
     "MPICH 1.1+, src/mpid/ch3/channels/nemesis/netmod/tcp; Open MPI 1.3+, opal/mca/btl/tcp/btl_tcp_endpoint.c; "
@@ -247,7 +256,14 @@ CLASSES = (
             "host that complains; NCCL needs all high ports open between the hosts.",
             "If it is not the address to use, set NCCL_SOCKET_IFNAME.",
         ),
+        if_read={("ssh: ",): _SSH_STEPS},
         patterns={
+            "ssh-no-answer": LogPattern(
+                ("ssh: connect to host",),
+                _OF_SSH.format(_NO_ANSWER_OF_SSH),
+                "any; OpenSSH, sshconnect.c, ssh.c",
+                "ssh got no answer from {store}, port {port}: {error}.",
+            ),
             "windows-no-answer": _of_windows((10051, 10060, 10065), "A connection got no answer: {error}."),
             "connect-timed-out": LogPattern(
                 (
@@ -401,7 +417,14 @@ CLASSES = (
             "Look at {where}: the host answers, but nothing listens there. Did the process exit, or start after the "
             "retries ran out? `ss -ltnp` there, and the first error in its log.",
         ),
+        if_read={("ssh: ",): _SSH_STEPS},
         patterns={
+            "ssh-connection-refused": LogPattern(
+                ("ssh: connect to host",),
+                _OF_SSH.format("Connection refused"),
+                "any; OpenSSH, sshconnect.c, ssh.c",
+                "Nothing takes ssh's connection to {store}, port {port}.",
+            ),
             "windows-refused": _of_windows((10061,), "A connection was refused: {error}."),
             "exceeded-retries": LogPattern(
                 ("exceeded retries",),
@@ -651,6 +674,7 @@ CLASSES = (
                     "rp != nullptr",
                     "bind: address already in use",
                     " already in use",
+                    "Failed bind on ",
                 ),
                 r"server socket has failed to (?:bind|listen)(?: on any local network address)?(?:[^\n]*?"
                 r"(?P<address>(?:\[[0-9a-fA-F:.]*\]|(?<![\w.:])[\w.-]{1,255}):\d+)(?= \(errno))?"
@@ -661,12 +685,14 @@ CLASSES = (
                 r"bind: (?P<of_go>address already in use)|"
                 r"Tried to launch distributed communication on port `(?P<asked>\d+)`, but another process|"
                 r"rp != nullptr\.? Unable to find address for: (?P<host>\S{1,255})|Failed to bind the IP port|"
-                r"\[LightGBM\] \[Fatal\] Binding port (?P<of_lightgbm>\d+) failed",
+                r"\[LightGBM\] \[Fatal\] Binding port (?P<of_lightgbm>\d+) failed|"
+                r"\bFailed bind on (?P<of_dgl>\S{1,255}:\d+)(?: , error: (?!Success)(?P<why>[A-Z][\w ]{2,60}))?",
                 "all; socket.cpp, misc/socket.cc, gloo/transport/tcp/device.cc; asyncio/base_events.py; SGLang, "
-                "srt/utils.py; Accelerate, utils/launch.py; LightGBM, linkers_socket.cpp; CANN's EJ0003",
-                "An address[ {address}][, port {port},][, port {bound},][, port {taken},][, port {asked},][, port "
-                "{of_lightgbm},] could "
-                "not be bound[: {error}][: {reason}][: the name {host} leads to no "
+                "srt/utils.py; Accelerate, utils/launch.py; LightGBM, linkers_socket.cpp; CANN's EJ0003; DGL, "
+                "src/rpc/network/tcp_socket.cc",
+                "An address[ {address}][ {of_dgl}][, port {port},][, port {bound},][, port {taken},][, port {asked},]"
+                "[, port {of_lightgbm},] could "
+                "not be bound[: {error}][: {reason}][: {why}][: the name {host} leads to no "
                 "address of this host].",
                 unless=("ras/", "RAS", "trying another", "rying port", "instead"),
             ),
@@ -685,12 +711,7 @@ CLASSES = (
         ),
         rule="NCCL warns from its network code, and no more specific class fits.",
         if_read={
-            ("via ssh", "ssh: ", "Permission denied (", "Host key verification", "ssh exited with"): (
-                "Run the launcher's own test from the host that starts the job: {ssh} with the "
-                "name as the hostfile has it. Mend the name (DNS, /etc/hosts), the port of sshd, or "
-                "the key.",
-                "Without ssh: start the launcher on every host itself (torchrun, or `deepspeed --no_ssh`).",
-            ),
+            ("via ssh", "ssh: ", "Permission denied (", "Host key verification", "ssh exited with"): _SSH_STEPS,
             ("Gloo connectFullMesh failed",): (
                 "GLOO_SOCKET_IFNAME names the interface over which the hosts reach each other, on every host (`ip -br "
                 "a`); without it gloo takes the address of the host's name (`getent hosts $(hostname)`), which is "
@@ -747,7 +768,7 @@ CLASSES = (
             ),
             "ssh-connect": LogPattern(
                 ("ssh: connect to host",),
-                r"ssh: connect to host (?P<store>\S{1,255}) port (?P<port>\d+): (?P<error>[^\r\n]{1,80})",
+                _OF_SSH.format(rf"(?!Connection refused|{_NO_ANSWER_OF_SSH})[^\r\n]{{1,80}}"),
                 "any; OpenSSH, sshconnect.c, ssh.c",
                 "ssh cannot connect to {store}, port {port}: {error}.",
             ),
@@ -856,6 +877,13 @@ CLASSES = (
                 r"PMIX[ _]ERROR: (?P<error>(?:PMIX_ERR_)?(?:UNREACH(?:ABLE)?|LOST.CONNECTION[\w-]*))",
                 "OpenPMIx 2+; src/client/pmix_client.c, src/common/pmix_strings.c",
                 "PMIx cannot reach its server: {error}.",
+                support=NAMES_AN_EFFECT,
+            ),
+            "grpc-no-address": LogPattern(
+                ("failed to connect to all addresses",),
+                r"\bfailed to connect to all addresses\b",
+                "gRPC 1.9+; src/core/ext/filters/client_channel/subchannel_list.h, lb_policy/pick_first/pick_first.cc",
+                "gRPC reached none of the addresses of its server.",
                 support=NAMES_AN_EFFECT,
             ),
             "gloo-full-mesh": LogPattern(

@@ -659,12 +659,20 @@ CLASSES = (
                 SUGGESTS,
             ),
             "refuses-to-start": confirms(
-                (".py: error: ", ": command not found", "executable file not found in $PATH", ": exec format error"),
+                (
+                    ".py: error: ",
+                    ": command not found",
+                    "executable file not found in $PATH",
+                    ": exec format error",
+                    "error: execve(): ",
+                ),
                 r"^(?P<message>[^\n]{0,200}\bexec: \"[^\"\n]{1,200}\": executable file not found in \$PATH|"
                 r"(?:exec |standard_init_linux\.go:\d+: )[^\n]{1,200}: exec format error|[\w./-]{1,200}\.py: error: "
                 r"[^\n]{1,200}|(?:\S{1,200}: )?(?:line \d+: )?[\w./-]{1,80}: "
-                r"command not found\s*$)",
-                "Python, Lib/argparse.py; bash, sh; runc, libcontainer/init_linux.go; Go, os/exec/lp_unix.go",
+                r"command not found\s*$|[^\n]{0,80}\berror: execve\(\): [^\n]{1,200}: (?:No such file or directory|"
+                r"Permission denied|Exec format error))",
+                "Python, Lib/argparse.py; bash, sh; runc, libcontainer/init_linux.go; Go, os/exec/lp_unix.go; any "
+                "Slurm, src/slurmd/slurmstepd/task.c",
                 "The program did not start: {message}.",
                 SUGGESTS,
             ),

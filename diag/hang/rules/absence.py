@@ -175,7 +175,7 @@ def _analysed(job: JobLogs) -> list[Clue]:
 
 def _clients(job: JobLogs) -> list[Clue]:
     """How many processes did not come to the store; which ones, it does not know."""
-    counts = job.named("waiting-for-clients") or job.named("fewer-joined")
+    counts = job.named("waiting-for-clients") or job.named("fewer-joined", "etcd-barrier")
     hits = [hit for hit in counts if int(hit.groups["joined"]) < int(hit.groups["wanted"])]
     if not hits or job.once(ended_well):
         return []

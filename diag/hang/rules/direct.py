@@ -23,8 +23,8 @@ _NOT_SET_UP = re.compile(
 )
 _NOT_OPENED = re.compile(r"\bUnable to open device\b|\bibv_open_device failed\b")
 # The reporter of these need not be the one at fault: a connection of every member with every other, a transfer
-# whose other end is not named.
-_OF_A_GROUP = ("gloo-full-mesh", "ofi-completion")
+# whose other end is not named, a server that is not reached.
+_OF_A_GROUP = ("gloo-full-mesh", "ofi-completion", "grpc-no-address")
 _FAILS = (Role.ROOT, Role.CASCADE)
 _DIGITS = "0123456789"
 # Patterns of the warning's source: they count only where no pattern matches the message.

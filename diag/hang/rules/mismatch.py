@@ -312,8 +312,8 @@ def _watchdogs(job: JobLogs) -> list[Clue]:
 
 def _one_group(job: JobLogs, reports: Mapping[int, Timeout]) -> bool:
     """Whether reports that name no group (torch before 2.2) are of one group: all ranks stopped at the same number.
-    Without a world size, all ranks up to the highest that was seen must have; or enough of them for a vote, if input
-    and output of each say the same number of members, and no rank is above it."""
+    Without a world size, all ranks up to the highest that was seen must have; or all members or enough of them for a
+    vote, if input and output of each say the same number of members, and no rank is above it."""
     if len({report.seq for report in reports.values()}) != 1:
         return False
     world = job.logs.world_size or max(max(reports, default=0) + 1, HANG_RULES.ranks_for_a_vote)
@@ -322,7 +322,7 @@ def _one_group(job: JobLogs, reports: Mapping[int, Timeout]) -> bool:
     members = {members_of(one.op, one.numel_in or 0, one.numel_out or 0) for one in reports.values()}
     size = members.pop() if len(members) == 1 else None
     of_all = size is not None and max(reports) < size and job.logs.world_size in (None, size)
-    return of_all and len(reports) >= HANG_RULES.ranks_for_a_vote
+    return of_all and len(reports) >= min(size or 0, HANG_RULES.ranks_for_a_vote)
 
 
 def _elsewhere(job: JobLogs, group: GroupTimeouts, reports: Mapping[int, Timeout]) -> list[Clue]:

@@ -40,16 +40,19 @@ def watchdogs(*numbers: int, limit: int = 1_800_000) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "peer"),
+    ("text", "peer", "fault_class"),
     [
-        ("ssh: Could not resolve hostname node-b: Name or service not known", "node-b"),
-        ("ssh: connect to host 10.0.0.7 port 2222: Connection refused", "10.0.0.7"),
-        ("RuntimeError: Using hostfile at h but host=node-b was not reachable via ssh. Remove h", "node-b"),
+        ("ssh: Could not resolve hostname node-b: Name or service not known", "node-b", "net_failure"),
+        ("ssh: connect to host 10.0.0.7 port 2222: Connection refused", "10.0.0.7", "net_connect_refused"),
+        ("ssh: connect to host 10.0.0.7 port 2222: No route to host", "10.0.0.7", "net_connect_timeout"),
+        ("ssh: connect to host 10.0.0.7 port 22: Permission denied", "10.0.0.7", "net_failure"),
+        ("RuntimeError: Using hostfile at h but host=node-b was not reachable via ssh. Remove h", "node-b",
+         "net_failure"),
     ],
-)
-def test_a_host_that_ssh_does_not_reach(tmp_path: Path, text: str, peer: str) -> None:
+)  # fmt: skip
+def test_a_host_that_ssh_does_not_reach(tmp_path: Path, text: str, peer: str, fault_class: str) -> None:
     answer = of(tmp_path, f"{text}\n")
-    assert answer.fault_class == "net_failure"
+    assert answer.fault_class == fault_class
     assert answer.culprits[0].peer == peer
     assert "ssh -o PasswordAuthentication=no" in answer.next_steps[0]
     assert not any("NCCL_DEBUG" in step for step in answer.next_steps), "a line says what failed"
@@ -344,3 +347,28 @@ def test_the_status_of_a_call_tells_whose_the_error_is(
     text = RPC_ERROR.format(status, "see the log of the service")
     answer = of(tmp_path, "".join(f"[rank2]: {line}\n" for line in text.splitlines()))
     assert (answer.fault_class, ranks(answer)) == (fault_class, accused)
+
+
+def _torn(rank: int, count: int, torn: str = "opera[rank1]: UserWarning: x is deprecatedtion") -> str:
+    return (
+        f"[rank{rank}]:[E616 13:41:10.909476913 ProcessGroupNCCL.cpp:565] [Rank {rank}] Watchdog caught collective "
+        f"{torn} timeout: WorkNCCL(SeqNum=2109, OpType=_ALLGATHER_BASE, NumelIn={count}, NumelOut={2 * count}, "
+        "Timeout(ms)=1800000) ran for 1800007 milliseconds before timing out.\n"
+    )
+
+
+def test_a_watchdogs_line_into_which_another_process_prints(tmp_path: Path) -> None:
+    answer = of(tmp_path, _torn(0, 40) + _torn(1, 64))
+    assert answer.fault_class == "mismatch_shape"
+    assert answer.confidence < 0.65, "the two may be of two groups, as none is named"
+    whole = of(tmp_path, _torn(0, 40, "operation") + _torn(1, 64, "operation"))
+    assert whole.headline == answer.headline
+
+
+def test_two_ranks_of_more_than_their_group_holds_need_not_be_of_one_group(tmp_path: Path) -> None:
+    """Ranks 0 and 2 cannot be the two members that input and output tell of unless the group is a part of the job."""
+    assert of(tmp_path, _torn(0, 40) + _torn(2, 64)).fault_class == "undetermined"
+
+
+def test_two_ranks_of_one_size_do_not_differ(tmp_path: Path) -> None:
+    assert of(tmp_path, _torn(0, 40) + _torn(1, 40)).fault_class == "undetermined"

@@ -705,6 +705,7 @@ def test_what_a_launcher_repeats_names_nobody_beside_the_rank(tmp_path: Path) ->
         ("poll till completion error: 12 transport retry counter exceeded\n", "ib_completion_error"),
         ("Msg from 13: wc.status=12 (transport retry counter exceeded), wc.wr_id=0x55d1\n", "ib_completion_error"),
         (" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\n", "ib_completion_error"),
+        ("  what():  a work item failed: status 12 (Ib failure: Cannot allocate memory)\n", "ib_completion_error"),
         ("ibv_reg_mr(address=0x15, length=6, access=0xf) failed: Cannot allocate memory\n", "memlock_limit"),
         ("ibv_reg_mr(address=0x15, length=6, access=0xf) failed: Bad address\n", "undetermined"),
         ("rdma_context.cpp:77] Failed to register memory 0x7f: Cannot allocate memory [12]\n", "memlock_limit"),
@@ -717,6 +718,14 @@ def test_what_a_launcher_repeats_names_nobody_beside_the_rank(tmp_path: Path) ->
         ("/w/uid/bootstrap_uid.cpp:bootstrap_net_init:160: No socket interface found\n", "net_no_interface"),
         ("/w/uid/bootstrap_uid.cpp:bootstrap_net_init:146: No usable listening interface found\n",
          "net_no_interface"),
+        ("[09:00:00] /b/rpc/network/tcp_socket.cc:76: Failed bind on 10.0.0.7:30050 , error: Address already in use\n",
+         "net_bind_failed"),
+        ('        details = "failed to connect to all addresses"\n', "net_failure"),
+        ('details = "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.7:8080: Failed to connect to '
+         'remote host: Connection refused"\n', "net_connect_refused"),
+        ("slurmstepd: error: execve(): train: Permission denied\n", RAISED),
+        ("Error in barrier wait xferbench/barrier/start/0/ rank 1 completed 2/3 ranks)\n", "missing_rank"),
+        ("Error in barrier wait xferbench/barrier/start/0/ rank 1 completed 0/3 ranks)\n", "undetermined"),
     ],
 )  # fmt: skip
 def test_words_of_libraries_about_devices_and_adapters(tmp_path: Path, text: str, fault_class: str) -> None:
