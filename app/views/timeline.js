@@ -1235,13 +1235,14 @@ class Timeline {
       const more = element("button", { type: "button", class: "more", "aria-expanded": String(Boolean(this.wholeLegend)) },
         this.wholeLegend ? "− fewer colours" : `+ ${rest.length} with little time`);
       if (rest.length) more.title = rest.sort((a, b) => a - b).map(work => this.data.works[work]).join(", ");
-      more.addEventListener("click", () => { this.wholeLegend = !this.wholeLegend; this.draw(); this.legendAsked = true; });
+      more.addEventListener("click", () => { this.wholeLegend = !this.wholeLegend; this.draw(); });
       entries.push(more);
     }
+    const { activeElement } = this.legend.getRootNode(); // the canvas moves when the legend grows, and draws it again
+    const asked = activeElement?.matches(".more") && this.legend.contains(activeElement);
     this.legend.replaceChildren(...entries);
     if (!this.wholeLegend) this.legend.style.minHeight = `${this.legendPx = Math.max(this.legendPx, this.legend.clientHeight)}px`;
-    if (this.legendAsked) this.legend.querySelector(".more")?.focus();
-    this.legendAsked = false;
+    if (asked) this.legend.querySelector(".more")?.focus();
   }
 
   // -- moving

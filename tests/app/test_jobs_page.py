@@ -104,7 +104,7 @@ def test_traces_of_one_job_are_read_once(tmp_path: Path, monkeypatch: pytest.Mon
     paths, found = runs_of(tmp_path)
     assert paths == [tmp_path]
     assert name_of(tmp_path, tmp_path) == tmp_path.name
-    monkeypatch.setattr("diag.app.address.open_by_size", None)
+    monkeypatch.setattr("diag.app.address.open_attempt_by_size", None)
     tables = opened(tmp_path).result.tables
     assert [own.traces for own in tables.ranks.values()] == [
         own.traces for job in found.jobs if job.tables is not None for own in job.tables.ranks.values()
