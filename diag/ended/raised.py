@@ -116,7 +116,7 @@ def lost_worker(text: str) -> tuple[str, str] | None:
         return None
     fault_class, words = _ENDS_OF_WORKERS.get((match["signal"] or "").strip(), ("", ""))
     pids = match["pids"].strip()
-    pid = f" (pid {pids})" if pids[0].isdigit() else ""  # masked in what people post
+    pid = f" (pid {pids})" if pids[:1].isdigit() else ""  # masked in what people post
     return (fault_class, f"lost a DataLoader worker{pid}, {words}") if fault_class else None
 
 

@@ -96,6 +96,7 @@ def test_the_launcher_s_word_about_who_ended(tmp_path: Path, text: str, fault_cl
         ("SystemError: (Fatal) DataLoader process (pid 1104) exited is killed by signal: Killed. (at x.cc:181)\n",
          KILLED),
         ("RuntimeError: DataLoader worker (pid(s) <masked>) is killed by signal: Killed.\n", KILLED),
+        ("RuntimeError: DataLoader worker (pid ) is killed by signal: Killed.\n", KILLED),
         ("Download process was signaled to shutdown with signal 9: \n", KILLED),
         ("Unable to connect to the server: dial tcp 10.0.0.1:6443: i/o timeout\n", "net_connect_timeout"),
         ("Unable to connect to the server: x509: certificate has expired\n", "net_failure"),
