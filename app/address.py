@@ -357,9 +357,8 @@ def choose(
     requested = st.query_params.get(param)
     # The address may lag: of two quick choices the second comes with the address from before the first.
     is_chosen = st.session_state.get(param) not in (None, shown)
-    if (
-        linked and requested in options and requested != shown and not is_chosen
-    ):  # a link was opened, or the browser went back
+    # A link was opened, or the browser went back.
+    if linked and requested in options and requested != shown and not is_chosen:
         st.session_state[param] = requested
     elif shown_within != within:
         st.session_state[param] = default

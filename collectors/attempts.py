@@ -34,7 +34,7 @@ def attempt_of(run: RunLayout, rank: int, world_size: int, environ: Mapping[str,
         if ours and (exact or not _is_over(ours[-1], rank, world_size)) and not _was_taken(ours[-1].rank(rank)):
             return ours[-1]
         # A folder that another node made may not be listed yet, so a number that was taken is not tried again.
-        last = int(there[-1].root.name.rpartition("-")[2]) if len(there) > 1 else 0
+        last = max(run.restart_numbers(), default=0)
         number = max(number, last + 1 if _is_used(run) else 0)
         mine = run.restart(number)
         about = Attempt(key=key, host=socket.gethostname(), unix_ns=time.time_ns())

@@ -302,12 +302,14 @@ class RunLayout:
 
     def restarts(self) -> list[RunLayout]:
         """The run directories of the restarts, in order. Step numbers and clocks start again in each."""
+        return [self.restart(number) for number in self.restart_numbers()]
+
+    def restart_numbers(self) -> list[int]:
         try:
             names = os.listdir(self.root)  # noqa: PTH208  (as above; a hung training's launcher asks every second)
         except OSError:
             return []
-        numbers = [int(match.group(1)) for name in names if (match := _RESTART_NAME.match(name))]
-        return [self.restart(number) for number in sorted(numbers)]
+        return sorted(int(match.group(1)) for name in names if (match := _RESTART_NAME.match(name)))
 
     def attempts(self) -> list[RunLayout]:
         """The run directories of all attempts, in order: this one and its restarts."""
@@ -321,6 +323,11 @@ class RunLayout:
     def first(self) -> RunLayout:
         """The run directory in which this one is a restart; this one if it is none."""
         return RunLayout(self.root.parent) if self.is_restart else self
+
+    @property
+    def number(self) -> int:
+        """How many attempts of the training began before this one: that of a restart, 0 for the first."""
+        return int(self.root.name.rpartition("-")[2]) if self.is_restart else 0
 
     @property
     def is_restart(self) -> bool:

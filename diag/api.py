@@ -49,7 +49,7 @@ from diag.model.steps import (
     Verdict,
 )
 from diag.rundir.asked import StepsAsked, steps_asked
-from diag.rundir.attempts import attempt_paths, attempts_of, newest_with_steps, notes_on_attempts, number_of
+from diag.rundir.attempts import attempt_paths, attempts_of, newest_with_steps, notes_on_attempts
 from diag.rundir.delays import interval_s
 from diag.rundir.durations import DurationRecords, with_ranks
 from diag.rundir.inspector_files import alone
@@ -505,7 +505,8 @@ def open_run(
     *paths: Path | str, reading: Reading | None = None, steps: str | None = None, since: str | None = None
 ) -> Result:
     """What ``diag.open_run`` returns."""
-    return open_attempt(attempt_paths(paths), reading, steps_asked(steps, since))
+    asked = steps_asked(steps, since)  # before a copy is fetched
+    return open_attempt(attempt_paths(paths), reading, asked)
 
 
 def open_attempt(paths: Sequence[str], reading: Reading | None = None, asked: StepsAsked | None = None) -> Result:
@@ -699,7 +700,7 @@ def describe_run(result: Result) -> dict[str, Any]:
         "versions": manifest.versions if manifest is not None else {},
         "steps": len(result.attribution.steps),
         "steps_known": None if (left := tables.retained) is None else left.steps,
-        "attempt": number_of(layout),
+        "attempt": layout.number,
         "restarts": attempts_of(layout) - 1 if layout.is_run() else 0,
         "only": None
         if (only := tables.only) is None

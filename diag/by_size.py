@@ -66,7 +66,8 @@ def open_by_size(
     """Opens a run from its summaries if it has very many ranks, else from all its records; of several attempts the one
     that ``diag.open_run`` opens. ``steps`` and ``since``: as there; of steps whose full records are gone, what is left
     of them is analysed."""
-    return open_attempt_by_size(attempt_paths(paths), reading, steps_asked(steps, since))
+    asked = steps_asked(steps, since)
+    return open_attempt_by_size(attempt_paths(paths), reading, asked)
 
 
 def open_attempt_by_size(

@@ -32,7 +32,7 @@ from diag.history.lineage import numbered, origin_of, parts_of_trainings, relate
 from diag.model import Gap
 from diag.model.history import History, Life, Origin
 from diag.model.steps import Coverage, Recommendation
-from diag.rundir.attempts import notes_on_attempts, number_of
+from diag.rundir.attempts import notes_on_attempts
 from diag.rundir.beside import Beside
 from diag.rundir.garbage import without_collections
 from diag.rundir.job_ranks import job_ranks
@@ -250,8 +250,8 @@ def _restarts(path: Path | None, reading: Reading | None) -> list[History]:
     if path is not None and (layout := RunLayout(path)).is_run():
         for restart in layout.restarts():
             with suppress(DiagError):  # it may have ended before its first step
-                number = number_of(restart)
-                attempts.append(replace(_history(open_attempt_by_size([str(restart.root)], reading)), number=number))
+                history = _history(open_attempt_by_size([str(restart.root)], reading))
+                attempts.append(replace(history, number=restart.number))
     return attempts
 
 

@@ -168,10 +168,9 @@ def _follow(run: str, limits: tuple[float, float]) -> None:
 
 def _in_address(name: str, linked: bool) -> str:
     """The value that was chosen in the canvas or is in the address, else "". ``linked``: as `choose` has it."""
-    if linked and st.query_params.get(name, "") != st.session_state.get(
-        f"{name} as last shown", ""
-    ):  # a link was opened
-        st.session_state[name] = st.query_params.get(name, "")
+    requested, shown = st.query_params.get(name, ""), st.session_state.get(f"{name} as last shown", "")
+    if linked and requested != shown:  # a link was opened
+        st.session_state[name] = requested
     text = str(st.session_state.get(name, ""))[: DASHBOARD.most_search_chars]
     st.session_state[f"{name} as last shown"] = text
     if text:

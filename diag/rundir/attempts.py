@@ -35,18 +35,13 @@ def newest_with_steps(run: RunLayout) -> RunLayout:
     return next((attempt for attempt in reversed(run.restarts()) if has_steps(attempt)), run)
 
 
-def number_of(attempt: RunLayout) -> int:
-    """How many attempts of the training were before this one."""
-    return int(attempt.root.name.rpartition("-")[2]) if attempt.is_restart else 0
-
-
 def gaps_of_attempts(layout: RunLayout) -> list[Gap]:
     """Gaps for the attempts after this one if none of them recorded a step: then the answer is about the training
     before them. Readers know the first of several attempts by a name of its own from here on."""
-    attempts = layout.first.attempts()
-    if len(attempts) > 1 and not layout.is_restart:
+    attempts, number = layout.first.attempts(), layout.number
+    if len(attempts) > 1 and number == 0:
         show_first(layout.root)
-    later = [attempt for attempt in attempts if number_of(attempt) > number_of(layout)]
+    later = [attempt for attempt in attempts if attempt.number > number]
     if any(map(has_steps, later)):
         return []
     reason = "a later attempt of this job, which recorded no step"
@@ -55,18 +50,16 @@ def gaps_of_attempts(layout: RunLayout) -> list[Gap]:
 
 def notes_on_attempts(layout: RunLayout) -> list[str]:
     """Which attempt the answer is about, and the commands for the others; nothing where there is one alone."""
-    of, number = {number_of(attempt): attempt for attempt in layout.first.attempts()}, number_of(layout)
-    if len(of) == 1 or not layout.is_run():
+    if not layout.is_run() or attempts_of(layout) == 1:
         return []
-    other = min(of.keys() - {number}, key=lambda other: (abs(other - number), other))
+    numbers, number = {0, *layout.first.restart_numbers()}, layout.number
+    other = min(numbers - {number}, key=lambda other: (abs(other - number), other))
     run = shown(str(layout.first.root)).removesuffix(f"/{FIRST_ATTEMPT}")
-    command = f"diag analyze {shlex.quote(f'{run}/{of[other].root.name if other else FIRST_ATTEMPT}')}"
-    return [
-        f"attempt {number + 1} of {max(of) + 1} is analysed; {command} shows attempt {other + 1}, diag history "
-        f"{shlex.quote(run)} all of them"
-    ]
+    which = f"attempt {number + 1} of {attempts_of(layout)} is analysed; "
+    commands = f"diag analyze {shlex.quote(f'{run}/restart-{other}')}", f"diag history {shlex.quote(run)}"
+    return [f"{which}{commands[0]} shows attempt {other + 1}, {commands[1]} all of them"]
 
 
 def attempts_of(layout: RunLayout) -> int:
     """How many attempts the training of this one had so far."""
-    return number_of(layout.first.newest()) + 1
+    return max(layout.first.restart_numbers(), default=0) + 1

@@ -13,7 +13,7 @@ import shutil
 import stat
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -99,18 +99,13 @@ def join(folders: Sequence[str], target: Path, gaps: Sequence[Gap] = ()) -> None
     training after a restart is in a folder of its own. ``gaps``: what of the pieces is known to be lost. OSError where
     it cannot be written."""
     pieces = [RunLayout(Path(folder)) for folder in folders]
-    attempts = sorted({number for piece in pieces for number in (0, *_restarts(piece))})
+    attempts = sorted({number for piece in pieces for number in (0, *piece.restart_numbers())})
     for number in attempts:
         at = RunLayout(target).restart(number)
         of_attempt = [of_piece for piece in pieces if is_folder((of_piece := piece.restart(number)).root)]
         _join_attempt(of_attempt, at, gaps)
     name = together(map(shown, folders))
     show_as({target: name, RunLayout(target).ranks_folder: name})
-
-
-def _restarts(layout: RunLayout) -> Iterator[int]:
-    for restart in layout.restarts():
-        yield int(restart.root.name.rpartition("-")[2])
 
 
 def _join_attempt(pieces: Sequence[RunLayout], target: RunLayout, lost: Sequence[Gap]) -> None:

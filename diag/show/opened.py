@@ -15,8 +15,8 @@ def open_run(
     """Analyses a run directory; folders, files, archives or URLs of Kineto traces; or files of NCCL Inspector.
     ``reading``: options of reading, if not the default ones. ``steps`` and ``since``: only some of the steps, as with
     the options of these names of ``diag analyze``. A run that was restarted stands for its newest attempt with a step;
-    ``R/restart-0`` is the first. DiagError if there is nothing to analyse; SeveralJobsError if the
-    traces belong to several jobs: FOLDER::NAME selects one of them."""
+    ``R/restart-0`` is the first. DiagError if there is nothing to analyse; SeveralJobsError if the traces belong to
+    several jobs: FOLDER::NAME selects one of them."""
     Result.as_html, Verdict.in_words, Advice.in_words = _html, _verdict, _advice
     return api.open_run(*paths, reading=reading, steps=steps, since=since)
 
