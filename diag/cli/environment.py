@@ -5,11 +5,13 @@ A command ends with one line and an exit code where such a thing stops it, never
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
 from diag.errors import ExitCode
@@ -26,7 +28,8 @@ _SHOWN_BYTES, _MOST_LINES = 1 << 16, 4
 
 
 def prepare(output_is_result: bool) -> None:
-    """Puts something in the place of closed standard streams, and of a width that nothing can be printed in.
+    """Puts something in the place of closed standard streams, and of a width that nothing can be printed in. From here
+    on, a crash of the process prints where each thread was.
     ``output_is_result``: without standard output the command is useless, so that writing there is an error; otherwise
     what it prints is dropped."""
     # In this order: a file opened later would get the number of a closed stream, and what is printed would go there.
@@ -39,6 +42,9 @@ def prepare(output_is_result: bool) -> None:
         sys.stdout = open(_STDOUT, "w", closefd=False)  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(_STDERR, "w", closefd=False)  # noqa: SIM115
+    if not faulthandler.is_enabled():
+        with suppress(OSError, ValueError):  # a stream of the caller's own, without a descriptor
+            faulthandler.enable()  # a crash of a library in C says where it was, as no traceback does
     columns = os.environ.get("COLUMNS")
     if columns is not None and not (columns.isascii() and columns.isdecimal() and int(columns[:9]) > 0):
         del os.environ["COLUMNS"]

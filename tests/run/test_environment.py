@@ -190,3 +190,16 @@ def test_an_interrupted_command_ends_with_one_line(tmp_path: Path) -> None:
     _, error = process.communicate(timeout=60)
     os.close(writer)
     assert (process.returncode, error) == (ExitCode.INTERRUPTED, "diag: interrupted\n")
+
+
+def test_a_command_that_crashes_says_where(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log")
+    command = [sys.executable, "-m", "diag", "triage", str(tmp_path / "log")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    writer = os.open(tmp_path / "log", os.O_WRONLY)  # returns when diag has opened the pipe
+    process.send_signal(signal.SIGSEGV)
+    _, error = process.communicate(timeout=60)
+    os.close(writer)
+    assert process.returncode == -signal.SIGSEGV
+    assert error.startswith("Fatal Python error: Segmentation fault")
+    assert "in main" in error
