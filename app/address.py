@@ -343,12 +343,10 @@ def choose(
     format_func: Callable[[str], str] = str,
     help: str | None = None,
     slider: bool = False,
-    linked: bool = True,
 ) -> str:
     """The option that is chosen in the list (or on a slider) or in the address. An address with an unknown option is
     corrected. If ``within`` differs from last time, the choice is reset: a rank is not the same rank in another run. A
-    choice made on another page is kept, unless it is that page's default. ``linked``: False where the page is drawn
-    for a choice that is made elsewhere on it: then another option in the address is an earlier choice, not a link.
+    choice made on another page is kept, unless it is that page's default.
 
     Not ``bind="query-params"``: it leaves the default out of the address, and the default changes with the run.
     """
@@ -358,7 +356,7 @@ def choose(
     # The address may lag: of two quick choices the second comes with the address from before the first.
     is_chosen = st.session_state.get(param) not in (None, shown)
     # A link was opened, or the browser went back.
-    if linked and requested in options and requested != shown and not is_chosen:
+    if requested in options and requested != shown and not is_chosen:
         st.session_state[param] = requested
     elif shown_within != within:
         st.session_state[param] = default
@@ -410,14 +408,13 @@ def choose_number(
     high: float,
     within: str = "",
     help: str | None = None,
-    linked: bool = True,
 ) -> float:
     """The same for a number with DECIMALS decimals. A number in the address is clamped to ``low`` to ``high``; a typed
     one is not."""
     last = f"{param} as last shown"
     shown, shown_within = st.session_state.get(last, (None, within))
     requested = _number(st.query_params.get(param))
-    if linked and requested is not None and requested != shown:
+    if requested is not None and requested != shown:
         st.session_state[param] = round(min(max(requested, low), high), DASHBOARD.decimals_of_address)
     elif param not in st.session_state or shown_within != within:
         st.session_state[param] = round(default, DASHBOARD.decimals_of_address)
@@ -426,8 +423,22 @@ def choose_number(
         DASHBOARD.decimals_of_address,
     )
     st.session_state[last] = chosen, within
-    st.query_params[param] = f"{chosen:.{DASHBOARD.decimals_of_address}f}"
+    st.query_params[param] = _decimal(chosen)
     return chosen
+
+
+def _decimal(number: float) -> str:
+    return f"{number:.{DASHBOARD.decimals_of_address}f}"
+
+
+def set_choices(**choices: str | float) -> None:
+    """Makes choices that were made elsewhere on the page than in their lists and number fields. The address has them at
+    once: of two quick choices the second comes with the address from before the first, which is no link."""
+    st.session_state.update(choices)
+    texts = {name: value if isinstance(value, str) else _decimal(value) for name, value in choices.items()}
+    st.query_params.update({name: text for name, text in texts.items() if text})
+    for name in (name for name, text in texts.items() if not text):
+        st.query_params.pop(name, None)
 
 
 def choose_text(label: str, *, param: str, placeholder: str) -> str:

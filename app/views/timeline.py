@@ -17,7 +17,7 @@ from typing import Any
 
 import streamlit as st
 
-from diag.app.address import choose, choose_number
+from diag.app.address import choose, choose_number, set_choices
 from diag.app.figures import MS
 from diag.app.markup import plain
 from diag.app.policy import DASHBOARD
@@ -85,11 +85,10 @@ def choose_look(view: RunView) -> Look:
     steps = [str(step.step) for step in timeline.steps]
     named = view.page.rank if view.page.rank in timeline.ranks else min(timeline.ranks)
     within = view.run["path"]
-    linked = not st.session_state.get(_BY_CANVAS)
     columns = st.columns([1, 1, 2, 1, 1])
     ranks = list(map(str, timeline.ranks))
     with columns[0]:
-        rank = int(choose("Rank", ranks, param="rank", default=str(named), within=within, linked=linked))
+        rank = int(choose("Rank", ranks, param="rank", default=str(named), within=within))
     with columns[1]:
         beside = choose(
             "Second rank",
@@ -98,7 +97,6 @@ def choose_look(view: RunView) -> Look:
             default=NONE,
             within=within,
             help="Drawn next to the first rank, with all its lanes.",
-            linked=linked,
         )
     with columns[2]:
         step = choose(
@@ -109,7 +107,6 @@ def choose_look(view: RunView) -> Look:
             within=within,
             format_func=lambda name: "the whole run" if name == ALL else view.step_names.get(name, name),
             help="From the first rank's begin to the last rank's end.",
-            linked=linked,
         )
     chosen = next((span for span in timeline.steps if str(span.step) == step), None)
     begin, end = (chosen.begin_ns, chosen.end_ns) if chosen is not None else (0, timeline.end_ns)
@@ -125,16 +122,13 @@ def choose_look(view: RunView) -> Look:
             low=limits[0],
             high=limits[1],
             within=of_step,
-            linked=linked,
         )
     with columns[4]:
-        last = choose_number(
-            "To, ms", param="to", default=_ceil(end), low=limits[0], high=limits[1], within=of_step, linked=linked
-        )
+        last = choose_number("To, ms", param="to", default=_ceil(end), low=limits[0], high=limits[1], within=of_step)
     window = window_between(first, last)
     st.session_state[_STATE] = within, window.begin_ns / MS, window.end_ns / MS, *limits
     second = int(beside) if beside != NONE else None
-    return Look(rank, second, step, window, _in_address(_FIND, linked), _in_address(_PYTHON, linked) == _ON)
+    return Look(rank, second, step, window, _in_address(_FIND), _in_address(_PYTHON) == _ON)
 
 
 def _opening_step(view: RunView, steps: Sequence[str]) -> str:
@@ -166,10 +160,10 @@ def _follow(run: str, limits: tuple[float, float]) -> None:
         st.session_state[_BY_CANVAS] = True  # the canvas follows the run by itself
 
 
-def _in_address(name: str, linked: bool) -> str:
-    """The value that was chosen in the canvas or is in the address, else "". ``linked``: as `choose` has it."""
+def _in_address(name: str) -> str:
+    """The value that was chosen in the canvas or is in the address, else ""."""
     requested, shown = st.query_params.get(name, ""), st.session_state.get(f"{name} as last shown", "")
-    if linked and requested != shown:  # a link was opened
+    if requested != shown:  # a link was opened
         st.session_state[name] = requested
     text = str(st.session_state.get(name, ""))[: DASHBOARD.most_search_chars]
     st.session_state[f"{name} as last shown"] = text
@@ -188,19 +182,13 @@ def moved(canvas: Any) -> None:
     """Adopts what the canvas reports after the user zoomed, pinned or searched in it."""
     look = canvas.look
     _, _, _, low, high = st.session_state[_STATE]
-    if look["whole"]:
-        st.session_state["step"] = ALL
-        _look_at(low, high)
-    else:
-        if look["step"] is not None:
-            st.session_state["step"] = str(int(look["step"]))
-        begin, end = (min(max(ns / MS, low), high) for ns in (float(look["from"]), float(look["to"])))
-        _look_at(begin, end)
+    begin, end = (min(max(ns / MS, low), high) for ns in (float(look["from"]), float(look["to"])))
+    chosen = st.session_state["step"] if look["step"] is None else str(int(look["step"]))
+    step, begin, end = (ALL, low, high) if look["whole"] else (chosen, begin, end)
     pinned = [str(int(rank)) for rank in look["pinned"][:2]]
-    if pinned:
-        st.session_state["rank"], st.session_state["beside"] = pinned[0], pinned[1] if len(pinned) > 1 else NONE
-    st.session_state[_FIND] = str(look["find"])
-    st.session_state[_PYTHON] = _ON if look["python"] else ""
+    ranks = dict(zip(("rank", "beside"), (*pinned, NONE), strict=False)) if pinned else {}
+    python = _ON if look["python"] else ""
+    set_choices(**ranks, step=step, find=str(look["find"]), python=python, **{"from": begin, "to": end})
     st.session_state[_BY_CANVAS] = True
 
 
