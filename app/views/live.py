@@ -163,8 +163,7 @@ def _progress_of(state: RunState) -> Progress | None:
 def progress_line(progress: Progress, standstill: Standstill | None = None) -> str:
     """Steps, time left and throughput, as far as they are known. Of a training that makes no progress, why: the time
     left and the throughput of its last steps say nothing about it."""
-    of = f" of {progress.planned:,}" if progress.planned is not None else ""
-    texts = [f"step {progress.done:,}{of}"]
+    texts = [_steps_done(progress.done, progress.planned)]
     if standstill is not None:
         return " · ".join((*texts, standstill.words))
     if progress.left_ns is not None:
@@ -176,11 +175,16 @@ def progress_line(progress: Progress, standstill: Standstill | None = None) -> s
     return " · ".join(texts)
 
 
+def _steps_done(done: int, planned: int | None) -> str:
+    """A number of steps, not the number of the last one, which is one less."""
+    return counted(done, "step") if planned is None else f"{done:,} of {counted(planned, 'step')}"
+
+
 def facts(state: RunState) -> str:
-    """The last step of a run that does not train, and how it ended; "" if neither is known."""
+    """How far a run that does not train came, and how it ended; "" if neither is known."""
     texts = []
     if state.last_step is not None:
-        texts.append(f"step {state.last_step:,}")
+        texts.append(_steps_done(state.last_step + 1, state.planned_steps))
     if state.was is not None and state.as_of_ns:
         texts.append(f"silent for {_span(max(0.0, time.time() - state.as_of_ns / 1e9))}, no end recorded")
     if state.was is State.STUCK:

@@ -109,15 +109,18 @@ def test_following_a_run_has_a_budget(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_how_far_a_run_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = unended(write_run(tmp_path / "run"))
-    assert "step 12 · 15.2 steps/s · 7,758 tokens/s a rank" in plain_spaces(said(page(run, monkeypatch)))
+    assert "12 steps · 15.2 steps/s · 7,758 tokens/s a rank" in plain_spaces(said(page(run, monkeypatch)))
     layout = RunLayout(run)
     layout.manifest.write_text(json.dumps({**json.loads(layout.manifest.read_text()), "trainer": {"steps": 9000}}))
     test = page(run, monkeypatch)
     bar = test.get("progress")[0].proto
     assert bar.value == 0
-    assert plain_spaces(bar.text).startswith(plain("step 12 of 9,000 · about 10 min left"))
+    assert plain_spaces(bar.text).startswith(plain("12 of 9,000 steps · about 10 min left"))
     assert "Tokens per second" in said(test)  # its curve; no loss is recorded
     assert "loss is" not in said(test), "nothing can be done about it now"
+    # Ended before its time, it came as far as it was.
+    layout.manifest.write_text(json.dumps({**json.loads(layout.manifest.read_text()), "exit_code": 1}))
+    assert "12 of 9,000 steps · exit code 1" in plain_spaces(said(page(run, monkeypatch)))
 
 
 def test_a_run_may_begin_after_its_dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

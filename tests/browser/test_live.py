@@ -44,11 +44,11 @@ def test_new_steps_appear_by_themselves(browser: Browser, tmp_path: Path) -> Non
         os.utime(RunLayout(run).rank(0).steps, (later, later))
         found.open(served.at(), until="6 of 8")
         expect(found.page.get_by_text("training").first).to_be_visible()
-        expect(found.page.get_by_text("step 8 · 9.52 steps/s").first).to_be_visible()
+        expect(found.page.get_by_text("8 steps · 9.52 steps/s").first).to_be_visible()
         found.page.evaluate(_WATCH)
         for rank, files in RunLayout(run).ranks().items():
             files.steps.write_text(whole[rank])
-        found.page.get_by_text("step 12 · ").first.wait_for()
+        found.page.get_by_text("12 steps · ").first.wait_for()
         found.page.get_by_text("10 of 12").first.wait_for()
         found.settle()
         assert found.page.evaluate("window.unsteady") == []
@@ -70,7 +70,7 @@ def test_a_run_that_was_silent_and_goes_on_is_followed(browser: Browser, tmp_pat
         expect(menu.get_by_text("unknown").first).to_be_visible()
         for rank, files in RunLayout(run).ranks().items():
             files.steps.write_text(whole[rank])
-        expect(menu.get_by_text("step 12 · ").first).to_be_visible()
+        expect(menu.get_by_text("12 steps · ").first).to_be_visible()
         found.page.get_by_text("10 of 12").first.wait_for()
         assert found.complaints == []
 

@@ -55,7 +55,7 @@ TASKS = {
     "where memory peaks": Task(STRAGGLER, (menu("Memory"),), text("Peak memory")),
     "what to send a colleague": Task(STRAGGLER, (button("Copy as message"),), text("Copied")),
     "did the change help": Task(STRAGGLER, (menu("Compare"),), lambda page: page.get_by_text(COMPARED).first),
-    "is it running, and how far": Task(STRAGGLER, (), text("step 23")),
+    "is it running, and how far": Task(STRAGGLER, (), text("24 steps")),
     "who hangs": Task(STRAGGLER, (menu("Hang triage"),), text("The run ended well")),
 }
 

@@ -79,7 +79,7 @@ def test_a_rank_that_is_silent_is_not_covered_by_one_that_lives(tmp_path: Path) 
     assert state.state == "stuck"
     assert words(state) == "no step for 41 s (rank 1 silent for 42 s)"
     line = progress_line(Progress(12, 3000, 180e9, 19.0, None), state.standstill).replace("\u00a0", " ")
-    assert line == "step 12 of 3,000 · no step for 41 s (rank 1 silent for 42 s)"
+    assert line == "12 of 3,000 steps · no step for 41 s (rank 1 silent for 42 s)"
 
 
 def test_of_a_stopped_process_triage_says_how_it_goes_on(tmp_path: Path) -> None:
