@@ -62,10 +62,13 @@ def with_others(attempts: Sequence[Triage | None]) -> Triage:
             sentences.append(_after(number, later))
         evidence += later.evidence[: HANG_ANSWER.most_outcome_evidence] if later is not None and later.culprits else ()
     if again:
-        numbers = ", ".join(map(str, again))
-        sentences.insert(
-            bool(chosen), f"After restart{'s' if len(again) > 1 else ''} {numbers} it failed again, in the same way."
+        which = f"restart{'s' if len(again) > 1 else ''} {', '.join(map(str, again))}"
+        same = (
+            f"After {which} it failed again, in the same way."
+            if _names_a_cause(answer)
+            else f"It was the same after {which}."
         )
+        sentences.insert(bool(chosen), same)
     first = answer.headline if answer.headline.endswith((".", "!")) else f"{answer.headline}."
     return replace(answer, headline=" ".join((first, *sentences)), evidence=tuple(dict.fromkeys(evidence)))
 

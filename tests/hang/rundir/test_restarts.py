@@ -3,6 +3,7 @@ reported."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest
 from diag.errors import DiagError
 from diag.hang.api import investigate, triage
+from tests.hang.rundir.test_accounts import DONE, write_rank
 from tests.hang.rundir.test_ends import BUG, LOST, Ended, record, traceback, written
 
 LOG = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4242\n"
@@ -78,6 +80,20 @@ def test_a_later_attempt_where_the_first_names_no_cause(tmp_path: Path) -> None:
     assert [culprit.rank for culprit in found.culprits] == [1]
     assert f"raised {BUG}" in found.headline
     assert "That was after the first restart: the records of the first attempt name no cause." in found.headline
+
+
+def test_attempts_that_end_alike_without_a_known_fault(tmp_path: Path) -> None:
+    """Nothing failed again: that both ended well, or that nothing is known of either, is no failure."""
+    well = RunLayout(tmp_path / "well")
+    for attempt in (well, well.restart(1)):
+        update_manifest(attempt, world_size=2, exit_code=0)
+        for rank in range(2):
+            attempt.rank(rank).folder.mkdir(parents=True)
+            write_rank(attempt, rank, DONE, time.time_ns(), 2)
+    for run, fault_class in ((well, "healthy"), (attempts(tmp_path, VICTIMS, VICTIMS), "undetermined")):
+        found = triage([str(run.root)])
+        assert found.fault_class == fault_class
+        assert found.headline.endswith(". It was the same after restart 1.")
 
 
 def test_attempts_that_left_nothing(tmp_path: Path) -> None:
