@@ -33,7 +33,7 @@ from diag.model.retained import Retained
 from diag.rundir.policy import BLOCKS, JOBS
 from diag.toml import settings_files
 from diag.traces.kineto_names import CommRule
-from diag.traces.reading import Reading, read_traces
+from diag.traces.reading import PACKED_RUN, UNPACK, Reading, read_traces
 from diag.traces.snapshot_files import is_snapshot, rank_of_folder, snapshot_files
 from diag.traces.text_stream import exists, file_name, is_remote, trace_files
 from diag.traces.trace import Trace
@@ -241,7 +241,9 @@ def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
     else:
         message = f"no trace could be read: {reasons}" if reasons else "contains neither a run directory nor a trace"
         hint = "pass a run directory (`diag run --out`), or Kineto traces: one .json or .json.gz per rank"
-        if others := _others_in(paths):
+        if len(paths) == len(tables.gaps) == 1 and tables.gaps[0].reason.startswith(PACKED_RUN):
+            message, hint = PACKED_RUN, UNPACK
+        elif others := _others_in(paths):
             files = f"files of {_named(others)}"
             message = f"{message}; it holds {files}" if len(paths) > 1 or is_folder(paths[0]) else f"{files}, no trace"
             hint = " ".join(dict.fromkeys(other.tool.instead for other in others))

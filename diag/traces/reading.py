@@ -248,12 +248,12 @@ def _ingest(path: str, cache: Cache, key: str) -> ReadResult:
 
 
 _STEPS = RankLayout(Path()).steps.name
-_PACKED_RUN = "is a packed run directory: unpack it, and give its folder"
+PACKED_RUN, UNPACK = "is a packed run directory", "unpack it, and give its folder"
 
 
 def _of_archive(path: str, cache: Cache) -> list[ReadResult]:
     results = list(_read_archive(path, cache))
-    return [result for result in results if result.reason == _PACKED_RUN] or results
+    return [result for result in results if result.reason.startswith(PACKED_RUN)] or results
 
 
 def _read_archive(path: str, cache: Cache) -> Iterator[ReadResult]:
@@ -267,7 +267,7 @@ def _read_archive(path: str, cache: Cache) -> Iterator[ReadResult]:
         with text_stream.opened(path) as file:
             for name, content in members(file, path):
                 if name.rpartition("/")[2] == _STEPS:
-                    yield ReadResult(path, reason=_PACKED_RUN)
+                    yield ReadResult(path, reason=f"{PACKED_RUN}: {UNPACK}")
                     return
                 if not name.endswith(text_stream.TRACE_ENDINGS):
                     continue

@@ -259,8 +259,11 @@ def test_a_packed_run_directory_is_not_judged_by_its_traces(folder: Path, tmp_pa
         for rank in (0, 1):
             archive.add(folder / f"rank{rank}.json", f"run/ranks/0000{rank}/trace-step000011.json")
             archive.addfile(tarfile.TarInfo(f"run/ranks/0000{rank}/steps.jsonl"), io.BytesIO())
-    with pytest.raises(DiagError, match="is a packed run directory: unpack it"):
+    with pytest.raises(DiagError) as refused:
         open_run(path, reading=Reading(cache=Cache(None)))
+    error = refused.value
+    assert (error.path, error.message) == (str(path), "is a packed run directory")
+    assert error.hint == "unpack it, and give its folder"
 
 
 def test_a_store(folder: Path, tmp_path: Path, small_counts: None) -> None:
