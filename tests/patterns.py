@@ -52,8 +52,8 @@ def patterns() -> list[Found]:
     AssertionError for one whose text is only known at run time, unless its function says how it is made."""
     found = [Found(f"log pattern {name}", one._compiled.pattern, one._compiled.flags) for _, name, one in PATTERNS]
     for name, module in _modules():
-        tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
-        for call in ast.walk(tree):
+        text = Path(str(module.__file__)).read_text("utf-8")
+        for call in ast.walk(ast.parse(text)) if re.search(r"\bre\.", text) else ():
             if _is_pattern(call) and call.func.attr != "compile":
                 found.extend(_evaluated(call, name, module))
         found.extend(_held(name, module))
