@@ -183,13 +183,22 @@ def _spawned(job: JobLogs, line: Line) -> Hit | None:
 
 
 def _rank_beside(job: JobLogs, line: Line) -> int | None:
-    """The rank in the line that torch_npu prints below its exception."""
+    """The rank in the line that torch_npu prints below its exception, or ProcessGroupNCCL below the one that ends a
+    process that marks no line."""
     below = (
         hit
         for hit in job.named("npu-error")
         if hit.line.path == line.path and 0 < hit.line.number - line.number <= HANG_RULES.rank_beside_reach
     )
-    return next((int(hit.groups["rank"]) for hit in below), None)
+    rank = next((int(hit.groups["rank"]) for hit in below), None)
+    if rank is not None or line.speaker != Speaker() or line.source in ("nccl", "launcher", "kernel"):
+        return rank
+    ended = {
+        int(hit.groups["rank"])
+        for hit in job.named("group-destroyed")
+        if hit.line.path == line.path and 0 < hit.line.number - line.number <= HANG_RULES.failure_reach
+    }
+    return ended.pop() if len(ended) == 1 else None
 
 
 def _rank_by_launcher(job: JobLogs, line: Line, host: str) -> int | None:

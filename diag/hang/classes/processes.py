@@ -798,7 +798,7 @@ CLASSES = (
                     "Operation not supported: '",
                     "File too large: '",
                 ),
-                r"Error while serializing: (?:IoError\(|I/O error: )(?P<error>[^\n]{1,120})|"
+                r"Error while serializing: (?:(?:IoError\(|I/O error: )(?P<error>[^\n]{1,120})|I/O error:\s*$)|"
                 r"ray\.exceptions\.OutOfDiskError(?:: (?P<ray>[^\n]{1,120}))?|"
                 r"unable to lock file, errno = (?P<number>\d+)|"
                 r"\[Errno (?:27|37|95|117)\] (?P<text>File too large|No locks available|Operation not supported|"

@@ -608,6 +608,12 @@ CASCADE = FaultClass(
             printed_by="ProcessGroupNCCL.cpp",
             says="A rank saw that another one timed out.",
         ),
+        "group-destroyed": cascade(
+            ("Process Group destroyed on rank",),
+            r"^Process Group destroyed on rank (?P<rank>\d+)",
+            "torch 1.7+; ProcessGroupNCCL.cpp",
+            "The process of rank {rank} aborted its communicators as it ended.",
+        ),
         "remote-error": cascade(
             ("remote error detected from rank:",),
             r"remote error detected from rank:? ?(?P<rank>\d+)",

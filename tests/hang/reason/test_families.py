@@ -67,6 +67,7 @@ STORAGE = (
         "storage",
         "safetensors_rust.SafetensorError: Error while serializing: I/O error: Operation not supported (os 95)",
     ),
+    ("storage", "SafetensorError:\nError while serializing: I/O error:\nOperation not supported (os error 95)"),
     ("storage", 'SafetensorError: Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: "x" })'),
     ("storage", "ray.exceptions.OutOfDiskError: Local disk is full"),
     ("storage", "OSError: Unable to open file (unable to lock file, errno = 11, error message = 'Resource')"),

@@ -358,6 +358,18 @@ def test_no_end_but_a_part_that_is_done(text: str, tmp_path: Path) -> None:
     assert of(tmp_path, text).fault_class in ("undetermined", "rank_killed_exception")
 
 
+def test_a_group_that_is_destroyed_says_below_an_exception_whose_it_is(tmp_path: Path) -> None:
+    what = (
+        "THCudaCheck FAIL file=a.cpp line=280 error=710 : device-side assert triggered\n"
+        "terminate called after throwing an instance of 'c10::Error'\n"
+        "  what():  NCCL error in: NCCLUtils.hpp:181, unhandled cuda error, NCCL version 21.0.3\n"
+    )
+    below = "Process Group destroyed on rank {}\n"
+    assert ranks(of(tmp_path, what + below.format(5))) == [5]
+    two = of(tmp_path, what + below.format(5) + below.format(6))
+    assert [culprit for culprit in two.culprits if culprit.rank is not None] == []
+
+
 def test_an_open_answer_quotes_the_last_telling_line(tmp_path: Path) -> None:
     answer = of(tmp_path, "[rank3]: the shuffle is stuck since 40 s\n[rank3]: see you\n")
     assert answer.fault_class == "undetermined"
