@@ -582,7 +582,9 @@ def writers_of_ids(job: JobLogs) -> list[int]:
 # What programs print as they come to their end, after the last step
 _CLOSES = re.compile(
     r"(?i)\b(?:passed|done|complete[d]?|finished|succeeded|finaliz(?:ing|ed)|evaluat(?:e|ing|ion)\b.{0,40}\b(?:in main|"
-    r"results?|done)|exit(?:ed|ing)? with (?:code )?0|successfully saved)\b"
+    r"results?|done)|exit(?:ed|ing)? with (?:code )?0|successfully saved|results saved to|"
+    r"final[ _][\w ]{0,60}?(?:loss|accuracy|results?|metrics))\b|"
+    r"^\s*(?:train|eval|test|predict)_\w{1,40} += +\S"  # the table of log_metrics; transformers, trainer_pt_utils.py
 )
 _OF_HELPERS = re.compile(r"\bException (?:in thread|ignored in)\b")
 # What begins, or waits, where a line is the last of its file
@@ -618,11 +620,10 @@ def last_words(job: JobLogs) -> list[Line]:
     """The lines that say that a job reached its end, where nothing goes on after them. That the last step is done is
     no end by itself: a job may stand still as it saves."""
     steps = [hit.line for hit in job.named("last-step-done")]
-    steps += [line for line in job.logs.lines if FULL_BAR.search(line.text)]
+    steps += [line for line in job.logs.lines if FULL_BAR.search(line.text) or LAST_STEP.search(line.text)]
     closes = last_of_each(line for line in (*job.logs.lines, *job.logs.last_lines) if _closes(line)) if steps else {}
     ends = [hit.line for hit in job.named("ended-well")]
     ends += job.once(_done_by_all)
-    ends += [line for line in job.logs.lines if LAST_STEP.search(line.text)]
     ends += [line for line in steps if line.path in closes and closes[line.path].number > line.number]
     return ends if ends and not _begins_after(job, last_of_each(ends)) else []
 

@@ -40,7 +40,6 @@ class HangEvidence(Topic, name="hang-evidence"):
     knows_little = threshold(0.3, "confidence", "chosen", "at most: the last lines say more than such an answer")
     ended_well = threshold(0.85, "confidence")
     steps_go_on = threshold(0.7, "confidence")
-    steps_alone_go_on = threshold(0.5, "confidence")
     steps_that_go_on = threshold(3, "steps", "chosen", "as many as a reader keeps of a file: fewer show no progress")
     fresh_steps = threshold(2, "steps", "chosen", "at most that long ago, the last line is of a job that works")
     written_late_ns = threshold(

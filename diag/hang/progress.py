@@ -9,11 +9,11 @@ whose last step is as old as the file, and no older than steps are apart, works.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from diag.hang.failures import failed
+from diag.hang.failures import failed, is_measurement, is_step
 from diag.hang.job import JobLogs
 from diag.hang.model import Line, Role, Written
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
@@ -77,7 +77,7 @@ def goes_on(job: JobLogs) -> AtWork | None:
     ends = {line.path: line.number for line in job.logs.last_lines}
     works: dict[str, list[Line]] = defaultdict(list)
     for line in job.logs.lines:
-        if WORK.search(line.text):
+        if WORK.search(line.text) or (is_step(line) and not is_measurement(line)):
             works[line.path].append(line)
     at_end = all(
         len({line.text for line in lines}) > 1
@@ -93,30 +93,31 @@ def goes_on(job: JobLogs) -> AtWork | None:
     after = (line for line in job.logs.last_lines if line.number > since.get(line.path, 0) and line not in last)
     if any(is_telling(line.raw) or NOT_FINITE.search(line.text) for line in after):
         return None
-    return at_work(job, (line for lines in works.values() for line in lines))
+    return _at_work(job, works)
 
 
-def at_work(job: JobLogs, lines: Iterable[Line]) -> AtWork:
-    """What lines of work, in the order of their files, show of its pace, and their files' clock of its end."""
-    by_path: dict[str, list[Line]] = defaultdict(list)
-    for line in lines:
-        by_path[line.path].append(line)
-    every = max((_apart_ns(of_file) for of_file in by_path.values()), default=0)
-    written = {path: job.logs.written[path] for path in by_path if path in job.logs.written}
-    known = bool(written) and len(written) == len(by_path)
+def _at_work(job: JobLogs, works: Mapping[str, Sequence[Line]]) -> AtWork:
+    """What lines of work, by file, show of its pace, and their files' clock of its end."""
+    every = max((_apart_ns(lines) for lines in works.values()), default=0)
+    written = {path: job.logs.written[path] for path in works if path in job.logs.written}
+    known = bool(written) and len(written) == len(works)
     return AtWork(
-        tuple(sorted((line for of_file in by_path.values() for line in of_file[-2:]), key=lambda line: line.number)),
+        tuple(sorted((line for lines in works.values() for line in lines[-2:]), key=lambda line: line.number)),
         every,
         min(one.age_ns for one in written.values()) if known else None,
-        known and every > 0 and all(_works(of_file, written[path], every) for path, of_file in by_path.items()),
+        known and every > 0 and all(_works(lines, written[path], every) for path, lines in works.items()),
     )
 
 
 def _apart_ns(lines: Sequence[Line]) -> int:
-    """The longest time between two successive lines, by their time stamps or by the time that a bar counts."""
-    times = [line.time_ns for line in lines if line.time_ns is not None]
-    counted = [int(seconds * 1e9) for line in lines if (seconds := bar_seconds(line.text)) is not None]
-    return max((0, *(later - sooner for one in (times, counted) for sooner, later in pairwise(one))))
+    """The longest time between two successive lines, by their time stamps or by the time that one bar counts."""
+    clocks: dict[int | None, list[int]] = defaultdict(list)  # by the steps of a bar; None: time stamps
+    for line in lines:
+        if line.time_ns is not None:
+            clocks[None].append(line.time_ns)
+        if (bar := bar_seconds(line.text)) is not None:
+            clocks[bar[0]].append(int(bar[1] * 1e9))
+    return max((0, *(later - sooner for times in clocks.values() for sooner, later in pairwise(times))))
 
 
 def _works(lines: Sequence[Line], written: Written, every_ns: int) -> bool:

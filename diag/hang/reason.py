@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -25,7 +25,6 @@ from diag.hang.failures import (
     in_order,
     is_measurement,
     is_step,
-    last_of_each,
     last_words,
     timeouts_of,
 )
@@ -34,7 +33,7 @@ from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Known, Line, Logs, Role, RuledOut, Triage, absent_of
 from diag.hang.order import Chosen, Confidence, attributed, choose, confidence_of, merged
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
-from diag.hang.progress import AtWork, at_work, goes_on
+from diag.hang.progress import AtWork, goes_on
 from diag.hang.rules import OF_LINES, RULES
 from diag.hang.rules.exceptions import victims_of
 from diag.hang.rules.general import clues as general
@@ -53,12 +52,12 @@ _EXCEPTION = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)(?::|$)|^(?:\S+: )?Te
 _LAUNCHER_ERROR = re.compile(r"^[a-z]\w*: error: ")
 _LAST_ERROR = re.compile(r"^\s*Last error:\s*$")
 _ADVICE = ("unused-not-found", "strides", "uneven-inputs")
-_AT_START = ("barrier-device", "all-peers")  # notices of runs that hang later as well: no sign that the job is healthy
 UNKNOWN = "The logs do not show the state of the job."
 _SPEED = (
     "Only a warning about speed was read, which DDP prints while a training runs, and which is no error. Whether the "
     "training went on is not in the log."
 )
+_TRAINED = "Whether other steps followed the last one is not in the logs."
 _WARNINGS = "No known log pattern matches. The evidence is the first warning of each process."
 
 
@@ -202,12 +201,10 @@ def _alarms(job: JobLogs) -> list[Line]:
 
 
 def _healthy_or_unknown(job: JobLogs) -> NoCause:
-    """ "healthy" only where all ranks are initialised and train, the job ended in order, or its last step is no older
-    than its steps are apart."""
+    """ "healthy" only where the job ended in order, or its last step is no older than its steps are apart."""
     members = [m for c in job.communicators for m in c.members]
     largest = max(job.communicators, key=lambda c: c.size, default=None)
     harmless = [hit.line for hit in job.hits if hit.fault_class.id == "harmless"]
-    overcome = {hit.line for hit in job.hits if hit.fault_class.id == "harmless" and hit.name not in _AT_START}
     complete = [line for line in job.logs.lines if "COMPLETE" in line.text]
     lines = tuple(dict.fromkeys((*complete[: HANG_ANSWER.most_next_steps], *harmless)))[: HANG_ANSWER.most_next_steps]
     doubt = _doubt(job)
@@ -223,22 +220,13 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
     working = goes_on(job)
     if working is not None and (working.works or working.stands_still):
         return _at_work(working)
-    ready = [line for line in complete if "Init COMPLETE" in line.text]
-    if whole and len(steps := _steps_after(job, ready)) >= HANG_EVIDENCE.steps_that_go_on:
-        if (still := at_work(job, steps)).stands_still:
-            return _at_work(still)
-        size = largest.size if largest else 0
-        text = f"All {size} ranks are initialised, they train, and no log line reports a problem."
-        return NoCause("healthy", HANG_EVIDENCE.steps_go_on, text, (), (*lines[:3], *steps[-2:]))
-    if not members and overcome and len(steps := _steps_after(job, overcome)) >= HANG_EVIDENCE.steps_that_go_on:
-        if (still := at_work(job, steps)).stands_still:
-            return _at_work(still)
-        text = "The training makes progress, and no log line reports a problem."
-        return NoCause("healthy", HANG_EVIDENCE.steps_alone_go_on, text, (), (*lines[:3], *steps[-2:]))
     if whole and largest is not None and working is not None:
         return _at_work(working, f"All {largest.size} ranks are initialised. ")
+    trained = any(is_step(line) and not is_measurement(line) for line in job.logs.lines)
     if whole and largest is not None:
-        text = f"All {largest.size} ranks are initialised. No log line shows a training step or reports a problem."
+        untrained = ". No log line shows a training step or reports a problem."
+        steps = f", and steps were made. No log line reports a problem. {_TRAINED}" if trained else untrained
+        text = f"All {largest.size} ranks are initialised{steps}"
         return NoCause("undetermined", 0.4, text, (), lines)
     if members and largest is not None:
         text = f"{len(largest.members)} of {largest.size} ranks were read, and their logs report no problem."
@@ -255,7 +243,8 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
     if _only_about_speed(job):
         return NoCause("undetermined", 0.3, _SPEED, (), tuple(harmless[:3]))
     if harmless:
-        text = "The logs hold only lines that healthy runs also print, and no training step or end of the job."
+        what = f"steps of a training. {_TRAINED}" if trained else "no training step or end of the job."
+        text = f"The logs hold only lines that healthy runs also print, and {what}"
         return NoCause("undetermined", 0.3, text, (), tuple(harmless[: HANG_ANSWER.most_next_steps]))
     return NoCause("undetermined", 0.2, UNKNOWN, (), ())
 
@@ -268,15 +257,6 @@ def _at_work(work: AtWork, before: str = "") -> NoCause:
         return NoCause("healthy", HANG_EVIDENCE.steps_go_on, work.headline, (), lines, (ask,))
     sure = 0.4 if work.stands_still else HANG_EVIDENCE.knows_little
     return NoCause("undetermined", sure, before + work.headline, (), lines)
-
-
-def _steps_after(job: JobLogs, lines: Iterable[Line]) -> list[Line]:
-    """The steps of a training, each text once, that their file has after the last of these lines. A table of nccl-tests
-    that goes on is none: the tool says when it is done."""
-    after = {path: last.number for path, last in last_of_each(lines).items()}
-    steps = (line for line in job.logs.lines if is_step(line) and not is_measurement(line))
-    found = [line for line in steps if line.number > after.get(line.path, 0)]
-    return list({line.text: line for line in found}.values())
 
 
 def _only_about_speed(job: JobLogs) -> bool:

@@ -251,7 +251,7 @@ CLASSES = (
         title="no problem was found in the available data",
         priority=9,
         next_steps=("If the job does hang: give the logs of all ranks, and the stack of each process (py-spy dump).",),
-        rule="The initialisation is complete, or the run ended in order, and no log line contradicts this.",
+        rule="The run ended in order, or its last step was just written, and no log line contradicts this.",
         patterns={
             "bus-bandwidth": harmless(
                 ("# Avg bus bandwidth",),
@@ -267,11 +267,13 @@ CLASSES = (
                     "orker group successfully finished",
                     "orker group finished (",
                     "torchelastic.worker.status.SUCCEEDED",
+                    " passed",
                 ),
                 r"^Recorded in .+\. Next: diag analyze|Out of bounds values *: 0 OK|"
+                r"^=* ?\d+ passed(?:, \d+ (?:skipped|deselected|xfailed|xpassed|warnings?))* in \d[\d.]*s\b|"
                 r"\b[Ww]orker group (?:successfully finished|finished \((?:WorkerState\.)?SUCCEEDED\))|"
                 r"\"torchelastic\.worker\.status\.SUCCEEDED\"",
-                "any; torchrun, nccl-tests, diag run",
+                "any; torchrun, nccl-tests, diag run, pytest",
                 "The training printed that it reached its end.",
                 SUGGESTS,
             ),
@@ -293,9 +295,11 @@ CLASSES = (
                 SUGGESTS,
             ),
             "last-step-done": harmless(
-                ("train_runtime", "`Trainer.fit` stopped"),
-                r"'train_runtime':|`Trainer\.fit` stopped: `max_",
-                "any; transformers, src/transformers/trainer_utils.py; Lightning, loops/fit_loop.py",
+                ("train_runtime", "`Trainer.fit` stopped", "epochs completed in", "stopping_early: "),
+                r"'train_runtime':|`Trainer\.fit` stopped: `max_|^\d+ epochs completed in \d[\d.]* hours|"
+                r"^stopping_early: \w",
+                "any; transformers, src/transformers/trainer_utils.py; Lightning, loops/fit_loop.py; YOLOv5, train.py; "
+                "parameter-golf, train_gpt.py",
                 "The last step of the training is done.",
                 SUGGESTS,
             ),

@@ -54,17 +54,17 @@ FULL_BAR = re.compile(r"^\s{0,8}(\d{1,9})/\1 \[=+\].{0,400}\bloss\b")  # Keras, 
 
 # -- How far it is -----------------------------------------------------------------------------------------------------
 
-_ELAPSED = re.compile(r"(?<!\d)\d{1,12}/\d{1,12} \[(?:(\d{1,5}):)?(\d{1,2}):(\d\d)<")  # tqdm
+_ELAPSED = re.compile(r"(?<!\d)\d{1,12}/(\d{1,12}) \[(?:(\d{1,5}):)?(\d{1,2}):(\d\d)<")  # tqdm
 _COUNT = re.compile(
     r"(?i)\b(?:step|iter(?:ation)?|batch|epoch)s?\b['\"]?[\s:=\[#]{0,40}(\d{1,12}(?:\.\d{1,12})?)|"
     r"(?<![\d.:])(\d{1,12})/ ?\d{1,12}(?: \[|\])"
 )
 
 
-def bar_seconds(text: str) -> int | None:
-    """How long a bar of tqdm has run, where a line has one."""
+def bar_seconds(text: str) -> tuple[int, int] | None:
+    """The steps of a bar of tqdm, and for how many seconds it has run, where a line has one."""
     match = _ELAPSED.search(text)
-    return int(match[1] or 0) * 3600 + int(match[2]) * 60 + int(match[3]) if match else None
+    return (int(match[1]), int(match[2] or 0) * 3600 + int(match[3]) * 60 + int(match[4])) if match else None
 
 
 def counts_of(text: str) -> tuple[float, ...]:

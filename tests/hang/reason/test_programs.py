@@ -328,9 +328,12 @@ def test_the_port_is_named(tmp_path: Path, reason: str) -> None:
     assert "29433" in answer.next_steps[0]
 
 
-def test_a_run_whose_last_step_is_its_last(tmp_path: Path) -> None:
+def test_a_run_whose_last_step_is_its_last_ends_with_what_it_prints_then(tmp_path: Path) -> None:
+    """It may stand still as it saves or evaluates."""
     step = "[2026-03-01 09:00:0{0}] iteration  {0}/ {1} | elapsed (ms):  95.6 | lm loss: 5.54 | grad norm: 0.7\n"
-    ended = of(tmp_path, step.format(3, 4) + step.format(4, 4))
+    last = step.format(3, 4) + step.format(4, 4)
+    assert of(tmp_path, last).fault_class == "undetermined"
+    ended = of(tmp_path, f"{last}[smoke] PASSED: 4 steps completed.\n")
     assert ended.fault_class == "healthy"
     assert "nccl-tests" not in ended.headline
     assert of(tmp_path, step.format(3, 9) + step.format(4, 9)).fault_class == "undetermined"
@@ -344,6 +347,12 @@ def test_a_run_whose_last_step_is_its_last(tmp_path: Path) -> None:
         "{'train_runtime': 119.8, 'train_loss': 1.23}\n100%|###| 9/9 [01:54<00:00, 12.76s/it]\n",
         "`Trainer.fit` stopped: `max_epochs=1` reached.\n",
         "Training complete!\ndestroying process group...\n",
+        "stopping_early: wallclock_cap train_time:599279ms step:9195/20000\npeak memory allocated: 10119 MiB\n",
+        "3 epochs completed in 0.021 hours.\nOptimizer stripped from runs/exp/weights/last.pt, 14.8MB\n",
+        "3 epochs completed in 0.021 hours.\nResults saved to runs/exp\nDestroying process group... \n",
+        "1 failed, 4 passed in 3.21s\n",
+        "tests/test_a.py 4 passed\n",
+        "final_eval val_loss:2.09\n",
         "Warm-up training done, starting the evaluation\n",
         "Stage 1 training completed.\nEpoch 0:   0%|          | 0/100 [00:00<?, ?it/s]\n",
         "# nThread 1\n# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 0.17\n# nThread 1 nGpus 8\n",
@@ -356,6 +365,21 @@ def test_a_run_whose_last_step_is_its_last(tmp_path: Path) -> None:
 def test_no_end_but_a_part_that_is_done(text: str, tmp_path: Path) -> None:
     """A test before the training, its last step, one of several parts: what comes then may hang."""
     assert of(tmp_path, text).fault_class in ("undetermined", "rank_killed_exception")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "stopping_early: wallclock_cap step:9195/20000\nSerialized model: 67 bytes\nfinal_int8_exact val_loss:2.096\n",
+        "3 epochs completed in 0.021 hours.\nOptimizer stripped from runs/exp/best.pt\nResults saved to runs/exp\n",
+        "{'train_runtime': 119.8, 'train_loss': 1.23}\n***** train metrics *****\n  train_loss = 1.2\n",
+        "test_ddp.py ....    [100%]\n====== 4 passed, 2 warnings in 3.21s ======\n",
+        "4 passed in 63.21s (0:01:03)\n",
+    ],
+)
+def test_results_behind_the_last_step_end_a_job(text: str, tmp_path: Path) -> None:
+    assert of(tmp_path, text).fault_class == "healthy"
+    assert of(tmp_path, text + "epoch 1 step 7 loss: 0.3\n").fault_class != "healthy"
 
 
 def test_a_group_that_is_destroyed_says_below_an_exception_whose_it_is(tmp_path: Path) -> None:

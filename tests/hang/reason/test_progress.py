@@ -115,6 +115,32 @@ def test_what_comes_before_the_steps_makes_no_old_file_healthy(tmp_path: Path, b
     answer = triage([str(tmp_path)])
     assert answer.fault_class == "undetermined"
     assert "Nothing has been written for 2\u00a0h" in answer.headline
+    for steps, at in ((_stamped(STEPS, now - 7200), now), ("\n".join(STEPS), now)):  # a copy; no time stamps
+        _write(tmp_path / "train.log", f"{before}\n{steps}", at)
+        answer = triage([str(tmp_path)])
+        assert (answer.fault_class, answer.culprits) == ("undetermined", ())
+        assert "the job stands still there" in answer.headline
+
+
+def test_each_bar_counts_its_own_time(tmp_path: Path) -> None:
+    bars = [
+        "train:  16%|#6        | 1024/6400 [1:14:20<1:13:02,  1.23it/s, loss=1.3]",
+        "rollout:  90%|######### | 115/128 [01:31<00:10,  1.40it/s, loss=1.2]",
+        "train:  16%|#6        | 1025/6400 [1:14:23<1:13:02,  1.23it/s, loss=1.2]",
+    ]
+    (tmp_path / "train.log").write_text("\n".join(bars))
+    answer = triage([str(tmp_path)])
+    assert answer.fault_class == "undetermined"
+    assert "Work goes on up to the last line, at most 3\u00a0s apart" in answer.headline
+
+
+def test_rows_of_a_benchmark_are_no_work(tmp_path: Path) -> None:
+    rows = [
+        f"  {size:>12} {size // 4:>12}     float     sum      -1    17.08    0.00    0.00      0"
+        for size in (8, 16, 32)
+    ]
+    (tmp_path / "nccl-tests.log").write_text("\n".join(rows))
+    assert "Work goes on" not in triage([str(tmp_path)]).headline
 
 
 HANGS = {
