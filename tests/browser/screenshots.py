@@ -21,7 +21,7 @@ from playwright.sync_api import Page
 from diag.serve.server import SAMPLES
 from tests.app.served import dashboard
 from tests.browser import pictured
-from tests.browser.chromium import Scheme, Visit, chromium, visit
+from tests.browser.chromium import PATIENCE_MS, Scheme, Visit, chromium, visit
 
 _SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 _WIDTH, _TALLEST = 1440, 6000  # pixels
@@ -56,18 +56,29 @@ def take(
     folder.mkdir(parents=True, exist_ok=True)
     taken = []
     with dashboard(run) as served, chromium() as browser:
+        with visit(browser) as found:  # wide: a narrow window has no menu until one opens it
+            found.page.goto(served.at())
+            found.page.get_by_test_id("stHeading").first.wait_for(timeout=PATIENCE_MS)
+            found.settle()
+            pages = _pages(found.page)
         for scheme in _SCHEMES:
             with visit(browser, scheme, width=width) as found:
-                found.open(served.at(), until="Where the time goes")
-                pages = {path or "overview": f"{path}{query}" for path in _pages(found.page)}
-                for name, path in {**pages, **(states or {})}.items():
+                for name, path in {**_addresses(pages, query), **(states or {})}.items():
                     found.page.goto(served.at(path))
-                    found.page.get_by_test_id("stHeading").first.wait_for()
+                    found.page.get_by_test_id("stHeading").first.wait_for(timeout=PATIENCE_MS)
                     found.settle()
                     file = folder / f"{name}-{scheme}.png"
                     _whole(found.page, file)
                     taken.append(file)
     return taken
+
+
+def _addresses(pages: Sequence[str], query: str) -> dict[str, str]:
+    """By the name of its picture, the address of each page. The first one has no path: of a folder it is that of the
+    runs, which is of no single one."""
+    if "overview" in pages:
+        return {path or "runs": f"{path}{query}" if path else "" for path in pages}
+    return {path or "overview": f"{path}{query}" for path in pages}
 
 
 def _pages(page: Page) -> list[str]:
