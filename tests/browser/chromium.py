@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import psutil
 from playwright.sync_api import Browser, BrowserType, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.patience import PATIENCE_S
@@ -18,8 +19,11 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable
 # Nothing of it talks to the network by itself; as root, as in a container, it has no sandbox.
 _QUIET = ("--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
           "--disable-sync", "--disable-quic")  # fmt: skip
-PATIENCE_MS = 1000 * PATIENCE_S
-expect.set_options(timeout=PATIENCE_MS)
+PATIENCE_MS = 1000 * PATIENCE_S  # for what starts a server or an analysis
+_ANSWER_S, _PER_CORE = (
+    60,
+    2,
+)  # a page that is open answers in a second; processes to a core beyond which it takes longer
 _STILL_POLLS, _LONGEST_POLLS = 4, 60  # of a quarter of a second
 
 Scheme = Literal["light", "dark"]
@@ -59,17 +63,24 @@ class Visit:
 
     def open(self, url: str, until: str) -> None:
         """Goes there and waits until the text is on the page and Streamlit has nothing left to do."""
-        self.page.goto(url)
-        self.page.get_by_text(until).first.wait_for()
+        self.page.goto(url, timeout=PATIENCE_MS)
+        self.page.get_by_text(until).first.wait_for(timeout=PATIENCE_MS)
         self.settle()
 
     def settle(self) -> None:
         """Waits until Streamlit has nothing left to draw and the page keeps its height for a second."""
-        self.page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+        self.page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for(timeout=PATIENCE_MS)
         heights: list[int] = []
         while (len(heights) < _LONGEST_POLLS and len({*heights[-_STILL_POLLS:]}) != 1) or len(heights) < _STILL_POLLS:
             self.page.wait_for_timeout(250)
             heights.append(self.page.evaluate("() => document.querySelector('[data-testid=stMain]').scrollHeight"))
+
+
+def answer_ms() -> float:
+    """How long a test waits for an open page. One wrong expectation is not to cost as long as a training may take; on a
+    machine that many share it waits the longer."""
+    crowded = psutil.getloadavg()[0] / (psutil.cpu_count() or 1) / _PER_CORE
+    return 1000 * min(PATIENCE_S, _ANSWER_S * max(1.0, crowded))
 
 
 @contextmanager
@@ -85,7 +96,8 @@ def visit(
         offline=offline,
         accept_downloads=True,
     )
-    context.set_default_timeout(PATIENCE_MS)  # Playwright's own, 30 s, is short on a busy machine
+    expect.set_options(timeout=answer_ms())
+    context.set_default_timeout(answer_ms())
     found = Visit(context.new_page())
     found.page.on("console", found.note)
     found.page.on("pageerror", lambda error: found.complaints.append(str(error)))

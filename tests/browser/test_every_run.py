@@ -16,7 +16,7 @@ from tests.app.served import dashboard
 from tests.app.test_hang_page import written
 from tests.app.test_live import unended
 from tests.app.test_outcome import run_that
-from tests.browser.chromium import Scheme, Visit, visit
+from tests.browser.chromium import PATIENCE_MS, Scheme, Visit, visit
 from tests.tables.test_breakdowns import two_ranks
 
 REAL = Path(__file__).parents[3] / "shared" / "traces" / "dlrm_v100_8ranks"
@@ -69,5 +69,5 @@ def test_every_page(browser: Browser, tmp_path: Path, kind: str) -> None:
                 found.page.set_viewport_size({"width": width, "height": 1000})
                 for path in paths:
                     found.page.goto(served.at("" if path == paths[0] else path))
-                    found.page.get_by_test_id("stMain").locator("h1, [role=alert]").first.wait_for()
+                    found.page.get_by_test_id("stMain").locator("h1, [role=alert]").first.wait_for(timeout=PATIENCE_MS)
                     check(found, asked)

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from diag.collectors.layout import RunLayout
 from tests.app.served import dashboard
-from tests.browser.chromium import visit
+from tests.browser.chromium import PATIENCE_MS, visit
 from tests.hang.flight.boards import dump
 from tests.rundir.test_standstill import LAST_END_NS, training
 
@@ -91,7 +91,7 @@ def test_the_first_page_of_a_standstill_says_what_to_do_and_shows_the_stack(brow
         expect(page.get_by_text("predicted")).to_have_count(0)
         expect(page.get_by_test_id("stMain").get_by_role("link", name="Hang triage")).to_have_count(1)
         RunLayout(run).rank(1).stacks.write_text(STACK)
-        expect(page.get_by_text("Stack of rank 1")).to_be_visible()
+        expect(page.get_by_text("Stack of rank 1")).to_be_visible(timeout=PATIENCE_MS)
         expect(page.get_by_text(re.compile(r"locked \(.*train\.py:57")).first).to_be_visible()
         expect(page.get_by_text("Take the stacks of all ranks")).to_have_count(0)
         assert found.complaints == []
@@ -107,7 +107,7 @@ def test_the_page_of_a_hang_is_drawn_again_once_stacks_are_taken(browser: Browse
         expect(found.page.get_by_role("heading", name="Stacks")).to_have_count(0)
         expect(found.page.get_by_text("NCCL RAS")).to_have_count(0)
         RunLayout(run).rank(1).stacks.write_text(STACK)
-        expect(found.page.get_by_role("heading", name="Stacks")).to_be_visible()
+        expect(found.page.get_by_role("heading", name="Stacks")).to_be_visible(timeout=PATIENCE_MS)
         expect(found.page.get_by_text(re.compile(r"locked \(.*train\.py:57")).first).to_be_visible()
         assert found.complaints == []
 

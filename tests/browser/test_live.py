@@ -12,7 +12,7 @@ from diag.rundir.policy import SILENCE
 from tests.app.runs import write_run
 from tests.app.served import dashboard
 from tests.app.test_live import cut, unended
-from tests.browser.chromium import visit
+from tests.browser.chromium import PATIENCE_MS, visit
 
 _WATCH = """
 window.unsteady = [];
@@ -49,7 +49,7 @@ def test_new_steps_appear_by_themselves(browser: Browser, tmp_path: Path) -> Non
         for rank, files in RunLayout(run).ranks().items():
             files.steps.write_text(whole[rank])
         found.page.get_by_text("12 steps · ").first.wait_for()
-        found.page.get_by_text("10 of 12").first.wait_for()
+        found.page.get_by_text("10 of 12").first.wait_for(timeout=PATIENCE_MS)
         found.settle()
         assert found.page.evaluate("window.unsteady") == []
         assert found.page.evaluate(_FADED) == "1"
@@ -71,7 +71,7 @@ def test_a_run_that_was_silent_and_goes_on_is_followed(browser: Browser, tmp_pat
         for rank, files in RunLayout(run).ranks().items():
             files.steps.write_text(whole[rank])
         expect(menu.get_by_text("12 steps · ").first).to_be_visible()
-        found.page.get_by_text("10 of 12").first.wait_for()
+        found.page.get_by_text("10 of 12").first.wait_for(timeout=PATIENCE_MS)
         assert found.complaints == []
 
 
@@ -80,7 +80,7 @@ def test_a_run_that_does_not_exist_yet_is_waited_for(browser: Browser, tmp_path:
     with dashboard(tmp_path / "later") as served, visit(browser) as found:
         found.open(served.at(), until="Waiting for later")
         write_run(tmp_path / "made", slow_data_ms={1: 40}).rename(tmp_path / "later")
-        found.page.get_by_text("the data loader of rank 1 is slow").first.wait_for()
+        found.page.get_by_text("the data loader of rank 1 is slow").first.wait_for(timeout=PATIENCE_MS)
         assert found.complaints == []
 
 
