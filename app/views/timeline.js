@@ -190,6 +190,27 @@ function element(name, attributes = {}, text = "") {
   return made;
 }
 
+/** Makes these [key, element] the children. One with the key of a child is not put in, the child takes its text, looks
+ *  and act: a press that has begun on it becomes a click, and it keeps the focus. */
+function arrange(parent, wanted) {
+  const keys = new Set(wanted.map(([key]) => key));
+  for (const child of [...parent.children]) if (!keys.has(child.dataset.key)) child.remove();
+  let next = parent.firstElementChild;
+  for (const [key, made] of wanted) {
+    const held = [...parent.children].find(child => child.dataset.key === key);
+    if (!held) {
+      made.dataset.key = key;
+      parent.insertBefore(made, next);
+      continue;
+    }
+    if (held.innerHTML !== made.innerHTML) held.replaceChildren(...made.childNodes);
+    for (const { name, value } of made.attributes) held.setAttribute(name, value);
+    held.title = made.title;
+    held.onclick = made.onclick;
+    if (held === next) next = held.nextElementSibling; else parent.insertBefore(held, next);
+  }
+}
+
 class Timeline {
   constructor(parent) {
     this.root = element("div", { class: "timeline" });
@@ -460,39 +481,38 @@ class Timeline {
     window.addEventListener("message", listen);
   }
 
-  /** Draws the toolbar of ranks anew. The button at the place of the one with the focus keeps it: also when new data
-   *  come between two keys. */
+  /** Draws the toolbar of ranks. If the button that has the focus goes, the one at its place gets it. */
   rankButtons() {
     const buttons = () => [...this.shownRanks.querySelectorAll("button")];
     const focused = buttons().indexOf(this.shadowFocus());
-    this.shownRanks.replaceChildren();
-    this.addRankButtons();
+    arrange(this.shownRanks, this.toolbarOfRanks());
     const last = buttons().length - 1;
     if (focused >= 0 && last >= 0) buttons()[Math.min(focused, last)].focus();
   }
 
-  addRankButtons() {
-    const count = this.data.ranks.length, { first } = this.data;
+  toolbarOfRanks() {
+    const count = this.data.ranks.length, { first } = this.data, tools = [];
     if (first.length) {
       const fold = element("button", { type: "button", "aria-expanded": String(this.unfoldsRanks) }, this.unfoldsRanks ? "Fold ranks" : `Show all ${count.toLocaleString("en")} ranks`);
-      fold.addEventListener("click", () => this.foldRanks());
-      if (!this.unfoldsRanks) this.shownRanks.append(element("span", {}, `${this.rowsOfRanks().length} of ${count.toLocaleString("en")} ranks: ${this.data.first_order}`));
-      this.shownRanks.append(fold);
-      if (!this.unfoldsRanks) return;
+      fold.onclick = () => this.foldRanks();
+      if (!this.unfoldsRanks) tools.push(["first", element("span", {}, `${this.rowsOfRanks().length} of ${count.toLocaleString("en")} ranks: ${this.data.first_order}`)]);
+      tools.push(["fold", fold]);
+      if (!this.unfoldsRanks) return tools;
     }
-    if (count <= PAGE_OF_RANKS) return;
+    if (count <= PAGE_OF_RANKS) return tools;
     const last = this.everyRank ? count : Math.min(count, this.firstRank + PAGE_OF_RANKS);
     const shown = last - (this.everyRank ? 0 : this.firstRank);
     const range = this.everyRank || this.firstRank === 0 ? "" : ` (places ${this.firstRank + 1} to ${last})`;
-    this.shownRanks.append(element("span", {}, `${shown.toLocaleString("en")} of ${count.toLocaleString("en")} ranks shown, ${this.data.order}${range} `));
+    tools.push(["range", element("span", {}, `${shown.toLocaleString("en")} of ${count.toLocaleString("en")} ranks shown, ${this.data.order}${range} `)]);
     const turn = (label, first, every = false) => {
       const made = element("button", { type: "button" }, label);
-      made.addEventListener("click", () => { this.firstRank = first; this.everyRank = every; this.rankButtons(); this.layout(); });
-      this.shownRanks.append(made);
+      made.onclick = () => { this.firstRank = first; this.everyRank = every; this.rankButtons(); this.layout(); };
+      tools.push([`turn ${label.split(" ")[0]}`, made]);
     };
     if (this.firstRank > 0 || this.everyRank) turn(`First ${PAGE_OF_RANKS}`, 0);
     if (!this.everyRank && last < count) turn(`Next ${Math.min(PAGE_OF_RANKS, count - last)}`, last);
     if (!this.everyRank) turn("All", 0, true);
+    return tools;
   }
 
   /** Draws the first ranks, or all of them. */
@@ -1223,26 +1243,23 @@ class Timeline {
       const entry = element("span", { class: "entry" }), swatch = element("i");
       swatch.style.background = shade;
       entry.append(swatch, ...works.map(work => element("span", {}, this.data.works[work])));
-      return entry;
+      return [shade, entry];
     });
     if (this.drawsPath && this.path && this.path.pieces.length) {
       const entry = element("span", { class: "entry" });
       entry.append(element("b", { class: "path" }), element("span", {}, `critical path${this.pathHint}`));
-      entries.push(entry);
+      entries.push(["path", entry]);
     }
     const rest = [...this.works.keys()].filter(work => !this.named.has(work));
     if (rest.length || this.wholeLegend) {
       const more = element("button", { type: "button", class: "more", "aria-expanded": String(Boolean(this.wholeLegend)) },
         this.wholeLegend ? "− fewer colours" : `+ ${rest.length} with little time`);
       if (rest.length) more.title = rest.sort((a, b) => a - b).map(work => this.data.works[work]).join(", ");
-      more.addEventListener("click", () => { this.wholeLegend = !this.wholeLegend; this.draw(); });
-      entries.push(more);
+      more.onclick = () => { this.wholeLegend = !this.wholeLegend; this.draw(); };
+      entries.push(["more", more]);
     }
-    const { activeElement } = this.legend.getRootNode(); // the canvas moves when the legend grows, and draws it again
-    const asked = activeElement?.matches(".more") && this.legend.contains(activeElement);
-    this.legend.replaceChildren(...entries);
+    arrange(this.legend, entries); // also while one presses a button of it, or the canvas, which it moves, is drawn
     if (!this.wholeLegend) this.legend.style.minHeight = `${this.legendPx = Math.max(this.legendPx, this.legend.clientHeight)}px`;
-    if (asked) this.legend.querySelector(".more")?.focus();
   }
 
   // -- moving

@@ -471,6 +471,30 @@ def test_many_ranks_open_as_one_step_of_the_culprit_and_those_who_wait(browser: 
         assert found.complaints == []
 
 
+def test_a_press_during_which_the_page_is_drawn_again_is_a_click(browser: Browser, many_ranks: Served) -> None:
+    """The page is sent the window a moment after one has zoomed, and answers with all that is on the timeline."""
+    with visit(browser, height=900, width=1440) as found:
+        canvas, page = open_timeline(found, many_ranks), found.page
+        drawn = page.get_by_text(re.compile("^[0-9,.]+ to [0-9,.]+ ms: "))  # below the canvas: it comes after it
+        fold = page.get_by_role("button", name="Show all 64 ranks")
+        more = page.get_by_label("Colours").get_by_role("button", name=re.compile("with little time"))
+        for button, pressed in (
+            (fold, page.get_by_role("button", name="Fold ranks")),
+            (more, page.get_by_role("button", name="fewer colours")),
+        ):
+            if button is more and not more.count():
+                continue
+            canvas.focus()
+            before = drawn.inner_text()
+            page.keyboard.press("w")
+            button.hover()
+            page.mouse.down()
+            expect(drawn).not_to_have_text(before)
+            page.mouse.up()
+            expect(pressed).to_be_visible()
+        assert found.complaints == []
+
+
 def test_what_was_asked_about_a_rank_or_step_does_not_stay_with_another(browser: Browser, served: Served) -> None:
     with visit(browser, height=900, width=1440) as found:
         canvas, page = open_timeline(found, served, "?rank=0&step=12"), found.page
