@@ -12,6 +12,8 @@ const MOST_TILES = 600, MOST_REQUESTS = 6;
 const SETTLE_MS = 400; // the page is sent the new window this long after the last movement
 const AXIS_PX = 22, STEPS_PX = 16, LANE_PX = 16, HOST_PX = 15, GAP_PX = 10, TITLE_PX = 20;
 const LABEL_PX = 172; // "operators, other threads"
+const NARROW_PX = 700; // on a narrower canvas, names stand above what they name, not beside it
+const NAME_PX = 13, LEAST_LABEL_PX = 48, MOST_LABEL_PX = 130; // a name above; the ranks' names on a narrow canvas
 const SIDE_BY_SIDE_PX = 900; // on a narrower canvas, pinned ranks are drawn one below the other
 const PAGE_OF_RANKS = 64;
 const COUNTER_PX = 34; // a counter below the lanes
@@ -22,7 +24,9 @@ const OVERLAY_MS = 250; // path, launches and counters are asked for this long a
 const SPARSE = 0.08; // of the window: lanes of a trace that fill less are drawn as their first row
 const LEGEND_MOST = 8, LEGEND_SHARE = 0.004; // kinds of work: of more, the legend names those that take that part of what is drawn
 const COUNTING_MS = 400; // between two queries for the progress of a search of all ranks
-const CHAR_PX = 6.6, FONT = "11px ui-sans-serif, system-ui, sans-serif", BOLD = `600 ${FONT}`;
+const LEGEND_ROWS = 2, NARROW_LEGEND_ROWS = 3; // until one asks for all of it
+const ENTRY_PX = 30; // what an entry of the legend takes beside its words
+const CHAR_PX = 6.6, FONT = "11px ui-sans-serif, system-ui, sans-serif", BOLD = `600 ${FONT}`, LEGEND_FONT = "12px ui-sans-serif, system-ui, sans-serif";
 const HELP = "Wheel or W and S: zoom. Drag, A and D, or arrow keys left and right: pan. Shift and drag: zoom to a window. " +
   "Click on a step's number: show it, with Shift open it in Perfetto. Arrow keys up and down: choose a row. Click or Enter: details. [ and ]: the event before and after. " +
   "P and Shift+P, or a click on a rank's label: pin a rank left or right. /: search all ranks by name, N and Shift+N: next and " +
@@ -536,8 +540,9 @@ class Timeline {
   layout() {
     if (!this.data) return;
     const width = Math.max(320, this.stage.clientWidth || 320);
-    const label = width < 700 ? 110 : LABEL_PX;
     const shown = this.rowsOfRanks();
+    this.narrow = width < NARROW_PX;
+    const label = this.narrow ? this.narrowLabel(shown) : LABEL_PX;
     this.sections = [];
     let y = AXIS_PX + STEPS_PX;
     const ranks = this.ranksSection(shown, label, width - label - 8, y);
@@ -560,6 +565,25 @@ class Timeline {
     this.draw();
   }
 
+  /** On a narrow canvas, room for the names of the ranks and no more. */
+  narrowLabel(shown) {
+    const texts = [...shown.map(({ rank }) => this.rankNames(rank)[1]), this.foldOfRanks(shown)];
+    const most = Math.max(...texts.map(text => this.wide(text, BOLD)));
+    return Math.ceil(Math.min(MOST_LABEL_PX, Math.max(LEAST_LABEL_PX, most + 12)));
+  }
+
+  /** A rank in the words that stand beside its row, the longer first. */
+  rankNames(rank) {
+    const pin = this.pinned.includes(rank) ? "● " : "", matches = this.tally && this.tally.get(rank);
+    const found = matches ? `: ${matches.toLocaleString("en")}` : "", marks = this.byRank.get(rank).at_fault ? ["at fault ▸ ", "▸ "] : ["", ""];
+    return marks.map(mark => `${pin}${mark}rank ${rank}${found}`);
+  }
+
+  foldOfRanks(shown) {
+    const folded = this.foldsRanks() ? this.data.ranks.length - shown.length : 0;
+    return folded ? `+ ${folded.toLocaleString("en")} other ranks` : "";
+  }
+
   resize(width, height) {
     const scale = window.devicePixelRatio || 1;
     const [wide, high] = [Math.round(width * scale), Math.round(height * scale)];
@@ -574,7 +598,7 @@ class Timeline {
   }
 
   ranksSection(shown, label, width, y) {
-    const folded = this.foldsRanks() ? this.data.ranks.length - shown.length : 0;
+    const folded = this.foldOfRanks(shown);
     const high = shown.length <= 16 ? 22 : shown.length <= 64 ? 12 : shown.length <= 128 ? 8 : shown.length <= 320 ? 3 : 1;
     const rows = [], groups = [], hosts = [];
     let at = 0;
@@ -591,30 +615,33 @@ class Timeline {
       groups[groups.length - 1].rows.push(row);
       at += high;
     });
-    const fold = folded ? { y: at, text: `+ ${folded.toLocaleString("en")} other ranks` } : null;
+    const fold = folded ? { y: at, texts: [folded] } : null;
     return { kind: "ranks", left: 0, x: label, width, y, height: at + (fold ? LANE_PX : 0), rows, groups, hosts, label, fold };
   }
 
   lanesSection(rank, left, label, width, y) {
     const known = this.lanesOf(rank);
     const empty = this.unfolded.has(rank) ? new Set() : this.folded.get(rank) || new Set();
+    const above = this.narrow ? NAME_PX : 0;
     let at = TITLE_PX + AXIS_PX;
     const rows = (known || []).map((lane, row) => {
       const height = empty.has(row) ? 0 : LANE_PX;
-      const made = { rank, row, title: lane.deeper ? `${lane.deeper.toLocaleString("en")} deeper: not drawn` : lane.depth ? "" : lane.title, heading: lane.heading, y: at, height, draws: Math.max(0, height - 2) };
+      const title = lane.deeper ? `${lane.deeper.toLocaleString("en")} deeper: not drawn` : lane.depth ? "" : lane.title;
+      if (title && height) at += above;
+      const made = { rank, row, title, heading: lane.heading, y: at, height, draws: Math.max(0, height - 2) };
       at += height;
       return made;
     });
     const titles = [...new Set((known || []).filter((lane, row) => empty.has(row)).map(lane => lane.title))];
     const fold = empty.size || this.unfolded.has(rank)
-      ? { y: at, text: empty.size ? `+ ${empty.size} ${empty.size === 1 ? "row" : "rows"} with little or nothing: ${titles.join(", ")}` : "− fold rows with nothing" }
+      ? { y: at, texts: empty.size ? [`: ${titles.join(" · ")}`, ""].map(names => `+ ${empty.size} ${empty.size === 1 ? "row" : "rows"} with little or nothing${names}`) : ["− fold rows with nothing"] }
       : null;
     at = Math.max(at + (fold ? LANE_PX : 0), TITLE_PX + AXIS_PX + 3 * LANE_PX);
-    const counters = ((this.overlays.get(rank) || {}).counters || []).map((counter, place) => ({ ...counter, y: at + 4 + place * COUNTER_PX, height: COUNTER_PX - 4 }));
+    const counters = ((this.overlays.get(rank) || {}).counters || []).map((counter, place) => ({ ...counter, y: at + 4 + above + place * (COUNTER_PX + above), height: COUNTER_PX - 4 }));
     const find = this.find;
-    const group = { key: `rank ${rank} ${this.python} ${find}`, what: "rows", query: { rank, ...(find ? { find } : {}), ...this.drawn() }, top: this.top(), rows, stacked: false, shape: [...empty].join(), rank, lanes: this.laneKey(rank) };
+    const group = { key: `rank ${rank} ${this.python} ${find}`, what: "rows", query: { rank, ...(find ? { find } : {}), ...this.drawn() }, top: this.top(), rows, stacked: false, shape: `${[...empty].join()} ${above}`, rank, lanes: this.laneKey(rank) };
     return { kind: "lanes", rank, left, x: left + label, width, y, label, known: Boolean(known), fold, counters,
-      height: at + counters.length * COUNTER_PX + 4, rows, groups: [group], hosts: [] };
+      height: at + counters.length * (COUNTER_PX + above) + 4, rows, groups: [group], hosts: [] };
   }
 
   laneKey(rank) { return `${rank} ${this.python}`; }
@@ -762,11 +789,32 @@ class Timeline {
     if (shown !== this.legendShows && !(this.moves && named.size === this.named.size)) { this.works = works; this.named = named; this.legendShows = shown; this.paintLegend(); }
   }
 
-  /** The kinds of work that the legend names: those that one can see, all if they are few or if one has asked for them. */
+  /** The kinds of work that the legend names: those that one can see, all if they are few, but no more than its rows
+   *  have room for; all if one has asked for them. */
   namedIn(works) {
     const all = [...works].sort(([a], [b]) => a - b), whole = all.reduce((sum, [, area]) => sum + area, 0);
-    const few = this.wholeLegend || all.length <= LEGEND_MOST;
-    return new Set(all.filter(([, area]) => few || area >= LEGEND_SHARE * whole).map(([work]) => work));
+    if (this.wholeLegend) return new Set(all.map(([work]) => work));
+    const seen = all.filter(([, area]) => all.length <= LEGEND_MOST || area >= LEGEND_SHARE * whole);
+    const squares = new Map(); // kinds of one colour share a square
+    for (const [work, area] of seen) {
+      const square = squares.get(this.colours[work]) || { works: [], area: 0 };
+      squares.set(this.colours[work], { works: [...square.works, work], area: square.area + area });
+    }
+    const entry = words => ENTRY_PX + this.wide(words, LEGEND_FONT);
+    const path = this.drawsPath && this.data.has_path ? [`critical path${this.pathWords(100)}`] : []; // the same while it moves
+    const others = [...path, "+ 10 others"].map(entry), most = this.narrow ? NARROW_LEGEND_ROWS : LEGEND_ROWS;
+    for (const [colour] of [...squares].sort(([, a], [, b]) => a.area - b.area)) {
+      let rows = 1, at = 0;
+      for (const wide of [...[...squares.values()].map(({ works }) => entry(works.map(work => this.data.works[work]).join(" · "))), ...others]) {
+        if (at && at + wide > this.size.width) { rows++; at = 0; }
+        at += wide;
+      }
+      if (rows <= most || squares.size < 3) break;
+      squares.delete(colour);
+    }
+    const named = new Set([...squares.values()].flatMap(({ works }) => works).sort((a, b) => a - b));
+    this.crowded = named.size < seen.length; // then not all others of the legend take little time
+    return named;
   }
 
   description() {
@@ -785,8 +833,8 @@ class Timeline {
     context.font = FONT;
     context.fillStyle = theme.soft;
     context.textAlign = "right";
-    if (base) context.fillText(fitted(`${base} +`, section.label - 8), section.x - 6, y + AXIS_PX / 2);
-    else if (withSteps) context.fillText(fitted(section.label < LABEL_PX ? "time" : "since the run's begin", section.label - 8), section.x - 6, y + AXIS_PX / 2);
+    if (base) context.fillText(this.fitting([`${base} +`], section.label - 8), section.x - 6, y + AXIS_PX / 2);
+    else if (withSteps) context.fillText(this.fitting(["since the run's begin", "time"], section.label - 8), section.x - 6, y + AXIS_PX / 2);
     context.textAlign = "left";
     for (const [at, text] of ticks) {
       const x = this.at(section, at);
@@ -809,7 +857,7 @@ class Timeline {
     });
     context.textAlign = "right";
     context.fillStyle = theme.soft;
-    context.fillText(fitted(steps.some(step => step[3]) && section.label >= LABEL_PX ? "steps; shaded: profiled" : "steps", section.label - 8), section.x - 6, y + AXIS_PX + STEPS_PX / 2 - 1);
+    context.fillText(this.fitting(steps.some(step => step[3]) ? ["steps; shaded: profiled", "steps"] : ["steps"], section.label - 8), section.x - 6, y + AXIS_PX + STEPS_PX / 2 - 1);
   }
 
   eachStep(section, each) {
@@ -853,20 +901,21 @@ class Timeline {
       }
     }
     if (section.fold) {
-      const { text } = section.fold, ofRanks = section.kind === "ranks"; // whose path is drawn beside the text
+      const { texts } = section.fold, ofRanks = section.kind === "ranks"; // whose path is drawn beside the text
       context.font = FONT;
       context.fillStyle = theme.soft;
       context.textAlign = ofRanks ? "right" : "left";
       const room = section.label + (ofRanks ? 0 : section.width) - 8;
-      context.fillText(fitted(text, room), ofRanks ? section.x - 6 : section.x - (section.label - 6), section.y + section.fold.y + LANE_PX / 2);
+      context.fillText(this.fitting(texts, room), ofRanks ? section.x - 6 : section.x - (section.label - 6), section.y + section.fold.y + LANE_PX / 2);
       context.textAlign = "left";
     }
     for (const counter of section.counters || []) {
       context.font = FONT;
       context.fillStyle = theme.soft;
-      context.textAlign = "right";
       const top = section.y + counter.y, lines = counter.scale ? [counter.name, counter.scale] : [counter.name];
-      lines.forEach((text, line) => context.fillText(fitted(text, section.label - 10), section.x - 6, top + counter.height * (2 * line + 1) / (2 * lines.length)));
+      if (this.narrow) { this.nameAbove(section, [lines.join(" · "), counter.name], top); continue; }
+      context.textAlign = "right";
+      lines.forEach((text, line) => context.fillText(this.fitting([text], section.label - 10), section.x - 6, top + counter.height * (2 * line + 1) / (2 * lines.length)));
       context.textAlign = "left";
     }
     for (const host of section.hosts) {
@@ -880,7 +929,9 @@ class Timeline {
       if (section.kind === "lanes") {
         context.font = FONT;
         context.fillStyle = theme.soft;
-        if (row.title && row.height) context.fillText(fitted(row.title, section.label - 10), section.x - 6, middle);
+        if (!row.title || !row.height) return;
+        if (this.narrow) this.nameAbove(section, [row.title], section.y + row.y);
+        else context.fillText(this.fitting([row.title], section.label - 10), section.x - 6, middle);
         return;
       }
       const rank = this.byRank.get(row.rank);
@@ -888,13 +939,25 @@ class Timeline {
       if (!named) return;
       context.font = rank.at_fault ? BOLD : FONT;
       context.fillStyle = rank.at_fault || this.pinned.includes(row.rank) ? theme.ink : theme.soft;
-      const pin = this.pinned.includes(row.rank) ? "● " : "", matches = this.tally && this.tally.get(row.rank);
-      const found = matches ? `: ${matches.toLocaleString("en")}` : "", most = (section.label - 8) / CHAR_PX;
-      const names = [rank.at_fault ? "at fault ▸ " : "", rank.at_fault ? "▸ " : ""].map(mark => `${pin}${mark}rank ${row.rank}${found}`);
-      context.fillText(names.find(name => name.length <= most) || fitted(names[1], section.label - 8), section.x - 6, middle);
+      context.fillText(this.fitting(this.rankNames(row.rank), section.label - 8), section.x - 6, middle);
     });
     context.textAlign = "left";
   }
+
+  /** A name on a line of its own, from the left border on. */
+  nameAbove(section, texts, y) {
+    this.context.textAlign = "left";
+    this.context.fillText(this.fitting(texts, section.label + section.width), section.left, y - NAME_PX / 2);
+  }
+
+  /** How wide a text is, in the font of the context or in this one. */
+  wide(text, font = this.context.font) {
+    if (this.context.font !== font) this.context.font = font;
+    return this.context.measureText(text).width;
+  }
+
+  /** The first of the texts that fits; if none does, the last one, cut. */
+  fitting(texts, room) { return texts.find(text => this.wide(text) <= room) || fitted(texts[texts.length - 1], room); }
 
   paintGroup(section, group, works) {
     if (!group.rows.length && group.what === "ranks") return;
@@ -1059,6 +1122,8 @@ class Timeline {
 
   shadowFocus() { return this.root.getRootNode().activeElement; }
 
+  pathWords(changes) { return this.narrow ? "" : `, ${changes.toLocaleString("en")} changes of rank: zoom in to see them as arrows`; }
+
   /** A thin line under the row of the rank that the step waits for, with an arrow where that changes, unless the arrows
    *  would cover what they lead to. Ranks that are folded are one row. */
   paintPath(section) {
@@ -1078,7 +1143,7 @@ class Timeline {
       before = { x: until, row, rank };
     }
     const arrows = !this.moves && turns.length * ARROW_PX <= section.width;
-    if (!arrows && changes && !this.moves) this.pathHint = `, ${changes.toLocaleString("en")} changes of rank: zoom in to see them as arrows`;
+    if (!arrows && changes && !this.moves) this.pathHint = this.pathWords(changes);
     context.save();
     context.beginPath();
     context.rect(section.x, section.y, section.width, section.height);
@@ -1253,7 +1318,7 @@ class Timeline {
     const rest = [...this.works.keys()].filter(work => !this.named.has(work));
     if (rest.length || this.wholeLegend) {
       const more = element("button", { type: "button", class: "more", "aria-expanded": String(Boolean(this.wholeLegend)) },
-        this.wholeLegend ? "− fewer colours" : `+ ${rest.length} with little time`);
+        this.wholeLegend ? "− fewer colours" : `+ ${rest.length} ${this.crowded ? "others" : "with little time"}`);
       if (rest.length) more.title = rest.sort((a, b) => a - b).map(work => this.data.works[work]).join(", ");
       more.onclick = () => { this.wholeLegend = !this.wholeLegend; this.draw(); };
       entries.push(["more", more]);
@@ -1356,7 +1421,7 @@ class Timeline {
       const total = answer.counts.reduce((sum, [, count]) => sum + count, 0);
       const looked = answer.searched < answer.ranks ? `, ${answer.searched.toLocaleString("en")} of ${answer.ranks.toLocaleString("en")} ranks searched` : "";
       this.everywhere.textContent = `${total.toLocaleString("en")} on ${this.tally.size.toLocaleString("en")} of ${answer.ranks.toLocaleString("en")} ranks${looked}`;
-      this.draw();
+      this.layout(); // the numbers stand beside the ranks' names
       if (answer.ended) return;
       await new Promise(then => setTimeout(then, COUNTING_MS));
     }

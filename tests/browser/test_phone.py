@@ -87,3 +87,44 @@ def test_verdict_and_picture_stand_below_each_other_in_a_small_window(browser: B
         assert box(picture)["y"] > box(verdict)["y"] + box(verdict)["height"]
         assert box(verdict)["width"] > 400
         assert found.complaints == []
+
+
+# What is written on canvases.
+_WRITTEN = """() => {
+    window.written = new Set();
+    const {fillText} = CanvasRenderingContext2D.prototype;
+    CanvasRenderingContext2D.prototype.fillText = function (...all) {
+        window.written.add(all[0]);
+        return fillText.apply(this, all);
+    };
+}"""
+
+
+@pytest.mark.parametrize("width", [WIDTH, 800])
+def test_the_names_of_the_timeline_are_whole_and_its_legend_is_short(
+    browser: Browser, served: Served, width: int
+) -> None:
+    with visit(browser, "dark", height=HEIGHT, width=width) as found:
+        page = found.page
+        page.add_init_script(f"({_WRITTEN})()")
+        found.open(served.at("timeline?run=fsdp2-straggler-rank0"), until="In this window")
+        legend = page.get_by_label("Colours")
+        entries = legend.locator(":scope > *")
+        expect(legend).to_contain_text("communication: waiting for a rank")
+        names = {
+            *("time", "steps", "recorded collectives", "operators, main thread", "operators, other threads", "ranges"),
+            *("● ▸ rank 0", "rank 1", "+ 16 rows with little or nothing"),
+            *("memory of the process · 339 MB to 348 MB", "bus bandwidth · 1.05 kB/s to 564 MB/s"),
+        }
+        page.wait_for_function(
+            "names => names.every(name => [...written].some(text => text.replaceAll('\\u00a0', ' ') === name))",
+            arg=sorted(names),
+        )
+        assert len({round(box(entry)["y"] / 12) for entry in entries.all()}) <= 3
+        more = legend.get_by_role("button", name="others")
+        more.click()
+        for kind in ("idle", "data wait", "embedding"):
+            expect(legend.get_by_text(kind, exact=True)).to_be_visible()
+        legend.get_by_role("button", name="fewer colours").click()
+        expect(more).to_be_visible()
+        assert found.complaints == []
