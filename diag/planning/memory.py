@@ -26,8 +26,9 @@ from .step_memory import Kernels, Types, block_ops, kept_of_block
 # Activations that forward saves for backward, by formula: bytes of one rank and one micro-batch.
 #
 # Counted tensor by tensor for a pre-norm decoder whose attention does not save scores (FlashAttention, SDPA), without
-# dropout. Per token and block: the inputs and outputs of both norms, queries, keys and values, attention's output, and
-# the MLP's hidden layer before and after its activation function; with a gate, also its other factor and the product.
+# dropout. Per token and block: inputs and outputs of both norms, queries, keys and values (queries and keys twice
+# where they have norms), attention's output, the MLP's hidden layer before and after its activation function; with a
+# gate, also its other factor and the product.
 # Korthikanti et al. (arXiv 2205.05198, equation 1) count the same for GPT with dropout: 34 x tokens x hidden in 16
 # bits, and 5 x heads x length^2 more if scores are saved.
 
@@ -117,10 +118,11 @@ def _of_products(shape: Shape, width: int, tensor: int) -> int:
 
 
 def _of_the_rest(shape: Shape, width: int, tensor: int) -> int:
-    """Bytes per token: input and output of both norms, and the MLP's hidden layer before and after its activation
-    function; with a gate, also the other factor and the product: eager PyTorch saves all four."""
+    """Bytes per token: input and output of both norms, inputs of the norms of queries and keys, and the MLP's hidden
+    layer before and after its activation function; with a gate, also the other factor and the product: eager PyTorch
+    saves all four."""
     hidden = round(shape.used_ffn * (4 if shape.gated else 2))
-    return width * (2 * 2 * shape.hidden // tensor + hidden)
+    return width * (2 * 2 * shape.hidden // tensor + hidden + shape.normed)
 
 
 # -- share -------------------------------------------------------------------------------------------------------------

@@ -71,6 +71,11 @@ class Shape(Struct, frozen=True):
     held: int = 0
 
     @property
+    def normed(self) -> int:
+        """Elements of a token's queries and keys that have norms of their own."""
+        return self.head_size * (self.heads + self.kv_heads) if self.qk_norms else 0
+
+    @property
     def attention(self) -> int:
         """Parameters of one block's attention."""
         count = self._attention_weights

@@ -96,6 +96,8 @@ def block_ops(shape: Shape, block: int, types: Types, kernels: Kernels) -> Itera
     weight = shape.hidden * keys // width + biases[1]
     yield Op("keys", block, weight, copy, stream, keys + stream, beside=max(copy, turns * keys), cast=types.copied)
     yield Op("values", block, weight, copy, stream, keys, beside=copy, cast=types.copied)
+    if shape.qk_norms:
+        yield _norm_of_heads(block, shape, types, kernels)
     statistic = 4 * shape.heads  # of the softmax, in fp32
     summed = 4 * queries // width if kernels.sums_queries and width < 4 else 0
     yield Op("attention", block, 0, queries + 2 * keys + statistic, queries + 2 * keys, queries, beside=summed)
@@ -135,6 +137,14 @@ def _norm(name: str, block: int, shape: Shape, types: Types, kernels: Kernels) -
         spends=2 * hidden,
         beside=hidden if kernels.fused_norms else composed,
     )
+
+
+def _norm_of_heads(block: int, shape: Shape, types: Types, kernels: Kernels) -> Op:
+    """The norms of each head's queries and keys, in backward before the rotation: one gradient replaces another."""
+    size, composed = shape.normed * types.width, 2 * 4 * shape.normed
+    kept = (size if kernels.fused_norms else composed) + 4 * (shape.heads + shape.kv_heads)
+    beside = size if kernels.fused_norms else composed
+    return Op("norms of heads", block, 2 * shape.head_size, kept, makes=size, spends=size, beside=beside)
 
 
 def final_norm(shape: Shape, block: int, types: Types, kernels: Kernels) -> Op:
@@ -265,7 +275,7 @@ def operations(step: Step) -> list[Op]:
 
 
 def modelled(shape: Shape) -> bool:
-    """Whether these operations cover the whole model: not with experts, nor with norms of queries and keys."""
+    """Whether these operations cover the whole model: not with experts."""
     step = Step(shape, RECIPES["fp32"], Sharding.NONE, 1, 1, 1)
     return sum(op.weight for op in operations(step)) == shape.parameters
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from importlib.util import find_spec
+from unittest.mock import MagicMock
 
 import pytest
 import torch
+from msgspec.structs import replace as replace_fields
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from diag.collectors.trainer.model import build
 from diag.collectors.trainer.options import PRESETS, ModelShape
 from diag.planning.measured import ON_CPU, shape_of_run
+from diag.planning.memory import Checkpointing, activations
+from diag.planning.shape import PRESETS as MODELS
 from diag.planning.shape import Shape
 from diag.planning.step_memory import Kernels, Types, block_ops, final_norm, kept_of_block
 
@@ -74,6 +81,50 @@ def test_forward_keeps_what_the_formula_says(shape: ModelShape, types: Types) ->
     assert kept_by_autograd(shape, types) == (each + head) * tokens + weights
 
 
+def kept_by_torchtitan(flavor: str, tokens: int, layers: int) -> int:
+    """Bytes that the forward of torchtitan's Qwen3 keeps in bf16 at its real width, by tensors without storage."""
+    if find_spec("torchtitan") is None:
+        pytest.skip("torchtitan is not installed")
+    if find_spec("triton") is None:  # of the kernels for experts
+        sys.modules.setdefault("torchtitan.models.moe.kernels", MagicMock())
+    from torchtitan.models.qwen3 import qwen3_args
+    from torchtitan.models.qwen3.model.model import Qwen3Model
+
+    found: dict[int, int] = {}
+    alive = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        found[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+        alive.append(tensor)
+        return tensor
+
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with FakeTensorMode():
+            model = Qwen3Model(replace(qwen3_args[flavor], max_seq_len=tokens, n_layers=layers))
+            ids = torch.zeros((1, tokens), dtype=torch.long)
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                model(ids)
+            for tensor in (ids, *model.parameters(), *model.buffers()):
+                found.pop(tensor.untyped_storage()._cdata, None)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return sum(found.values())
+
+
+@pytest.mark.parametrize("size", ["8b", "14b", "32b"])
+def test_a_block_of_qwen3_keeps_what_the_formula_says(size: str) -> None:
+    """On a CPU, whose norms are compositions in fp32. The angles of torchtitan's rotation are a cosine and a sine."""
+    tokens, shape = 64, MODELS[f"qwen3-{size}"]
+    block = kept_by_torchtitan(size.upper(), tokens, 2) - kept_by_torchtitan(size.upper(), tokens, 1)
+    angles = 2 * 2 * shape.head_size
+    assert block == (kept_of_block(shape, Types(2), Kernels(fused_norms=False)) + angles) * tokens
+    # The table of a plan leaves out the statistics of norms.
+    planned = activations(shape, tokens, 2, Checkpointing.NONE).blocks
+    statistics = 4 * (2 + shape.heads + shape.kv_heads)
+    assert planned == (kept_of_block(shape, Types(2), Kernels()) - statistics) * shape.layers * tokens
+
+
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize("kernels", [Kernels(), Kernels(fused_norms=False)])
 @pytest.mark.parametrize("types", [Types(4), Types(2), Types(2, autocast=True)])
@@ -89,5 +140,6 @@ def test_backward_leaves_the_gradient_of_the_input(gated: bool, kernels: Kernels
 
 
 def test_weights_of_a_block_are_its_parameters() -> None:
-    for shape in (Shape("s", 1, 64, 4, 2, 16, 192, 100), Shape("g", 1, 64, 4, 4, 16, 256, 100, gated=False)):
+    small = Shape("s", 1, 64, 4, 2, 16, 192, 100)
+    for shape in (small, Shape("g", 1, 64, 4, 4, 16, 256, 100, gated=False), replace_fields(small, qk_norms=True)):
         assert sum(op.weight for op in block_ops(shape, 0, Types(4), Kernels())) == shape.block
