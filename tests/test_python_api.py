@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import re
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import msgspec
 import polars as pl
 import pytest
+from rich.console import Console
 
 import diag
 import diag.api
 from diag.api import Result
+from diag.errors import DiagError
 from diag.model.steps import Bottleneck, Kind
 from diag.tables.frames import COLUMNS
 from diag.words.table import schema_of
@@ -70,6 +74,28 @@ def test_a_run_prints_as_three_lines(run: Result) -> None:
     assert first.startswith("Run: 2 of 2 ranks")
     assert second == run.verdict.headline.replace("\u00a0", " ")
     assert run.verdict.cause in third
+
+
+def test_a_notebook_shows_a_result_once(run: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, rich would show each line that is rendered as an output of the cell."""
+    displayed: list[object] = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda *shown: displayed.append(shown))
+    Console(file=io.StringIO()).print("as rich does")
+    assert displayed
+    displayed.clear()
+    results = (diag.compare(run, run), diag.triage(SLOW_LOADER), diag.plan("7B", gpus=8))
+    assert all(result._repr_html_().startswith("<pre") for result in results)
+    assert not displayed
+
+
+def test_an_error_says_in_which_file_and_what_to_do(tmp_path: Path) -> None:
+    """As a traceback ends, which is all that a notebook shows."""
+    with pytest.raises(DiagError) as raised:
+        diag.open_run(tmp_path / "none")
+    shown = traceback.format_exception_only(raised.value)
+    assert shown[0] == "diag.errors.DiagError: no such file or folder\n"
+    assert "".join(shown[1:]) == f"{tmp_path / 'none'}\npass a run directory or a folder of traces\n"
 
 
 def test_a_verdict_and_advice_print_as_sentences(run: Result) -> None:
