@@ -25,9 +25,9 @@ class Gpu(Struct, frozen=True):
     per_host: int = PLANNING.per_host
 
 
-# Capacities are the vendors'. Bandwidths are three quarters of one direction of the links (NVLink 2 to 5, Infinity
-# Fabric, PCIe 3 to 5), which is what nccl-tests and rccl-tests print for large all-reduces: defaults, to be replaced by
-# the values that diag analyze measures (--within).
+# Capacities are the vendors', in 10^9 bytes; nvidia-smi prints up to 7 % more. Bandwidths are three quarters of one
+# direction of the links (NVLink 2 to 5, Infinity Fabric, PCIe 3 to 5), which is what nccl-tests and rccl-tests print
+# for large all-reduces: defaults, to be replaced by the values that diag analyze measures (--within).
 GPUS = {
     gpu.name: gpu
     for gpu in (
@@ -39,8 +39,8 @@ GPUS = {
         Gpu("H200", 141, "NVIDIA H200", 337),
         Gpu("B200", 192, "NVIDIA B200", 675),
         Gpu("B300", 288, "NVIDIA B300 SXM6 AC", 675),  # docs.nvidia.com, NIM for Boltz-2, release notes of 1.7.0
-        # MLPerf inference 6.1, system GB200-NVL72; NVLink connects the 18 hosts of a rack (nvidia.com, GB200 NVL72)
-        Gpu("GB200", 186, "NVIDIA GB200", 675, 72),
+        # nvidia-smi: 189,471 MiB, sold as 186 GB (B200: 183,359). NVLink connects 18 hosts, a rack (nvidia.com)
+        Gpu("GB200", 198, "NVIDIA GB200", 675, 72),
         Gpu("L4", 24, "NVIDIA L4", 24),
         Gpu("L40S", 48, "NVIDIA L40S", 24),
         Gpu("A10G", 24, "NVIDIA A10G", 12),

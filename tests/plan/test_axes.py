@@ -24,7 +24,7 @@ def planned(topology: str | None, gpus: int = 64, model: str = "llama-3-8b", **b
 
 @pytest.mark.parametrize(
     ("gpu", "memory_gb", "tflop_s", "memory_gb_s", "within", "per_host"),
-    [("GB200", 186, 2500, 8000, 675, 72), ("B300", 288, 2250, 8000, 675, 8), ("MI355X", 288, 2500, 8000, 403, 8)],
+    [("GB200", 198, 2500, 8000, 675, 72), ("B300", 288, 2250, 8000, 675, 8), ("MI355X", 288, 2500, 8000, 403, 8)],
 )
 def test_what_is_known_of_the_newest_gpus(
     gpu: str, memory_gb: int, tflop_s: int, memory_gb_s: int, within: int, per_host: int
@@ -34,6 +34,14 @@ def test_what_is_known_of_the_newest_gpus(
     assert (known.memory, known.tflop_s, known.memory_gb_s) == (memory_gb * 10**9, tflop_s, memory_gb_s)
     assert (known.within, known.per_host) == (within * 1e9, per_host)
     assert cluster_of(144, gpu, per_host=4).per_host == 4
+
+
+@pytest.mark.parametrize(("gpu", "mib"), [("H100", 81_559), ("H200", 143_771), ("B200", 183_359), ("GB200", 189_471)])
+def test_no_plan_counts_on_more_memory_than_the_driver_reports(gpu: str, mib: int) -> None:
+    """The totals that nvidia-smi prints. GB200 and B200 are within 1 % of them, so their order is right."""
+    memory, total = cluster_of(8, gpu).memory, mib * 2**20
+    assert memory <= total
+    assert gpu not in ("B200", "GB200") or memory > 0.99 * total
 
 
 @pytest.mark.parametrize("given", ["dp=64", "dp=64,tp=1,pp=1,cp=1", "tp=1,dp=64"])
