@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +16,7 @@ from diag.model import UNKNOWN, Gap
 from diag.model.accounts import Attribution, StepAccounts
 from diag.model.matched import NO_COLLECTIVES, MatchedCollectives
 from diag.model.parts import PartColumns
-from diag.model.ragged import edges_of, owners
-from diag.model.steps import Division, Kind, Pieces, RankStep, by_details, by_kinds
+from diag.model.steps import Division, Kind, RankStep, by_details, by_kinds
 from diag.rundir.columns import Bools
 from diag.rundir.tables import Only, RankTables, Tables, axes_of
 from diag.traces.trace import Trace
@@ -27,7 +25,7 @@ from diag.words.formatting import rank_ranges
 from . import intervals as iv
 from . import of_traces, records
 from .blame import Meetings
-from .calls import Calls, Matched
+from .calls import Matched
 from .critical_path import Readiness, Timeline, held_up, readiness, walks
 from .device_clock import DeviceClocked, on_device_clocks
 from .idle_parts import idle_parts
@@ -45,7 +43,7 @@ from .of_traces import (
     with_most_steps,
 )
 from .off_core import by_cpu_time
-from .rank_steps import RankSteps
+from .rank_steps import SOURCES, RankSteps
 from .records import loader_settings
 from .scheduling import blocked_in_phases
 
@@ -65,18 +63,16 @@ def attribute(
     clocked = on_device_clocks(tables) if clocked is None else clocked
     steps = _rank_steps(ranks, clocked)
     if (only := tables.only) is not None:
-        steps = {
-            rank: of_rank.take(np.array([only.has(step) for step in of_rank.step.tolist()], dtype=np.bool_))
-            for rank, of_rank in steps.items()
-        }
+        steps = {rank: RankSteps.of([step for step in own if only.has(step.step)]) for rank, own in steps.items()}
     anchors = _anchors(ranks)
-    matched = Matched(_calls(steps))
+    matched = Matched({rank: of_rank.calls for rank, of_rank in steps.items()})
     alignment = _align(ranks, matched, anchors, bool(clocked))
     # Each rank's steps on its own clock are dropped when they are placed.
     placed = {rank: _placed(steps.pop(rank), anchors[rank], alignment, rank) for rank in tuple(steps)}
+    every = RankSteps.together([of_rank for _, of_rank in sorted(placed.items()) if of_rank])
     # Ranks off the common clock are accounted for separately: no waits, no blame.
-    tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, placed) else frozenset()
-    calls = _calls(placed)
+    tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, every) else frozenset()
+    calls = {rank: of_rank.calls for rank, of_rank in placed.items()}
     if tied == set(calls):
         matched = matched.on_clocks(calls)
     else:
@@ -85,16 +81,16 @@ def attribute(
     came = readiness(matched, timelines)
     axes = axes_of(tables)
     meetings = Meetings(timelines, came, axes.stages())
-    numbers: list[int] = np.unique(_together(list(placed.values()), "step")).tolist()
+    numbers: list[int] = np.unique(every.step).tolist()
     waits = waiting(matched)
-    begun = _begun_in(came, timelines, numbers)
+    begun = _begun_in(came, every, numbers)
     left_out = steps_left_out(tables, numbers) if left_out is None else left_out
     detailed = None if detailed is None else frozenset(detailed)
     division, marker = _division(ranks)
     paths, changes = walks(numbers, timelines, came, tied)
     listed = [begun[number] for number in numbers]
     late = meetings.lateness(held_up(came, listed, paths, changes))
-    parts, part_edges = _parts_by_step(placed, {rank: waits.get(rank, iv.EMPTY) for rank in tied})
+    order = np.lexsort((every.rank, every.step))
     notes = tuple(left_out.get(number, "") for number in numbers)
     accounts = StepAccounts(
         step=np.array(numbers, dtype=np.int64),
@@ -108,8 +104,8 @@ def attribute(
         paths=paths,
         blames=late.blames,
         blame_edges=late.edges,
-        parts=parts,
-        part_edges=part_edges,
+        parts=parts_of(every, {rank: waits.get(rank, iv.EMPTY) for rank in tied}).take(order),
+        part_edges=np.append(np.unique(every.step[order], return_index=True)[1], len(order)),
     )
     return Attribution(
         steps=accounts,
@@ -118,13 +114,9 @@ def attribute(
         clock_drift=max(rates) - min(rates) if (rates := alignment.rate.values()) else 0.0,
         aligned=bool(tied),
         untied=tuple(sorted(set(placed) - tied)) if tied else (),
-        comm_known=any(of_rank.comm_known.any() for of_rank in placed.values()),
+        comm_known=bool(every.comm_known.any()),
         collectives=_measured(matched, begun, numbers if detailed is None else sorted(detailed)),
-        rank_steps=tuple(
-            step
-            for _, of_rank in sorted(placed.items())
-            for step in (of_rank if detailed is None else of_rank.rows(np.isin(of_rank.step, list(detailed))))
-        ),
+        rank_steps=every if detailed is None else every.of_steps(detailed),
         axes=axes,
         division=division,
         step_marker=marker,
@@ -215,7 +207,7 @@ def _with_traces(tables: RankTables, recorded: RankSteps) -> RankSteps:
         return by_cpu_time(steps, blocked) if blocked or traced else steps
     if tables.on_device and traced:
         # Without a trace a GPU's communication is not known: those steps would look like pure compute.
-        return steps.take(steps.comm_known) or steps
+        return RankSteps.of([step for step in steps if step.comm_known]) or steps
     return steps
 
 
@@ -255,73 +247,44 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> Iterab
     return RankSteps.of(steps).shifted(-delta) if delta else steps
 
 
-def parts_of(several: Sequence[RankSteps], waits: Mapping[int, iv.Intervals]) -> PartColumns:
-    """The sums that the JSON contract names, of each step of several ranks, one rank after the other. ``waits``: when
-    ranks waited for later ones, of those for which it is known."""
-    pieces = Pieces.joined([steps.segments for steps in several])
-    spent = by_kinds(pieces)
-    first = edges_of(list(map(len, several)))
-    ranks = np.repeat(np.array([steps.rank for steps in several], dtype=np.int64), np.diff(first))
-    known = np.isin(ranks, list(waits))
-    waited = _waited(pieces, ranks, waits)
-    sources = {name: at for at, name in enumerate(dict.fromkeys(chain.from_iterable(s.source for s in several)))}
-    each = partial(_together, several)
+def parts_of(steps: RankSteps, waits: Mapping[int, iv.Intervals]) -> PartColumns:
+    """The sums that the JSON contract names, of each step. ``waits``: when ranks waited for later ones, of those for
+    which it is known."""
+    spent = by_kinds(steps.segments)
+    known = np.isin(steps.rank, list(waits))
+    waited = _waited(steps, waits)
     return PartColumns(
-        rank=ranks,
-        source=np.array([sources[name] for steps in several for name in steps.source], dtype=np.int8),
-        dur_ns=each("dur_ns"),
+        rank=steps.rank,
+        source=steps.source,
+        dur_ns=steps.dur_ns,
         compute_ns=spent[:, Kind.COMPUTE],
         exposed_comm_ns=spent[:, Kind.COMM],
         exposed_copy_ns=spent[:, Kind.COPY],
         data_wait_ns=spent[:, Kind.DATA],
         checkpoint_ns=spent[:, Kind.CHECKPOINT],
         idle_ns=spent[:, Kind.IDLE],
-        overlapped_comm_ns=each("overlapped_comm_ns"),
-        optimizer_ns=each("optimizer_ns"),
+        overlapped_comm_ns=steps.overlapped_comm_ns,
+        optimizer_ns=steps.optimizer_ns,
         exposed_wait_ns=np.where(known, waited, UNKNOWN),
         exposed_transfer_ns=np.where(known, spent[:, Kind.COMM] - waited, UNKNOWN),
-        hidden_known=each("hidden_known").astype(np.bool_),
-        idle_parts=idle_parts(by_details(pieces, Kind.IDLE)),
-        fused_ns=each("fused_ns"),
-        stalls={
-            at + begin: stalls
-            for begin, steps in zip(first.tolist(), several, strict=False)
-            for at, stalls in steps.stalls.items()
-        },
-        sources=tuple(sources),
+        hidden_known=steps.hidden_known,
+        idle_parts=idle_parts(by_details(steps.segments, Kind.IDLE)),
+        fused_ns=steps.fused_ns,
+        stalls=dict(steps.stalls),
+        sources=SOURCES,
     )
 
 
-def _together(several: Sequence[RankSteps], column: str) -> iv.Times:
-    """A column of all of them, one rank after the other."""
-    return np.concatenate([np.zeros(0, dtype=np.int64), *(getattr(steps, column) for steps in several)])
-
-
-def _parts_by_step(placed: Mapping[int, RankSteps], waits: Mapping[int, iv.Intervals]) -> tuple[PartColumns, iv.Times]:
-    """The parts of all ranks, one step after the other, and the edges of the steps. ``waits``: as of ``parts_of``."""
-    several = [placed[rank] for rank in sorted(placed)]
-    every, steps = parts_of(several, waits), _together(several, "step")
-    order = np.lexsort((every.rank, steps))
-    return every.take(order), np.append(np.unique(steps[order], return_index=True)[1], len(order))
-
-
-def _waited(pieces: Pieces, ranks: iv.Times, waits: Mapping[int, iv.Intervals]) -> iv.Times:
-    """The part of each step's exposed communication that lies in the ``waits`` of its rank; 0 without any. ``ranks``:
-    of the steps."""
+def _waited(steps: RankSteps, waits: Mapping[int, iv.Intervals]) -> iv.Times:
+    """The part of each step's exposed communication that lies in the ``waits`` of its rank; 0 without any."""
     rows = {rank: row for row, rank in enumerate(waits)}
-    row = np.array([rows.get(rank, -1) for rank in ranks.tolist()], dtype=np.int64)
-    exposed = intervals_of(pieces.every, Kind.COMM)
-    of_step = pieces.of_step[pieces.every.kind == Kind.COMM]
-    known = row[of_step] >= 0
-    exposed, of_step = exposed[known], of_step[known]
-    covered = iv.CoveredOfMany(list(waits.values())).between(row[of_step], exposed[:, 0], exposed[:, 1])
-    waited_ns = np.zeros(len(ranks), dtype=np.int64)
-    np.add.at(waited_ns, of_step, covered)
+    row = np.array([rows.get(rank, -1) for rank in steps.rank.tolist()], dtype=np.int64)
+    pieces, of_step = steps.segments.every, steps.segments.of_step
+    known = (pieces.kind == Kind.COMM) & (row[of_step] >= 0)
+    of_step, start, end = of_step[known], pieces.start_ns[known], pieces.end_ns[known]
+    waited_ns = np.zeros(len(steps), dtype=np.int64)
+    np.add.at(waited_ns, of_step, iv.CoveredOfMany(list(waits.values())).between(row[of_step], start, end))
     return waited_ns
-
-
-def _calls(ranks: Mapping[int, RankSteps]) -> dict[int, Calls]:
-    return {rank: steps.calls for rank, steps in ranks.items()}
 
 
 def _domains(ranks: Mapping[int, RankTables]) -> dict[int, str]:
@@ -368,20 +331,15 @@ def waiting(matched: Matched, members: Bools | None = None) -> dict[int, iv.Inte
     return {rank: iv.make(spans[places]) for rank, places in of_ranks if len(places)}
 
 
-def _begun_in(came: Readiness, timelines: Mapping[int, Timeline], numbers: Sequence[int]) -> dict[int, list[int]]:
+def _begun_in(came: Readiness, every: RankSteps, numbers: Sequence[int]) -> dict[int, list[int]]:
     """By step, in order: the numbers of the collectives that some rank began in it. ``numbers``: of all steps."""
-    steps, found = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    for rank, line in timelines.items():
-        own, there = line.steps, np.searchsorted(numbers, line.steps.step)
-        last = np.zeros(len(numbers), dtype=np.int64)
-        last[there] = np.arange(len(own))  # of two parts of one step in two traces, the last one counts
-        of_call = owners(own.place_edges)
-        begun = own.calls.start_ns[own.places] >= own.begin_ns[of_call]
-        begun &= (last[there] == np.arange(len(own)))[of_call]
-        number = np.where(begun, came.numbers[rank][own.places], -1)
-        steps.append(there[of_call][number >= 0])
-        found.append(number[number >= 0])
-    step, number = np.concatenate(steps), np.concatenate(found)
+    order = np.lexsort((every.rank, every.step))
+    last = np.ones(len(every), dtype=np.bool_)  # of two parts of one step in two traces, the last one counts
+    last[order[:-1]] = (np.diff(every.rank[order]) != 0) | (np.diff(every.step[order]) != 0)
+    of_ranks = (came.numbers[rank] for rank in np.unique(every.rank).tolist())
+    number = np.concatenate([np.zeros(0, dtype=np.int64), *of_ranks])[every.places]
+    listed = every.begun & last[every.of_place] & (number >= 0)
+    step, number = np.searchsorted(numbers, every.step)[every.of_place][listed], number[listed]
     # The first time that each is found in each step. Most are found in one step only.
     first = np.full(len(came.matched), -1)
     first[number[::-1]] = np.arange(len(number))[::-1]
@@ -547,15 +505,11 @@ def _first_warm_step(ranks: Mapping[int, RankTables], steps: Sequence[int], only
     return begin[warmup] if len(begin) > 2 * warmup else begin[0] if begin else 0
 
 
-def _sure_enough(alignment: Alignment, placed: Mapping[int, RankSteps]) -> bool:
+def _sure_enough(alignment: Alignment, every: RankSteps) -> bool:
     """Whether the clocks are close enough to separate waiting from transfer: within a quarter of the communication."""
     if alignment.uncertainty_ns is None:
         return False
     if alignment.uncertainty_ns == 0:
         return True
-    count = sum(map(len, placed.values()))
-    exposed_ns = 0
-    for steps in placed.values():
-        spans = intervals_of(steps.segments.every, Kind.COMM)
-        exposed_ns += int((spans[:, 1] - spans[:, 0]).sum())
-    return alignment.uncertainty_ns <= CLOCKS.uncertainty_share * (exposed_ns / max(1, count))
+    exposed_ns = int(np.diff(intervals_of(every.segments.every, Kind.COMM)).sum())
+    return alignment.uncertainty_ns <= CLOCKS.uncertainty_share * (exposed_ns / max(1, len(every)))

@@ -87,16 +87,16 @@ class StagePeers:
         self._matched, self._came = came.matched, came
         self._done: dict[_Message, dict[int, Activity]] = {}
         self._by_group: dict[int, dict[int, dict[int, tuple[int, int]]]] = {}
-        self._usual: dict[tuple[int, int, int, str], Activity] = {}
+        self._usual: dict[tuple[int, int, int, int], Activity] = {}
 
     def step_begin(self, rank: int, time_ns: int) -> int:
         """Begin of the step that holds the moment just before ``time_ns``; of the first step, if none does."""
         begins = self._steps[rank].begin_ns
         return int(begins[max(0, int(np.searchsorted(begins, time_ns, side="left")) - 1)])
 
-    def _source(self, rank: int, begin_ns: int) -> str:
+    def _source(self, rank: int, begin_ns: int) -> int:
         """Of the step of a rank that begins then."""
-        return self._steps[rank].source[int(np.searchsorted(self._steps[rank].begin_ns, begin_ns))]
+        return int(self._steps[rank].source[int(np.searchsorted(self._steps[rank].begin_ns, begin_ns))])
 
     @cached_property
     def differ(self) -> Chosen:

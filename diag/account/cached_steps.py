@@ -20,6 +20,7 @@ from diag.traces.trace import Trace
 from . import cpu, gpu
 from .intervals import Window
 from .kept_steps import KeptSteps, keep, steps_from
+from .rank_steps import RankSteps
 
 
 def windows_of(trace: Trace) -> list[Window]:
@@ -39,7 +40,7 @@ def windows_of(trace: Trace) -> list[Window]:
 
 def steps_of(
     trace: Trace, windows: Sequence[Window], rank: int, account: Callable[[], list[RankStep]]
-) -> list[RankStep]:
+) -> Sequence[RankStep]:
     """The accounts of the windows, from the cache or computed."""
     if trace.derived is None:
         return account()
@@ -53,7 +54,7 @@ def steps_of(
         except (msgspec.DecodeError, KeyError, IndexError, ValueError):
             pass
     steps = account()
-    trace.derived.save(name, msgspec.msgpack.encode(keep(steps)))
+    trace.derived.save(name, msgspec.msgpack.encode(keep(RankSteps.of(steps))))
     return steps
 
 

@@ -92,8 +92,8 @@ class Calls(Columns[CollectiveCall]):
     @classmethod
     def together(cls, several: Sequence[Calls]) -> Calls:
         """One after the other, as they are."""
-        if len(several) == 1:
-            return several[0]
+        if len(several) < 2:
+            return several[0] if several else cls.of(())
         groups: dict[Group, int] = {}
         names: dict[str, int] = {}
         columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in cls.columns()}
@@ -106,19 +106,6 @@ class Calls(Columns[CollectiveCall]):
                 parts.append(column if coded is None or not len(column) else coded[column])
         together: dict[str, Any] = {name: np.concatenate(parts) for name, parts in columns.items()}
         return cls(**together, groups=tuple(groups), names=tuple(names))
-
-    @classmethod
-    def joined(cls, several: Sequence[Calls]) -> tuple[Calls, list[Ints]]:
-        """The calls of one rank from several tables, each call once; and the place of each call of each table."""
-        every = cls.together(several)
-        order = np.lexsort((every.label, every.seq, every.group))
-        opens = np.ones(len(every), dtype=np.bool_)
-        opens[1:] = np.any([np.diff(column[order]) for column in (every.group, every.seq, every.label)], axis=0)
-        first = np.empty(len(every), dtype=np.int64)  # the first call with its key
-        first[order] = order[opens][np.cumsum(opens) - 1]
-        kept = first == np.arange(len(every))
-        places = (np.cumsum(kept) - 1)[first]
-        return every.take(kept), np.split(places, np.cumsum([len(calls) for calls in several[:-1]]))
 
     def __len__(self) -> int:
         return len(self.seq)

@@ -6,9 +6,9 @@ the values of each of them.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import dataclasses
 from collections.abc import Mapping, Sequence
-from itertools import chain, groupby
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,12 @@ from msgspec.structs import replace
 
 from diag.model.accounts import Attribution, StepAccounts
 from diag.model.matched import MatchedCollectives
-from diag.model.steps import Pieces, RankStep
-from diag.rundir.columns import Rows
+from diag.model.steps import RankStep
+from diag.rundir.columns import Ints, Rows
 
-from .calls import Calls, Some, calls_in
+from .calls import Calls, some_of
 from .frontier import Frontier
+from .rank_steps import RankSteps
 from .scheduling import RankScheduling, Scheduling
 
 
@@ -110,30 +111,31 @@ def joined_accounts(parts: Sequence[Attribution]) -> Attribution:
         untied=tuple(sorted(set[int]().union(*(part.untied for part in aligned)))),
         comm_known=any(part.comm_known for part in parts),
         collectives=MatchedCollectives.joined([part.collectives for part in parts]),
-        rank_steps=joined_steps([part.rank_steps for part in parts if part.rank_steps]),
+        rank_steps=joined_steps([part.rank_steps for part in parts]),
     )
 
 
-def joined_steps(parts: Sequence[Sequence[RankStep]]) -> tuple[RankStep, ...]:
-    """All steps, by rank. Each part is in the order of the ranks."""
-    by_rank: dict[int, list[list[RankStep]]] = defaultdict(list)
-    for part in parts:
-        for rank, of_rank in groupby(part, lambda step: step.rank):
-            by_rank[rank].append(list(of_rank))
-    return tuple(step for _, of_rank in sorted(by_rank.items()) for step in _with_own_tables(of_rank))
+def joined_steps(parts: Sequence[Sequence[RankStep]]) -> RankSteps:
+    """All steps, by rank, with tables that hold nothing of other steps; each call of a rank once."""
+    every = RankSteps.together(list(map(RankSteps.of, parts)))
+    every = every.take(np.argsort(every.rank, kind="stable"))
+    calls, places = some_of(every.calls, every.places)
+    rank = np.zeros(len(calls), dtype=np.int64)
+    rank[places] = every.rank[every.of_place]
+    calls, once = once_each(calls, rank)
+    return dataclasses.replace(every, segments=every.segments.copied(), calls=calls, places=once[places])
 
 
-def _with_own_tables(parts: Sequence[Sequence[RankStep]]) -> list[RankStep]:
-    """The steps of a rank, with one table of pieces and one of calls that hold nothing of other steps."""
-    listed = [calls_in([step.collectives for step in part]) for part in parts]
-    calls, moved = Calls.joined([of_part for of_part, _ in listed])
-    places = [of_part[place] for of_part, (_, own) in zip(moved, listed, strict=True) for place in own]
-    steps = list(chain.from_iterable(parts))
-    pieces = Pieces.of([step.segments for step in steps]).copied()
-    return [
-        replace(step, segments=segments, collectives=Some(calls, place))
-        for step, segments, place in zip(steps, pieces, places, strict=True)
-    ]
+def once_each(calls: Calls, rank: Ints) -> tuple[Calls, Ints]:
+    """The first call of each key and rank, and the place of each call's. ``rank``: of each call."""
+    columns = (calls.label, calls.seq, calls.group, rank)
+    order = np.lexsort(columns)
+    opens = np.ones(len(calls), dtype=np.bool_)
+    opens[1:] = np.any([np.diff(column[order]) for column in columns], axis=0)
+    first = np.empty(len(calls), dtype=np.int64)
+    first[order] = order[opens][np.cumsum(opens) - 1]
+    kept = first == np.arange(len(calls))
+    return calls.take(kept), (np.cumsum(kept) - 1)[first]
 
 
 def joined_frontiers(parts: Sequence[Frontier]) -> Frontier | None:

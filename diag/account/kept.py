@@ -29,6 +29,7 @@ from .cached_steps import code
 from .frontier import Frontier
 from .joined import Block, Values
 from .kept_steps import KeptSteps, keep, steps_from
+from .rank_steps import RankSteps
 from .scheduling import RankScheduling, Scheduling
 
 
@@ -141,7 +142,7 @@ def packed(key: bytes, block: Block) -> bytes | None:
         numbers=list(block.scheduling.numbers),
         values=block.values,
         detailed=block.account.detailed or frozenset(),
-        detail=keep(block.account.rank_steps),
+        detail=keep(RankSteps.of(block.account.rank_steps)),
         collectives=(
             _arrays(met, (*COLLECTIVE_COLUMNS, "edges")),
             _arrays(met, MEMBER_COLUMNS),
@@ -242,7 +243,7 @@ def _block(kept: _Kept, detailed: frozenset[int]) -> Block:
     account = Attribution(
         **msgspec.structs.asdict(kept.of_run),
         steps=_steps(kept),
-        rank_steps=tuple(steps_from(kept.detail, detailed)),
+        rank_steps=steps_from(kept.detail).of_steps(detailed),
         collectives=_collectives(kept).of_steps(detailed),
         detailed=detailed,
     )

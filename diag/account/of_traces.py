@@ -54,7 +54,7 @@ with_most_steps: Callable[[Sequence[Trace], int], tuple[tuple[Trace, ...], list[
     "diag.account.trace_ranges:with_most_steps"
 )
 # What a rank did in them.
-steps_of: Callable[[Trace, Sequence[Window], int, Callable[[], list[RankStep]]], list[RankStep]] = by_name(
+steps_of: Callable[[Trace, Sequence[Window], int, Callable[[], list[RankStep]]], Sequence[RankStep]] = by_name(
     "diag.account.cached_steps:steps_of"
 )
 on_gpu: Callable[[Trace, Sequence[Window], int], list[RankStep]] = by_name("diag.account.gpu:partition")

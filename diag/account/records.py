@@ -38,7 +38,7 @@ from diag.rundir.columns import Ragged, Rows, Steps
 from . import intervals as iv
 from .calls import Calls, Group, some_of
 from .intervals import Layer, Painted, disjoint
-from .rank_steps import RankSteps
+from .rank_steps import SOURCES, RankSteps
 
 TRANSFER = "p2p"  # in the key of recorded sends and receives
 
@@ -153,11 +153,11 @@ def _partition(ranks: Sequence[_OnLine]) -> Iterator[RankSteps]:
         calls, places = some_of(rank.calls, inside[edges[0] : edges[-1]])
         none, every = np.zeros(steps, dtype=np.int64), np.ones(steps, dtype=np.bool_)
         yield RankSteps(
-            rank=recorded.rank,
+            rank=np.full(steps, recorded.rank),
             step=recorded.steps.step,
             begin_ns=recorded.steps.begin_ns,
             end_ns=recorded.steps.end_ns,
-            source=("records" if recorded.idle is None else "events",) * steps,
+            source=np.full(steps, SOURCES.index("records" if recorded.idle is None else "events"), dtype=np.int8),
             segments=own.take(of_rank),
             overlapped_comm_ns=hidden[of_rank],
             optimizer_ns=optimizing[of_rank],

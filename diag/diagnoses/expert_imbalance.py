@@ -22,6 +22,7 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diag.account.rank_steps import RankSteps
 from diag.diagnoses.policy import EXPERT_IMBALANCE, STRAGGLER
 from diag.model import UNKNOWN
 from diag.model.query import Query
@@ -85,8 +86,8 @@ class _Table(Struct, frozen=True):
 
 def sizes_unknown(subject: Subject, ranks: tuple[int, ...]) -> bool:
     """Whether these ranks call all-to-alls, and the received size of none is known."""
-    sizes = [received_bytes(step.collectives) for step in subject.attribution.rank_steps if step.rank in ranks]
-    exchanged = np.concatenate(sizes) if sizes else np.zeros(0, dtype=np.int64)
+    steps = RankSteps.of(subject.attribution.rank_steps)
+    exchanged = received_bytes(steps.take(np.isin(steps.rank, ranks)))
     return bool(len(exchanged)) and bool((exchanged == UNKNOWN).all())
 
 

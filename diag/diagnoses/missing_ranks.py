@@ -17,12 +17,14 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diag.account import intervals as iv
-from diag.account.calls import Group, calls_in
+from diag.account.calls import Group
 from diag.account.intervals import intervals_of
+from diag.account.on_line import on_line
+from diag.account.rank_steps import RankSteps
 from diag.account.records import open_spans
 from diag.diagnoses.policy import COMMUNICATION
 from diag.model.query import Query
-from diag.model.steps import Evidence, Kind, RankStep
+from diag.model.steps import Evidence, Kind
 from diag.words.formatting import rank_ranges
 
 from .subject import Subject
@@ -53,58 +55,44 @@ class Missing(Struct, frozen=True):
 
 def missing_ranks(subject: Subject) -> Missing | None:
     """None where every group was recorded, or most of the exposed communication is in groups that were."""
-    usable = set(subject.shares.numbers)
-    steps = [step for step in subject.attribution.rank_steps if step.step in usable]
+    steps = RankSteps.of(subject.attribution.rank_steps).of_steps(subject.shares.numbers)
     seen = frozenset(subject.attribution.ranks)
     world = subject.tables.world_size or (2 if len(seen) == 1 else 0)  # a collective has at least two ranks
-    of_rank: dict[int, list[RankStep]] = defaultdict(list)
-    for step in steps:
-        of_rank[step.rank].append(step)
-    listed = {rank: calls_in([step.collectives for step in own]) for rank, own in of_rank.items()}
+    calls, rank = steps.calls.take(steps.places), steps.rank[steps.of_place]
+    width = int(rank.max(initial=0)) + 1
     with_group: dict[str, set[int]] = defaultdict(set)
-    for rank, (calls, _) in listed.items():
-        for code in np.unique(calls.group).tolist():
-            with_group[calls.groups[code].name].add(rank)
+    for place in np.unique(calls.group * width + rank).tolist():
+        with_group[calls.groups[place // width].name].add(place % width)
 
     def lacks(group: Group) -> bool:
         if group.ranks:
             return not seen.issuperset(group.ranks)
         return len(with_group[group.name]) < (group.size or world)
 
-    lacking = {rank: np.array([*map(lacks, calls.groups)], dtype=np.bool_) for rank, (calls, _) in listed.items()}
-    if not any(of_groups.any() for of_groups in lacking.values()):
+    lacking = np.array([*map(lacks, calls.groups)], dtype=np.bool_)[calls.group]
+    if not lacking.any():
         return None
+    shift_ns, pieces = on_line(steps)
+    calls, moved = calls.take(lacking), shift_ns[steps.of_place][lacking]
     sorts: dict[tuple[_Sort, int], int] = {}  # number of each sort and size
-    groups = set()
-    spans: dict[int, iv.Intervals] = {}
-    numbers: dict[int, npt.NDArray[np.int64]] = {}
-    for rank, (calls, places) in listed.items():
-        own = calls.take(at := np.concatenate(places)).take(lacking[rank][calls.group[at]])
-        spans[rank] = np.stack(open_spans(own), axis=1)
-        sizes, size = np.unique(own.bytes, return_inverse=True)
-        alike = np.ravel_multi_index(
-            (own.group, own.op, own.dtype, size), (len(own.groups), len(own.names), len(own.names), max(1, len(sizes)))
-        )
-        _, first, which = np.unique(alike, return_index=True, return_inverse=True)
-        number_of = np.zeros(len(first), dtype=np.int64)
-        for row in np.argsort(first).tolist():
-            call = own[int(first[row])]
-            groups.add(call.group_ranks)
-            number_of[row] = sorts.setdefault(((call.group, call.op, call.dtype), call.bytes), len(sorts))
-        numbers[rank] = number_of[which]
-    if not sorts:
-        return None
-    durations = _by_sort(sorts, np.concatenate([*numbers.values()]), np.concatenate([*spans.values()]))
+    groups = {calls.groups[code].ranks for code in np.unique(calls.group).tolist()}
+    sizes, size = np.unique(calls.bytes, return_inverse=True)
+    alike = np.ravel_multi_index(
+        (calls.group, calls.op, calls.dtype, size), (len(calls.groups), len(calls.names), len(calls.names), len(sizes))
+    )
+    _, first, which = np.unique(alike, return_index=True, return_inverse=True)
+    number_of = np.zeros(len(first), dtype=np.int64)
+    for row in np.argsort(first).tolist():
+        call = calls[int(first[row])]
+        number_of[row] = sorts.setdefault(((call.group, call.op, call.dtype), call.bytes), len(sorts))
+    numbers, spans = number_of[which], np.stack(open_spans(calls), axis=1) + moved[:, None]
+    durations = _by_sort(sorts, numbers, spans)
     floors = _floors(durations)
-    floor = np.array([floors[sort] for sort in sorts], dtype=np.int64)
-    exposed_ns = of_missing = waiting = 0
-    for rank, own_steps in of_rank.items():
-        exposed = iv.union(*(intervals_of(step.segments, Kind.COMM) for step in own_steps))
-        exposed_ns += iv.total(exposed)
-        at_least = floor[numbers[rank]]
-        longer = spans[rank] - np.stack((np.zeros_like(at_least), at_least), axis=1)
-        of_missing += iv.total(iv.intersect(exposed, iv.make(spans[rank])))
-        waiting += iv.total(iv.intersect(exposed, iv.make(longer)))
+    floor = np.array([floors[sort] for sort in sorts], dtype=np.int64)[numbers]
+    exposed = iv.make(intervals_of(pieces.every, Kind.COMM))
+    longer = spans + np.stack((floor * 0, -floor), axis=1)
+    exposed_ns = iv.total(exposed)
+    of_missing, waiting = (iv.total(iv.intersect(exposed, iv.make(each))) for each in (spans, longer))
     if not of_missing or of_missing < COMMUNICATION.incomplete_groups_share * exposed_ns:
         return None
     absent = set().union(*groups) or set(range(subject.tables.world_size or 0))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 import numpy.typing as npt
 
+from diag.account.rank_steps import RankSteps
 from diag.deferred import by_name
 from diag.diagnoses.policy import FINDINGS, STRAGGLER
 from diag.model import UNKNOWN
@@ -137,12 +138,14 @@ def train_alone(attribution: Attribution, tables: Tables) -> bool:
     if len(attribution.ranks) < 2 or not _recorded(tables) or len(counted) < STRAGGLER.least_steps_of_ranks_alone:
         return False
     ranks = [rank_tables for rank_tables in tables.ranks.values() if rank_tables.steps]
-    if len(ranks) < 2 or any(step.source == "trace" and not step.comm_known for step in attribution.rank_steps):
+    steps = RankSteps.of(attribution.rank_steps)
+    if len(ranks) < 2 or (steps.from_source("trace") & ~steps.comm_known).any():
         return False
     if any(_exchanges(rank_tables, counted) for rank_tables in ranks):
         return False
-    steps = (step for step in attribution.rank_steps if step.step in counted)
-    if any(call.group_size != 1 and call.start_ns >= step.begin_ns for step in steps for call in step.collectives):
+    steps = steps.of_steps(counted)
+    alone = np.array([group.size == 1 for group in steps.calls.groups], dtype=np.bool_)
+    if (steps.begun & ~alone[steps.calls.group[steps.places]]).any():
         return False
     # Collectives that C++ or compiled code issues for a wrapper have no row if they could not be timed.
     strategy = tables.manifest.strategy if tables.manifest is not None else None

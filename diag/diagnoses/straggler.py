@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.blame import median_of_others
+from diag.account.rank_steps import RankSteps
 from diag.collectors.records import SYNCHRONISING
 from diag.diagnoses.policy import COSTS, FINDINGS, STRAGGLER
 from diag.model.keys import Key
@@ -134,11 +135,11 @@ def _complete(subject: Subject) -> dict[Key, dict[int, CollectiveCall]]:
     """The collectives of the counted steps that every member recorded, with the same size on all."""
     usable = set(subject.shares.numbers)
     by_key: dict[Key, dict[int, CollectiveCall]] = defaultdict(dict)
-    for step in subject.attribution.rank_steps:
-        if step.step in usable and step.source == "trace":
-            for call in step.collectives:
-                if call.op in SYNCHRONISING:
-                    by_key[call.key].setdefault(step.rank, call)
+    steps = RankSteps.of(subject.attribution.rank_steps).of_steps(usable)
+    for step in steps.take(steps.from_source("trace")):
+        for call in step.collectives:
+            if call.op in SYNCHRONISING:
+                by_key[call.key].setdefault(step.rank, call)
     world = subject.tables.world_size
     return {
         key: members
@@ -545,13 +546,12 @@ def _excess_on_cpu(
 ) -> tuple[float, float]:
     """In these steps, time inside and outside of operators in the phase: of the ranks, beyond the others' median."""
     spent: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
-    for step in subject.attribution.rank_steps:
-        if step.step in numbers:
-            own = sum(step.segments.total(kind, detail) for kind in (Kind.COMPUTE, Kind.IDLE))
-            outside = step.outside_operators_ns.get(detail)
-            # Without records, operators are compute and the rest is idle.
-            outside = step.segments.total(Kind.IDLE, detail) if outside is None else outside
-            spent[step.step][step.rank] = own - outside, outside
+    for step in RankSteps.of(subject.attribution.rank_steps).of_steps(numbers):
+        own = sum(step.segments.total(kind, detail) for kind in (Kind.COMPUTE, Kind.IDLE))
+        outside = step.outside_operators_ns.get(detail)
+        # Without records, operators are compute and the rest is idle.
+        outside = step.segments.total(Kind.IDLE, detail) if outside is None else outside
+        spent[step.step][step.rank] = own - outside, outside
     excess = np.zeros(2)
     for by_rank in spent.values():
         others = [both for rank, both in by_rank.items() if rank not in ranks]

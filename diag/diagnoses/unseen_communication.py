@@ -6,6 +6,7 @@ from collections import Counter
 
 from diag.account import gpu
 from diag.account.cached_steps import windows_of
+from diag.account.rank_steps import RankSteps
 from diag.deferred import pl
 from diag.diagnoses.policy import COMMUNICATION
 from diag.model.accounts import Attribution
@@ -25,7 +26,7 @@ def unrecognised(subject: Subject) -> str:
     several = _several_ranks(subject.tables)
     if not several or not subject.attribution.comm_known or _seen(subject.attribution):
         return ""
-    if any(step.fused_ns for step in subject.attribution.rank_steps):
+    if RankSteps.of(subject.attribution.rank_steps).fused_ns.any():
         return f"{several}, and all communication that was recognised is inside fused kernels"
     reason = f"{several}, and no kernel was recognised as communication"
     unknown = _unknown_kernels(subject.tables)
@@ -37,10 +38,10 @@ def unrecognised(subject: Subject) -> str:
 
 def _seen(attribution: Attribution) -> bool:
     """Whether any step contains communication, or no trace of a device was read at all."""
-    traced = [step for step in attribution.rank_steps if step.source == "trace"]
-    return not traced or any(
-        step.collectives or step.overlapped_comm_ns or step.segments.total(Kind.COMM) for step in traced
-    )
+    steps = RankSteps.of(attribution.rank_steps)
+    traced = steps.take(steps.from_source("trace"))
+    exposed = (traced.segments.every.kind == Kind.COMM).any()
+    return not traced or bool(len(traced.places) or traced.overlapped_comm_ns.any() or exposed)
 
 
 def _several_ranks(tables: Tables) -> str:

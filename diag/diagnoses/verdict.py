@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diag.account.rank_steps import RankSteps
 from diag.deferred import by_name
 from diag.diagnoses.confidence import Features, Rule, weighed
 from diag.diagnoses.policy import COMPUTE, CONFIDENCE, FINDINGS, HOST_TIME, STRAGGLER, VERDICT
@@ -342,8 +343,8 @@ def _of_work(attribution: Attribution, steps: StepAccounts) -> float:
     """Four kernels prove little; the pauses between four hundred are as many observations. 1 where there is no
     device."""
     counted = steps.numbers
-    pieces = [step.pieces for step in attribution.rank_steps if step.step in counted and step.pieces]
-    most = sum(sorted(pieces, reverse=True)[: len(counted)])
+    pieces = np.sort(RankSteps.of(attribution.rank_steps).of_steps(counted).pieces)
+    most = int(pieces[len(pieces) - min(len(counted), len(pieces)) :].sum())
     return most / (most + CONFIDENCE.pieces_for_half) if most else 1.0
 
 
@@ -487,8 +488,8 @@ def _on_device_clocks(phases: PhaseAccount, shares: Shares) -> bool:
 def _idle_beneath(attribution: Attribution, share: float) -> bool:
     """Whether the run would not be healthy were its devices idle all the time that collectives may hide."""
     counted = attribution.counted.numbers
-    steps = [step for step in attribution.rank_steps if step.step in counted]
-    beneath = sum(step.beneath_ns for step in steps) / max(1, sum(step.dur_ns for step in steps))
+    steps = RankSteps.of(attribution.rank_steps).of_steps(counted)
+    beneath = int(steps.beneath_ns.sum()) / max(1, int(steps.dur_ns.sum()))
     return beneath > 0 and share + beneath >= FINDINGS.warning_share
 
 
@@ -501,7 +502,7 @@ def _waits(bottleneck: Bottleneck, cause: Finding | None, shares: Shares) -> boo
 
 
 def _waits_known(attribution: Attribution) -> bool:
-    return all(step.waits_known for step in attribution.rank_steps)
+    return bool(RankSteps.of(attribution.rank_steps).waits_known.all())
 
 
 def _low_use(findings: Sequence[Finding]) -> Finding | None:
@@ -601,7 +602,7 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
             startup / whole,
         )
     busy = int((parts.dur_ns - parts.idle_ns).sum())
-    pieces = sum(step.pieces for step in attribution.rank_steps)
+    pieces = int(RankSteps.of(attribution.rank_steps).pieces.sum())
     if busy < (VERDICT.least_work_ns if shares.on_device else VERDICT.least_work_on_cpu_ns) or (
         shares.on_device and pieces < VERDICT.few_pieces
     ):

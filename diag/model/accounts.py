@@ -272,7 +272,7 @@ class Attribution(Struct, frozen=True, dict=True):
     comm_known: bool
     collectives: MatchedCollectives
     untied: tuple[int, ...] = ()  # ranks that no collective ties to the common clock of the others
-    rank_steps: tuple[RankStep, ...] = ()  # the steps behind the accounts, on the common clock if there is one
+    rank_steps: Sequence[RankStep] = ()  # the steps behind the accounts, on the common clock if there is one
     clock_drift: float = 0.0  # the largest difference between the rates of two clocks that was corrected; 1e-6 is 1 ppm
     axes: Axes = field(default_factory=Axes)  # axes of the device mesh
     division: Division = Division.RECORDED
@@ -292,7 +292,7 @@ class Attribution(Struct, frozen=True, dict=True):
     @property
     def by_events(self) -> bool:
         """Whether the steps are on devices' clocks, without a profiler window: of all ranks, or of none."""
-        return any(step.source == "events" for step in self.rank_steps)
+        return bool(self.steps.parts.from_source("events").any())
 
     @cached_property
     def usable(self) -> StepAccounts:

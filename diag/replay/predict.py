@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,14 +11,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account import intervals as iv
-from diag.account.calls import Calls, calls_in
+from diag.account.calls import Calls
 from diag.account.critical_path import details_of, kinds_of, label_of, labels_of
 from diag.account.intervals import Times
+from diag.account.rank_steps import RankSteps
 from diag.collectors.records import SYNCHRONISING
 from diag.model.accounts import Attribution, StepAccounts
 from diag.model.axes import axis_words, is_data
 from diag.model.keys import Key
-from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, joined
+from diag.model.steps import CollectiveCall, Detail, Kind
 from diag.replay.policy import REPLAY
 from diag.rundir.sharing import sharing_of
 from diag.rundir.tables import Tables
@@ -63,8 +63,8 @@ class Pieces(NamedTuple):
     label: npt.NDArray[np.int16]
 
     @classmethod
-    def of(cls, steps: Sequence[RankStep]) -> Pieces:
-        every = joined([step.segments for step in sorted(steps, key=lambda step: step.begin_ns)])
+    def of(cls, steps: RankSteps) -> Pieces:
+        every = steps.segments.take(np.argsort(steps.begin_ns, kind="stable")).every
         return cls(every.start_ns, every.end_ns, labels_of(every.kind, every.detail))
 
 
@@ -109,10 +109,14 @@ class _Register:
 
 
 class Part(NamedTuple):
-    """A rank's part of a stretch: consecutive steps, and the calls in them."""
+    """A rank's part of a stretch: consecutive steps, and the calls in them, each once."""
 
-    steps: Sequence[RankStep]
+    steps: RankSteps
     calls: Calls
+
+    @classmethod
+    def of(cls, steps: RankSteps) -> Part:
+        return cls(steps, steps.calls.take(np.unique(steps.places)))
 
 
 def stops(pieces: Pieces, part: Part, register: _Register, gloo: bool) -> Stops:
@@ -132,7 +136,7 @@ def stops(pieces: Pieces, part: Part, register: _Register, gloo: bool) -> Stops:
         # If the line goes on before the call ends, it did not wait for this call.
         exposed = ~known & (np.maximum(shown, began) < end)
         gathers = np.where(calls.with_op("all_gather"), group, -1)
-        needed = np.maximum(_needed(gathers, began, end, [step.end_ns for step in steps]), end)
+        needed = np.maximum(_needed(gathers, began, end, steps.end_ns), end)
         since = np.where(known, since, np.where(exposed, shown, needed))
         until = np.where(known, until, np.where(exposed, gone, end))
     start, done = np.maximum(since, began), np.maximum(np.minimum(end, until), began)
@@ -170,10 +174,10 @@ def running_max(group: Times, values: Times) -> Times:
     return before
 
 
-def _needed(gathers: Times, began: Times, end: Times, step_ends_ns: Sequence[int]) -> Times:
+def _needed(gathers: Times, began: Times, end: Times, step_ends_ns: Times) -> Times:
     """When the results of overlapped collectives are needed at the latest: parameters before the next are gathered, all
     else by the end of the step. ``gathers``: the group of an all-gather, -1 for others."""
-    needed = np.array(step_ends_ns)[np.minimum(np.searchsorted(step_ends_ns, end), len(step_ends_ns) - 1)]
+    needed = step_ends_ns[np.minimum(np.searchsorted(step_ends_ns, end), len(step_ends_ns) - 1)]
     for group in np.unique(gathers[gathers >= 0]).tolist():
         own = gathers == group
         starts = np.append(np.sort(began[own]), _NEVER)
@@ -189,15 +193,15 @@ def _needed(gathers: Times, began: Times, end: Times, step_ends_ns: Sequence[int
 _IDLE = label_of(Kind.IDLE, Detail.OTHER)
 
 
-def operations(pieces: Pieces, waited: Stops, steps: Sequence[RankStep]) -> Line:
+def operations(pieces: Pieces, waited: Stops, ends: Times) -> Line:
     """The line that, replayed with the measured ends of the collectives, takes as long as measured.
 
     Waits replace the account in their time; communication that no collective explains stays work, so the sum is right.
+    ``ends``: of the steps.
     """
     blocked = _blocked(waited)
     issued = np.argsort(waited.began_ns, kind="stable")
     entered = waited.entered_ns[issued]
-    ends = np.array([step.end_ns for step in steps], dtype=np.int64)
     # Entered while the main line waited for another one: by another thread, so it need not wait as well.
     began = _wait_around(blocked, entered)
     count = len(issued)
@@ -371,21 +375,16 @@ def _refusal(attribution: Attribution, tables: Tables, runs: Sequence[_Run]) -> 
 
 def _consecutive(attribution: Attribution) -> list[_Run]:
     """Runs of consecutive steps that every rank has: of the usable ones, those that are replayed."""
-    by_step: dict[int, dict[int, RankStep]] = defaultdict(dict)
-    for step in attribution.rank_steps:
-        by_step[step.step][step.rank] = step
-    known = [number for number, members in by_step.items() if set(members) == set(attribution.ranks)]
-    runs: list[dict[int, list[RankStep]]] = []
-    before = None
-    for number in chosen(_timed(attribution), known, len(attribution.ranks)).step.tolist():
-        if before is None or number != before + 1:
-            runs.append({rank: [] for rank in attribution.ranks})
-        for rank, of_step in by_step[number].items():
-            runs[-1][rank].append(of_step)
-        before = number
+    steps, ranks = RankSteps.of(attribution.rank_steps), attribution.ranks
+    of_rank = {rank: np.flatnonzero(steps.rank == rank) for rank in ranks}
+    # Of two parts of a step in two traces, the last one counts.
+    place = {rank: dict(zip(steps.step[at].tolist(), at.tolist(), strict=True)) for rank, at in of_rank.items()}
+    known = set.intersection(*(set(numbers) for numbers in place.values())) if ranks else set[int]()
+    numbers = chosen(_timed(attribution), known, len(ranks)).step
     return [
-        {rank: Part(steps, calls_in([step.collectives for step in steps])[0]) for rank, steps in run.items()}
-        for run in runs
+        {rank: Part.of(steps.take(np.array([place[rank][number] for number in run.tolist()]))) for rank in ranks}
+        for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+        if len(run)
     ]
 
 
@@ -427,12 +426,12 @@ def _stretch(run: _Run, gloo: bool) -> Stretch:
     place_of = np.array([places[key] for key in keys], dtype=np.int32)
     lines = {}
     for rank, part in run.items():
-        line = operations(pieces[rank], waited[rank], part.steps)
+        line = operations(pieces[rank], waited[rank], part.steps.end_ns)
         lines[rank] = replace(line, call=np.append(place_of, np.int32(-1))[line.call])
     return Stretch(
-        steps=tuple(step.step for step in next(iter(run.values())).steps),
-        begin_ns={rank: part.steps[0].begin_ns for rank, part in run.items()},
-        end_ns={rank: tuple(step.end_ns for step in part.steps) for rank, part in run.items()},
+        steps=tuple(next(iter(run.values())).steps.step.tolist()),
+        begin_ns={rank: int(part.steps.begin_ns[0]) for rank, part in run.items()},
+        end_ns={rank: tuple(part.steps.end_ns.tolist()) for rank, part in run.items()},
         lines=lines,
         collectives=known,
     )
@@ -462,9 +461,9 @@ def _split_unsynchronised(waited: dict[int, Stops], register: _Register) -> dict
     return alone
 
 
-def _placed(waited: Stops, pieces: Pieces, steps: Sequence[RankStep]) -> list[tuple[int, int, int, Detail]]:
+def _placed(waited: Stops, pieces: Pieces, steps: RankSteps) -> list[tuple[int, int, int, Detail]]:
     """One rank's collectives in the order in which it entered them, each with its step, micro-batch and phase."""
-    begins, ends = (np.array([getattr(step, name) for step in steps]) for name in ("begin_ns", "end_ns"))
+    begins, ends = steps.begin_ns, steps.end_ns
     details = details_of(pieces.label)
     phased = np.isin(details, _PHASES)
     marks = np.flatnonzero(phased | (kinds_of(pieces.label) == Kind.DATA))
@@ -494,8 +493,8 @@ def _placed(waited: Stops, pieces: Pieces, steps: Sequence[RankStep]) -> list[tu
         first = np.searchsorted(pieces.start_ns[passes], begins[step], side="left")
         within = found & (first <= last)
         batch[within] = batches[last[within]] - batches[first[within]]
-    rows = zip(waited.call[order].tolist(), step.tolist(), batch.tolist(), phase.tolist(), strict=True)
-    return [(call, steps[number].step, micro_batch, Detail(detail)) for call, number, micro_batch, detail in rows]
+    rows = zip(waited.call[order].tolist(), steps.step[step].tolist(), batch.tolist(), phase.tolist(), strict=True)
+    return [(call, number, micro_batch, Detail(detail)) for call, number, micro_batch, detail in rows]
 
 
 def _alone(collectives: Sequence[Collective], runs: Sequence[_Run]) -> float:

@@ -18,8 +18,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account import intervals as iv
-from diag.account.calls import Some
 from diag.account.intervals import Covered, intervals_of
+from diag.account.rank_steps import RankSteps
 from diag.collectors.records import ALL_TO_ALL, SYNCHRONISING
 from diag.model import UNKNOWN
 from diag.model.accounts import Attribution
@@ -30,8 +30,6 @@ from diag.rundir.columns import Ints
 from diag.tables.policy import BANDWIDTH
 
 Series = npt.NDArray[np.float64]
-
-_NONE: Ints = np.zeros(0, dtype=np.int64)
 
 
 class Exchange(Struct, frozen=True):
@@ -65,10 +63,11 @@ class _Part(Struct, frozen=True):
 def exchanges(attribution: Attribution, steps: Collection[int]) -> list[Exchange]:
     """The all-to-alls of known sizes that start in these steps, in the order of groups, steps and places."""
     met: dict[tuple[int, Key], dict[int, _Part]] = defaultdict(dict)
-    for step in attribution.rank_steps:
-        if step.step in steps:
-            for part in _parts(step):
-                met[step.step, part.call.key].setdefault(step.rank, part)
+    counted = RankSteps.of(attribution.rank_steps).of_steps(steps)
+    known = counted.calls.with_op(ALL_TO_ALL) & (counted.calls.received_bytes != UNKNOWN)
+    for step in counted.take(np.unique(counted.of_place[known[counted.places]])):
+        for part in _parts(step):
+            met[step.step, part.call.key].setdefault(step.rank, part)
     by_group: dict[tuple[str, tuple[int, ...], int], list[tuple[int, Exchange]]] = defaultdict(list)
     for (number, _), members in met.items():
         exchange = _exchange(number, members)
@@ -83,9 +82,6 @@ def exchanges(attribution: Attribution, steps: Collection[int]) -> list[Exchange
 
 def _parts(step: RankStep) -> list[_Part]:
     """One rank's all-to-alls of a step."""
-    received = received_bytes(step.collectives)
-    if received is _NONE or not (received != UNKNOWN).any():
-        return []
     calls = sorted((call for call in step.collectives if call.op in SYNCHRONISING), key=lambda call: call.start_ns)
     starts = [call.start_ns for call in calls]
     pairs: list[tuple[CollectiveCall, CollectiveCall | None]] = []
@@ -103,18 +99,10 @@ def _parts(step: RankStep) -> list[_Part]:
     ]
 
 
-def received_bytes(calls: Sequence[CollectiveCall]) -> Ints:
-    """Of the all-to-alls among these calls; UNKNOWN where it was not recorded. Every step is asked for it: no call is
-    made."""
-    if isinstance(calls, Some):
-        every = calls.calls
-        if ALL_TO_ALL not in every.names:
-            return _NONE
-        places = calls.places[every.op[calls.places] == every.names.index(ALL_TO_ALL)]
-        received: Ints = every.received_bytes[places]
-        return received
-    sizes = [call.received_bytes for call in calls if call.op == ALL_TO_ALL]
-    return np.array([UNKNOWN if size is None else size for size in sizes], dtype=np.int64) if sizes else _NONE
+def received_bytes(steps: RankSteps) -> Ints:
+    """Of the all-to-alls in these steps; UNKNOWN where it was not recorded."""
+    received: Ints = steps.calls.received_bytes[steps.places[steps.calls.with_op(ALL_TO_ALL)[steps.places]]]
+    return received
 
 
 def _has_all(later: CollectiveCall, call: CollectiveCall) -> bool:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diag.account.calls import Calls, Group, Some
+from diag.account.calls import Calls, Group
 from diag.account.intervals import Covered, intervals_of
 from diag.account.match import SEND_RECV
+from diag.account.on_line import on_line
 from diag.account.policy import CLOCKS
+from diag.account.rank_steps import RankSteps
 from diag.account.records import open_spans
 from diag.collectors.records import RECV, SEND, SYNCHRONISING
 from diag.model.accounts import Attribution
@@ -23,14 +25,14 @@ from diag.model.breakdown import CollectiveStat, CollectiveTable, ExposedCall
 from diag.model.keys import Keys
 from diag.model.matched import MatchedCollectives
 from diag.model.ragged import edges_of, is_named, owners, places_from
-from diag.model.steps import CollectiveCall, Kind, MatchedCollective, RankStep, joined
-from diag.rundir.columns import Bools, Ints
+from diag.model.steps import CollectiveCall, Detail, Kind, MatchedCollective
+from diag.rundir.columns import Bools, Codes, Ints
 from diag.tables.policy import BANDWIDTH
 from diag.traces.kineto_names import P2P_OPS
 
 from .all_to_alls import all_to_all_table
 from .bandwidth import best_bandwidth, bus_factor
-from .passes import PASSES, Passes
+from .passes import GATHERS, PASSES, Passes
 
 _Row = tuple[str, str, str, int, int]  # group, op, dtype, bytes from, to
 
@@ -38,26 +40,23 @@ _Row = tuple[str, str, str, int, int]  # group, op, dtype, bytes from, to
 class _Parts(Struct, frozen=True):
     """Each rank's part in each collective, as columns: those of one collective together, in order of its first part.
     ``first[i]`` to ``first[i + 1]`` are collective i. ``exposed_ns`` and ``hidden_ns``: no nanosecond counts twice.
-    ``place``: of the call in the ``calls`` of the rank; ``group``: in ``groups``; ``label`` (the last part of the key),
-    ``op`` and ``dtype``: in ``names``."""
+    ``place``: of the call in ``calls``, from which the columns before it are."""
 
+    group: Codes
+    label: Codes
+    op: Codes
+    dtype: Codes
+    seq: Ints
+    bytes: Ints
+    inferred: Bools
     rank: Ints
     step: Ints
     place: Ints
-    group: Ints
-    label: Ints
-    op: Ints
-    dtype: Ints
-    seq: Ints
-    bytes: Ints
     duration_ns: Ints
     exposed_ns: Ints
     hidden_ns: Ints
-    inferred: Bools
     first: Ints
-    groups: tuple[Group, ...]
-    names: tuple[str, ...]
-    calls: Mapping[int, Calls]
+    calls: Calls
 
     @property
     def collective(self) -> Ints:
@@ -65,13 +64,15 @@ class _Parts(Struct, frozen=True):
         return owners(self.first)
 
     def named(self, op: str) -> Bools:
-        return is_named(self.op, self.names, op)
+        return is_named(self.op, self.calls.names, op)
 
     @property
     def key_columns(self) -> Keys:
         """Of the collectives."""
-        at, names = self.first[:-1], tuple(group.name for group in self.groups)
-        return Keys(self.group[at], self.seq[at], self.label[at] + len(names), (*names, *self.names))
+        return self.calls.key_columns.take(self.place[self.first[:-1]])
+
+
+_OF_CALLS = _Parts.__struct_fields__[:7]
 
 
 class _Met(Struct, frozen=True):
@@ -80,9 +81,9 @@ class _Met(Struct, frozen=True):
     matched, -1 where the group was not recorded whole on one clock; ``bound_ns``: upper bound of the transfer;
     ``seen_whole``: whether the transfer was measured from its begin; ``transfer_ns``: of the match, else 0."""
 
-    group: Ints
+    group: Codes
     op: npt.NDArray[np.object_]
-    dtype: Ints
+    dtype: Codes
     bytes: Ints
     parts: Ints
     duration_ns: Ints
@@ -107,8 +108,8 @@ def collective_table(
     attribution: Attribution, steps: frozenset[int], world_size: int | None, gloo: bool
 ) -> CollectiveTable:
     """The collectives that started in these steps. Rows by decreasing exposed time, then by duration."""
-    counted = [step for step in attribution.rank_steps if step.step in steps]
-    parts, matches = _parts(attribution, steps), attribution.collectives
+    every = RankSteps.of(attribution.rank_steps)
+    counted, parts, matches = every.of_steps(steps), _parts(every, steps), attribution.collectives
     matched = parts.key_columns.last_in(matches.key_columns, parts.step[parts.first[:-1]], matches.step)
     collectives = _collectives(parts, matches, matched, world_size)
     uncertainty = attribution.clock_uncertainty_ns or 0
@@ -122,47 +123,59 @@ def collective_table(
     return CollectiveTable(
         rows=tuple(sorted(stats, key=lambda s: (-s.exposed_ns, -s.duration_mean_ns * s.count, s.group, s.op))),
         rank_steps=len(counted),
-        rest_exposed_ns=int(np.diff(intervals_of(joined([s.segments for s in counted]), Kind.COMM)).sum())
+        rest_exposed_ns=int(np.diff(intervals_of(counted.segments.every, Kind.COMM)).sum())
         - sum(s.exposed_ns for s in stats),
-        rest_hidden_ns=sum(s.overlapped_comm_ns for s in counted) - sum(s.hidden_ns for s in stats),
+        rest_hidden_ns=int(counted.overlapped_comm_ns.sum()) - sum(s.hidden_ns for s in stats),
         all_to_alls=all_to_all_table(attribution, steps),
-        longest=_longest(parts, matched, attribution),
+        longest=_longest(parts, matched, every, attribution),
     )
 
 
-def _longest(parts: _Parts, matched: Ints, attribution: Attribution) -> tuple[ExposedCall, ...]:
+def _longest(parts: _Parts, matched: Ints, steps: RankSteps, attribution: Attribution) -> tuple[ExposedCall, ...]:
     """The calls with the longest exposed time, over all ranks and steps. ``matched``: by collective, its place among
     those that were matched, or -1."""
     exposed, most = parts.exposed_ns, BANDWIDTH.most_calls_listed
     least = max(1, int(np.partition(exposed, -most)[-most])) if len(exposed) > most else 1
     longest = np.flatnonzero(exposed >= least)
     longest = longest[np.argsort(-exposed[longest], kind="stable")][:most]
-    steps = {(step.rank, step.step): step for step in attribution.rank_steps} if len(longest) else {}
+    place_of = {key: at for at, key in enumerate(zip(steps.rank.tolist(), steps.step.tolist(), strict=True))}
+    members = list(zip(parts.rank[longest].tolist(), parts.step[longest].tolist(), strict=True))
+    calls = parts.calls.take(parts.place[longest])
+    passes = Passes(steps.take(np.array([place_of[member] for member in members], dtype=np.int64)))
+    phases, _ = passes.of(np.arange(len(longest)), calls.start_ns, calls.with_op(*GATHERS))
     places = matched[np.searchsorted(parts.first, longest, side="right") - 1].tolist()
     return tuple(
         _exposed_call(
-            parts.calls[rank][int(parts.place[at])],
-            int(parts.exposed_ns[at]),
-            steps[rank, int(parts.step[at])],
+            call,
+            exposed_ns,
+            *member,
+            Detail(phase),
             attribution.collectives[place] if place >= 0 else None,
             attribution,
         )
-        for at, rank, place in zip(longest.tolist(), parts.rank[longest].tolist(), places, strict=True)
+        for call, exposed_ns, member, phase, place in zip(
+            calls, parts.exposed_ns[longest].tolist(), members, phases.tolist(), places, strict=True
+        )
     )
 
 
 def _exposed_call(
-    call: CollectiveCall, exposed_ns: int, step: RankStep, match: MatchedCollective | None, attribution: Attribution
+    call: CollectiveCall,
+    exposed_ns: int,
+    rank: int,
+    step: int,
+    phase: Detail,
+    match: MatchedCollective | None,
+    attribution: Attribution,
 ) -> ExposedCall:
     wait_ns = None
     uncertainty_ns = attribution.clock_uncertainty_ns or 0
-    if match is not None and match.complete and step.rank in match.ranks:
-        wait_ns = match.wait_ns[match.ranks.index(step.rank)]
+    if match is not None and match.complete and rank in match.ranks:
+        wait_ns = match.wait_ns[match.ranks.index(rank)]
     resolved = wait_ns is not None and uncertainty_ns <= CLOCKS.uncertainty_share * max(wait_ns, exposed_ns)
-    phase = Passes([step]).of_call(call.op, call.start_ns)
     return ExposedCall(
-        rank=step.rank,
-        step=step.step,
+        rank=rank,
+        step=step,
         op=call.op,
         group=call.group,
         bytes=call.bytes,
@@ -179,48 +192,32 @@ def _exposed_call(
 # -- parts and matches -------------------------------------------------------------------------------------------------
 
 
-def _parts(attribution: Attribution, steps: frozenset[int]) -> _Parts:
-    """The calls that start in the steps."""
-    of_rank: dict[int, list[RankStep]] = defaultdict(list)
-    for rank_step in attribution.rank_steps:
-        of_rank[rank_step.rank].append(rank_step)
-    groups: dict[Group, int] = {}
-    names: dict[str, int] = {}
-    calls: dict[int, Calls] = {}
-    columns: list[dict[str, npt.NDArray[Any]]] = []
-    for rank, rank_steps in of_rank.items():
-        own, place, step, spent = _of_rank(rank_steps, steps)
-        calls[rank] = own
-        group = np.array([groups.setdefault(group, len(groups)) for group in own.groups], dtype=np.int64)
-        name = np.array([names.setdefault(name, len(names)) for name in own.names], dtype=np.int64)
-        columns.append(
-            {
-                "rank": np.full(len(place), rank),
-                "step": step,
-                "place": place,
-                "group": group[own.group[place]],
-                "label": name[own.label[place]],
-                "op": name[own.op[place]],
-                "dtype": name[own.dtype[place]],
-                "seq": own.seq[place],
-                "bytes": own.bytes[place],
-                "duration_ns": own.end_ns[place] - own.start_ns[place],
-                "exposed_ns": spent[0],
-                "hidden_ns": spent[1],
-                "inferred": own.inferred[place],
-            }
-        )
-    every = {name: np.concatenate([of_rank[name] for of_rank in columns]) for name in columns[0]} if columns else {}
-    if not every:
-        every = {name: np.zeros(0, dtype=np.int64) for name in _Parts.__struct_fields__[:13]}
-    order, first = _together(every, [group.name for group in groups])
-    return _Parts(
-        **{name: column[order] for name, column in every.items()},
-        first=first,
-        groups=tuple(groups),
-        names=tuple(names),
-        calls=calls,
-    )
+def _parts(steps: RankSteps, numbers: frozenset[int]) -> _Parts:
+    """The calls that start in the steps of these numbers. If calls of a rank overlap, the time belongs to the first
+    one."""
+    calls, begun, (shift_ns, pieces) = steps.calls, steps.begun, on_line(steps)
+    place, at = steps.places[begun], steps.of_place[begun]
+    start, end = (span[place] + shift_ns[at] for span in open_spans(calls))
+    order = np.lexsort((end, start))
+    place, at, start, end = (column[order] for column in (place, at, start, end))
+    begin = np.maximum(start, np.concatenate((start[:1], np.maximum.accumulate(end)[:-1])))
+    end = np.maximum(end, begin)
+    among = np.isin(steps.step, list(numbers))
+    own = pieces.take(np.flatnonzero(among)).every
+    counted = among[at]
+    exposed, hidden = (Covered(intervals_of(own, kind)).between(begin, end) for kind in (Kind.COMM, Kind.COMPUTE))
+    place, at = place[counted], at[counted]
+    every = {name: getattr(calls, name)[place] for name in _OF_CALLS}
+    every |= {
+        "rank": steps.rank[at],
+        "step": steps.step[at],
+        "place": place,
+        "duration_ns": calls.end_ns[place] - calls.start_ns[place],
+        "exposed_ns": exposed[counted],
+        "hidden_ns": hidden[counted],
+    }
+    order, first = _together(every, [group.name for group in calls.groups])
+    return _Parts(**{name: column[order] for name, column in every.items()}, first=first, calls=calls)
 
 
 def _together(parts: Mapping[str, Ints], groups: Sequence[str]) -> tuple[Ints, Ints]:
@@ -238,39 +235,6 @@ def _together(parts: Mapping[str, Ints], groups: Sequence[str]) -> tuple[Ints, I
     return order[places_from(begins[by_first], counts[by_first])], edges_of(counts[by_first])
 
 
-def _of_rank(rank_steps: Sequence[RankStep], steps: frozenset[int]) -> tuple[Calls, Ints, Ints, tuple[Ints, Ints]]:
-    """The calls of one rank; the places of those that start in the steps, by begin, and their steps; and their exposed
-    and hidden time. If calls overlap, the time belongs to the first one."""
-    calls, place = _listed(rank_steps)
-    of_step = np.repeat(np.arange(len(rank_steps)), [len(step.collectives) for step in rank_steps])
-    # A step from the records also lists calls that only end in it: those belong to the previous step.
-    begins = np.array([step.begin_ns for step in rank_steps], dtype=np.int64)
-    own = calls.start_ns[place] >= begins[of_step]
-    place, of_step = place[own], of_step[own]
-    start, end = (span[place] for span in open_spans(calls))
-    order = np.lexsort((end, start))
-    place, of_step, start, end = place[order], of_step[order], start[order], end[order]
-    reach = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
-    begin = np.maximum(start, reach)
-    end = np.maximum(end, begin)
-    counted = np.array([step.step in steps for step in rank_steps], dtype=np.bool_)[of_step]
-    pieces = joined([step.segments for step in rank_steps if step.step in steps])
-    exposed, hidden = (
-        Covered(intervals_of(pieces, kind)).between(begin, end)[counted] for kind in (Kind.COMM, Kind.COMPUTE)
-    )
-    numbers = np.array([step.step for step in rank_steps], dtype=np.int64)
-    return calls, place[counted], numbers[of_step[counted]], (exposed, hidden)
-
-
-def _listed(rank_steps: Sequence[RankStep]) -> tuple[Calls, Ints]:
-    """The calls of all steps, and the place of each listed one."""
-    some = [step.collectives for step in rank_steps if isinstance(step.collectives, Some)]
-    if some and len(some) == len(rank_steps) and all(of_step.calls is some[0].calls for of_step in some):
-        return some[0].calls, np.concatenate([of_step.places for of_step in some])
-    calls = Calls.of([call for step in rank_steps for call in step.collectives])
-    return calls, np.arange(len(calls))
-
-
 def _collectives(parts: _Parts, matches: MatchedCollectives, matched: Ints, world_size: int | None) -> _Met:
     """``matched``: by collective, its place in ``matches``, or -1."""
     first, counts = parts.first[:-1], np.diff(parts.first)
@@ -283,7 +247,8 @@ def _collectives(parts: _Parts, matches: MatchedCollectives, matched: Ints, worl
     # A send ends when it is handed over, so only its receive bounds it.
     unbound = pair[parts.collective] & ~received
     group = parts.group[first]
-    size_of = [len(each.ranks) or each.size for each in parts.groups]
+    groups, names = parts.calls.groups, parts.calls.names
+    size_of = [len(each.ranks) or each.size for each in groups]
     group_size = np.array([*size_of, 0], dtype=np.int64)[group]
     if world_size is not None and world_size > 1:
         group_size = np.where((group_size == 0) & (counts == world_size), world_size, group_size)
@@ -292,7 +257,7 @@ def _collectives(parts: _Parts, matches: MatchedCollectives, matched: Ints, worl
         np.append(column, 0)[matched]
         for column in (matches.complete, matches.sizes, matches.last_arriver, matches.transfer_ns)
     )
-    meets = pair | is_named(parts.op, parts.names, *SYNCHRONISING)[first]
+    meets = pair | is_named(parts.op, names, *SYNCHRONISING)[first]
     whole = (matched >= 0) & (complete != 0) & (members == group_size) & meets
     seen_whole = whole & (transfer_ns > 0)
     # A message may be in transfer already when the receiver arrives. The sender's part may lie in a step that does not
@@ -303,7 +268,7 @@ def _collectives(parts: _Parts, matches: MatchedCollectives, matched: Ints, worl
     last_sends[of_last] = sent[by_last[once]]
     return _Met(
         group=group,
-        op=np.where(pair, SEND_RECV, np.array([*parts.names, ""], dtype=np.object_)[parts.op[first]]),
+        op=np.where(pair, SEND_RECV, np.array([*names, ""], dtype=np.object_)[parts.op[first]]),
         dtype=parts.dtype[first],
         bytes=parts.bytes[first],
         parts=counts,
@@ -316,8 +281,8 @@ def _collectives(parts: _Parts, matches: MatchedCollectives, matched: Ints, worl
         match=np.where(whole, matched, -1),
         seen_whole=seen_whole & (~pair | last_sends),
         transfer_ns=transfer_ns,
-        groups=parts.groups,
-        names=parts.names,
+        groups=groups,
+        names=names,
     )
 
 

@@ -12,29 +12,29 @@ from typing import Any
 import numpy as np
 from msgspec import to_builtins
 
+from diag.account.rank_steps import SOURCES, RankSteps
 from diag.deferred import pl
 from diag.model.accounts import Attribution
 from diag.model.programs import flat
-from diag.model.steps import Detail, Kind, joined
+from diag.model.steps import Detail, Kind
 from diag.rundir.tables import RankTables, Tables
 from diag.tables.frames import frame, frame_of, names_of
 
 
 def spans(attribution: Attribution) -> pl.DataFrame:
     """A row for each piece of each rank's steps, on the common clock if the ranks have one."""
-    steps = attribution.rank_steps
+    steps = RankSteps.of(attribution.rank_steps)
     if not steps:
         return frame("spans", ())
-    counts = [len(step.segments.kind) for step in steps]
-    pieces = joined([step.segments for step in steps])
+    pieces, at = steps.segments.every, steps.segments.of_step
     columns = {
-        "rank": np.repeat([step.rank for step in steps], counts),
-        "step": np.repeat([step.step for step in steps], counts),
+        "rank": steps.rank[at],
+        "step": steps.step[at],
         "start_ns": pieces.start_ns,
         "end_ns": pieces.end_ns,
         "kind": names_of(Kind)[pieces.kind],
         "detail": names_of(Detail)[pieces.detail],
-        "source": np.repeat([step.source for step in steps], counts),
+        "source": np.array(SOURCES)[steps.source[at]],
     }
     return frame_of("spans", columns)
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
-from diag.account.calls import Calls, Some
+from diag.account.calls import Calls
 from diag.account.intervals import Covered
 from diag.account.policy import CRITICAL_PATH
+from diag.account.rank_steps import RankSteps
 from diag.account.records import TRANSFER, open_spans
 from diag.model.accounts import Attribution
 from diag.model.axes import is_data
@@ -21,7 +22,7 @@ from diag.model.keys import names_joined
 from diag.model.matched import MatchedCollectives
 from diag.model.parts import stored_once
 from diag.model.ragged import is_named
-from diag.model.steps import CollectiveCall, Detail, Kind, Pieces, RankStep
+from diag.model.steps import Detail, Kind
 from diag.rundir.columns import Bools, Codes, Columns, Ints
 
 GATHERS = frozenset({"all_gather"})
@@ -111,38 +112,19 @@ class PhasedCalls(Columns[PhasedCall]):
 
 def phased_calls(attribution: Attribution, steps: Collection[int]) -> PhasedCalls:
     """The collectives that start in these steps, by rank and start."""
-    counted = frozenset(steps)
-    chosen = [step for step in attribution.rank_steps if step.step in counted and len(step.collectives)]
+    chosen = RankSteps.of(attribution.rank_steps).of_steps(steps)
+    chosen = chosen.take(np.diff(chosen.place_edges) > 0)
     at_once = CRITICAL_PATH.numbers_at_once // len(PhasedCalls.columns())  # as many columns as a call has fit
-    batch = np.cumsum([len(step.collectives) for step in chosen], dtype=np.int64) // at_once
-    batches = groupby(zip(batch.tolist(), chosen, strict=True), lambda each: each[0])
-    phased = (_calls_of([step for _, step in of_batch], attribution) for _, of_batch in batches)
+    first = np.flatnonzero(np.diff(chosen.place_edges[1:] // at_once, prepend=-1)).tolist()
+    batches = (chosen.take(slice(i, j)) for i, j in pairwise([*first, len(chosen)]))
+    phased = (_calls_of(steps, attribution) for steps in batches)
     return PhasedCalls.joined([calls for calls in phased if calls is not None])
 
 
-def _rows_of(steps: Sequence[RankStep]) -> tuple[Calls, Ints]:
-    """The calls of the steps, one after the other, and the place of each one's step."""
-    of_step = np.repeat(np.arange(len(steps)), [len(step.collectives) for step in steps])
-    tables: list[Calls] = []
-    for _, run in groupby((step.collectives for step in steps), _table_of):
-        listed = list(run)
-        some = [calls for calls in listed if isinstance(calls, Some)]
-        if some:
-            tables.append(some[0].calls.take(np.concatenate([calls.places for calls in some])))
-        else:
-            tables.append(Calls.of([call for calls in listed for call in calls]))
-    return Calls.together(tables), of_step
-
-
-def _table_of(calls: Sequence[CollectiveCall]) -> int:
-    """The same for calls that are rows of one table; 0 for calls that are objects."""
-    return id(calls.calls) if isinstance(calls, Some) else 0
-
-
-def _calls_of(steps: Sequence[RankStep], attribution: Attribution) -> PhasedCalls | None:
+def _calls_of(steps: RankSteps, attribution: Attribution) -> PhasedCalls | None:
     """Of some steps of any ranks; None without any call. Steps lie one behind the other on one line."""
     passes = Passes(steps)
-    calls, of_step = _rows_of(steps)
+    calls, of_step = steps.calls.take(steps.places), steps.of_place
     start, end = open_spans(calls)
     order = np.lexsort((end, start, of_step))
     order = order[passes.starts_in(of_step, calls.start_ns)[order]]
@@ -185,8 +167,8 @@ def _calls_of(steps: Sequence[RankStep], attribution: Attribution) -> PhasedCall
     room = passes.covered(passes.kind == Kind.COMPUTE).between(on_line(before), on_line(calls.start_ns))
 
     return PhasedCalls(
-        rank=np.array([step.rank for step in steps], dtype=np.int64)[of_step],
-        step=np.array([step.step for step in steps], dtype=np.int64)[of_step],
+        rank=steps.rank[of_step],
+        step=steps.step[of_step],
         op=calls.op,
         bytes=calls.bytes,
         phase=phase,
@@ -216,10 +198,8 @@ class Passes:
     """The passes of several steps of one rank in order. The steps lie one behind the other on a line, on which no step
     touches the next, so that one search answers for all of them. ``kind`` and ``detail``: of their pieces."""
 
-    def __init__(self, steps: Sequence[RankStep]) -> None:
-        pieces = Pieces.of([step.segments for step in steps])
-        self._begin_ns = np.array([step.begin_ns for step in steps], dtype=np.int64)
-        self.end_ns: Ints = np.array([step.end_ns for step in steps], dtype=np.int64)
+    def __init__(self, steps: RankSteps) -> None:
+        pieces, self._begin_ns, self.end_ns = steps.segments, steps.begin_ns, steps.end_ns
         self._place = np.cumsum(np.append(0, self.end_ns - self._begin_ns + 1))[:-1]
         every, of_piece = pieces.every, pieces.of_step
         self.kind, self.detail = every.kind, every.detail
@@ -259,8 +239,3 @@ class Passes:
         phase, micro = np.full(len(at), int(Detail.NONE)), np.zeros(len(at), dtype=np.int64)
         phase[known], micro[known] = self._phase[at[known]], self._micro[at[known]]
         return phase, micro
-
-    def of_call(self, op: str, start_ns: int) -> Detail:
-        """The pass of a call of the first step."""
-        phase, _ = self.of(np.zeros(1, dtype=np.int64), np.array([start_ns]), np.array([op in GATHERS]))
-        return _DETAILS[int(phase[0])]

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from diag.account.cached_steps import steps_of, windows_of
 from diag.account.gpu import partition
-from diag.account.kept_steps import Array, KeptCalls, KeptSteps
+from diag.account.kept_steps import Array, KeptSteps
 from diag.model.steps import RankStep
 from diag.traces.kineto import read_trace
 from diag.traces.trace import Trace
@@ -64,35 +64,34 @@ def test_a_kept_account_is_the_computed_one(trace: Trace) -> None:
     assert plain(kept) == plain(computed)
 
 
-def changed(kept: KeptSteps, **columns: Array) -> dict[int, KeptCalls]:
-    return {rank: replace(of_rank, columns={**of_rank.columns, **columns}) for rank, of_rank in kept.calls.items()}
-
-
-def without(kept: KeptSteps, name: str) -> dict[int, KeptCalls]:
-    return {
-        rank: replace(of_rank, columns={at: column for at, column in of_rank.columns.items() if at != name})
-        for rank, of_rank in kept.calls.items()
-    }
+def without(columns: dict[str, Array], name: str) -> dict[str, Array]:
+    return {at: column for at, column in columns.items() if at != name}
 
 
 NONE = Array("int64", (0,), memoryview(b""), "int64")
+FLOATS = Array("float64", (6,), memoryview(bytes(48)), "float64")
+ODD = Array("int64", (6,), memoryview(b"odd"), "int64")
+OBJECTS = Array("object", (3,), memoryview(b""), "object")
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda kept: replace(kept, calls=changed(kept, seq=NONE)),
-        lambda kept: replace(kept, calls=changed(kept, seq=Array("float64", (6,), memoryview(bytes(48)), "float64"))),
-        lambda kept: replace(kept, calls=without(kept, "seq")),
-        lambda kept: replace(kept, calls=changed(kept, start_ns=Array("int64", (6,), memoryview(b"odd"), "int64"))),
+        lambda kept: replace(kept, calls={**kept.calls, "seq": NONE}),
+        lambda kept: replace(kept, calls={**kept.calls, "seq": FLOATS}),
+        lambda kept: replace(kept, calls=without(kept.calls, "seq")),
+        lambda kept: replace(kept, calls={**kept.calls, "start_ns": ODD}),
         lambda kept: replace(kept, calls={}),
-        lambda kept: replace(kept, names=[]),
-        lambda kept: replace(kept, groups=[]),
-        lambda kept: replace(kept, sources=[]),
+        lambda kept: replace(kept, names=()),
+        lambda kept: replace(kept, groups=()),
+        lambda kept: replace(kept, columns={**kept.columns, "source": Array.of(np.full(3, 9, dtype=np.int8))}),
+        lambda kept: replace(kept, columns=without(kept.columns, "rank")),
+        lambda kept: replace(kept, places=Array.of(np.full(6, 6))),
         lambda kept: replace(kept, places=Array.of(np.full(6, -1))),
-        lambda kept: replace(kept, place_edges=NONE),
+        lambda kept: replace(kept, edges=(kept.edges[0], NONE)),
+        lambda kept: replace(kept, edges=(NONE, kept.edges[1])),
         lambda kept: replace(kept, pieces={**kept.pieces, "start_ns": NONE}),
-        lambda kept: replace(kept, numbers=Array("object", (3,), memoryview(b""), "object")),
+        lambda kept: replace(kept, columns={**kept.columns, "step": OBJECTS}),
     ],
 )
 def test_a_kept_account_that_does_not_fit_together_is_not_used(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from diag.account.attribute import waiting
 from diag.account.calls import Calls, Matched, Some, calls_in
+from diag.account.joined import once_each
 from diag.account.match import measure
 from diag.collectors.records import RECV, SEND
 from diag.model.keys import Key, Keys
@@ -114,13 +115,14 @@ def test_calls_of_steps_are_listed_once(steps: list[list[CollectiveCall]]) -> No
 
 @given(st.lists(st.lists(calls(), max_size=6), min_size=1, max_size=3))
 def test_a_call_in_several_tables_is_one_call(tables: list[list[CollectiveCall]]) -> None:
-    joined, places = Calls.joined([Calls.of(own) for own in tables])
-    once: dict[Key, CollectiveCall] = {}
-    for call in (call for own in tables for call in own):
-        once.setdefault(call.key, call)
-    assert list(joined) == list(once.values())
-    keys = [[joined.key(place) for place in of_table.tolist()] for of_table in places]
-    assert keys == [[call.key for call in own] for own in tables]
+    listed = [call for own in tables for call in own]
+    for ranks in ([0] * len(listed), [at % 2 for at in range(len(listed))]):
+        first, places = once_each(Calls.together([Calls.of(own) for own in tables]), np.array(ranks, dtype=np.int64))
+        once: dict[tuple[int, Key], CollectiveCall] = {}
+        for rank, call in zip(ranks, listed, strict=True):
+            once.setdefault((rank, call.key), call)
+        assert list(first) == list(once.values())
+        assert [first.key(place) for place in places.tolist()] == [call.key for call in listed]
 
 
 @given(ranks)

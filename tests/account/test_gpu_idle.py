@@ -32,7 +32,7 @@ class Kernel(NamedTuple):
 
 def parts(build: KinetoBuilder, folder: Path) -> list[Parts]:
     trace = read_trace(build.write(folder))
-    return parts_of([RankSteps.of(partition(trace, step_windows(trace), 0))], {})
+    return parts_of(RankSteps.of(partition(trace, step_windows(trace), 0)), {})
 
 
 def launched(build: KinetoBuilder, kernel: Kernel, correlation: int) -> None:
@@ -74,7 +74,7 @@ def test_idle_parts_are_those_of_every_nanosecond(
     truth = dict.fromkeys(IdleParts.__struct_fields__, 0)
     trace = read_trace(build.write(tmp_path_factory.mktemp("idle")))
     (step,) = partition(trace, step_windows(trace), 0)
-    found = parts_of([RankSteps.of([step])], {})[0]
+    found = parts_of(RankSteps.of([step]), {})[0]
     end = step.end_ns - BASE_NS
     # A step begins when the device is done with what was queued before it.
     for at in range(step.begin_ns - BASE_NS, end):
@@ -189,4 +189,4 @@ def test_only_the_first_launch_of_a_kernel_loads_its_code(tmp_path: Path) -> Non
     (step,) = partition(trace, step_windows(trace), 0)
     assert step.segments.total(Kind.IDLE, Detail.LOADING) == 20 * MS
     assert step.segments.total(Kind.IDLE, Detail.IN_LAUNCH) == 20 * MS
-    assert parts_of([RankSteps.of([step])], {})[0].idle_parts.in_launch_ns == 40 * MS
+    assert parts_of(RankSteps.of([step]), {})[0].idle_parts.in_launch_ns == 40 * MS

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import pytest
 
+from diag.account.joined import joined_steps
+from diag.account.on_line import on_line
 from diag.account.policy import CRITICAL_PATH
-from diag.account.rank_steps import NUMBERS, RankSteps
+from diag.account.rank_steps import COLUMNS, RankSteps
 from diag.account.records import Recorded, partition
 from diag.collectors.records import CollectiveRow, PhaseRow, StepRecord
 from diag.model.steps import Detail, RankStep
@@ -77,10 +80,10 @@ def test_a_table_of_steps_is_the_same_made_of_its_rows() -> None:
     for table in partition(recorded()):
         again = RankSteps.of(list(table))
         assert shown(again) == shown(table)
-        assert [getattr(again, name).tolist() for name in NUMBERS] == [
-            getattr(table, name).tolist() for name in NUMBERS
+        assert [getattr(again, name).tolist() for name in COLUMNS] == [
+            getattr(table, name).tolist() for name in COLUMNS
         ]
-        assert (again.source, len(again.calls)) == (table.source, len(table.calls))
+        assert len(again.calls) == len(table.calls)
 
 
 def test_rows_that_are_chosen_by_columns_are_those_of_the_objects() -> None:
@@ -88,7 +91,32 @@ def test_rows_that_are_chosen_by_columns_are_those_of_the_objects() -> None:
         odd = table.step % 2 == 1
         assert shown(table.take(odd)) == shown([step for step in table if step.step % 2])
         in_odd = {call.key for step in table if step.step % 2 for call in step.collectives}
-        assert {call.key for call in table.take(odd).calls.objects} == in_odd
+        assert {call.key for call in joined_steps([table.take(odd)]).calls.objects} == in_odd
+
+
+def test_tables_of_steps_are_joined_as_their_rows_are() -> None:
+    tables = list(partition(recorded()))
+    parts = [RankSteps.together([table.take(slice(at, None, 2)) for table in tables]) for at in (0, 1)]
+    joined = joined_steps(parts)
+    by_rank = sorted((step for part in parts for step in part), key=lambda step: step.rank)
+    assert shown(joined) == shown(by_rank)
+    assert len(joined.calls) == sum(len(table.calls) for table in tables)
+    assert shown(RankSteps.of(by_rank)) == shown(by_rank)
+
+
+def test_ranks_lie_apart_on_the_line() -> None:
+    table = RankSteps.together([steps.shifted(-5 * at) for at, steps in enumerate(partition(recorded()))])
+    shift_ns, pieces = on_line(table)
+    assert (pieces[0].start_ns == table.segments[0].start_ns + shift_ns[0]).all()
+    reach = -1
+    for rank in np.unique(table.rank):
+        of_rank = table.take(table.rank == rank)
+        moved = np.unique(shift_ns[table.rank == rank])
+        times = [edge for each in of_rank for edge in (each.begin_ns, each.end_ns)]
+        times += [edge for each in of_rank for call in each.collectives for edge in (call.start_ns, call.end_ns)]
+        assert len(moved) == 1
+        assert min(times) + moved[0] > reach
+        reach = max(times) + moved[0]
 
 
 def test_a_shifted_table_has_its_steps_pieces_and_calls_later() -> None:
