@@ -137,11 +137,18 @@ class _Entry:
         return layout.at(self.name) if layout is not None else self
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class RankLayout:
-    """The files of one rank, under ``<run>/ranks/<rank, five digits>/``."""
+    """The files of one rank, under ``<run>/ranks/<rank, five digits>/``. ``place``: the path of this folder."""
 
-    folder: Path
+    place: str  # thousands of ranks notice a ``Path`` for each
+
+    def __init__(self, folder: Path | str) -> None:
+        object.__setattr__(self, "place", os.fspath(folder))
+
+    @cached_property
+    def folder(self) -> Path:
+        return Path(self.place)
 
     identity = _Entry("rank.json")
     steps = _Entry("steps.jsonl")
@@ -175,7 +182,7 @@ class RankLayout:
         """The names of all files of this rank: of thousands of ranks, this is cheaper than looking for each. None where
         the folder cannot be listed."""
         try:
-            return frozenset(os.listdir(self.folder))  # noqa: PTH208  (ten times faster, as below)
+            return frozenset(os.listdir(self.place))  # noqa: PTH208  (ten times faster, as below)
         except OSError:
             return None
 
@@ -277,12 +284,12 @@ class RunLayout:
         return sorted(self.root.glob(f"nccl-ras-{host}-*.txt"))
 
     def rank(self, rank: int) -> RankLayout:
-        return RankLayout(self.ranks_folder / f"{rank:05d}")
+        return RankLayout(f"{self.ranks_folder}/{rank:05d}")
 
     def ranks(self) -> dict[int, RankLayout]:
         """Every rank that left a folder, in order of rank. OSError where the folder cannot be read."""
-        folder = self.ranks_folder
-        return {rank: RankLayout(folder / name) for rank, name in sorted(self._rank_names()) if rank >= 0}
+        folder = str(self.ranks_folder)
+        return {rank: RankLayout(f"{folder}/{name}") for rank, name in sorted(self._rank_names()) if rank >= 0}
 
     def folders_of_no_rank(self) -> list[str]:
         """Folders named by digits that are not a rank's: of ``MOST_RANKS`` and more, or another spelling of a rank."""

@@ -261,6 +261,10 @@ def walk(
                 say(str(folder), f"holds more than {most:,} files and folders: the others were skipped")
                 return
             path = current + entry.name if current.endswith("/") else f"{current}/{entry.name}"
+            if entry.is_file(follow_symlinks=False):  # most of them, which may be a hundred thousand
+                if wanted is None or wanted(entry.name):
+                    yield path
+                continue
             is_link = entry.is_symlink()
             try:
                 mode = _mode(entry)
@@ -298,9 +302,7 @@ def linked_folders(folder: Path | str) -> list[str]:
 
 
 def _mode(entry: os.DirEntry[str]) -> int:
-    """The kind of an entry, with links resolved. The listing usually has it, without a system call for each entry."""
-    if entry.is_file(follow_symlinks=False):
-        return stat.S_IFREG
+    """The kind of an entry that is no regular file itself, with links resolved; usually without a system call."""
     return stat.S_IFDIR if entry.is_dir(follow_symlinks=False) else entry.stat().st_mode
 
 

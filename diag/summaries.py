@@ -33,12 +33,11 @@ from diag.model import Gap
 from diag.model.history import History, Life, Origin
 from diag.model.steps import Coverage, Recommendation
 from diag.rundir.attempts import notes_on_attempts
-from diag.rundir.beside import Beside
+from diag.rundir.beside import Beside, numbers_of_many
 from diag.rundir.garbage import without_collections
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import read_heartbeat, read_manifest
 from diag.rundir.local import local_path, local_paths
-from diag.rundir.numbers import numbers_of_many
 from diag.rundir.policy import RUN_READING, SILENCE
 from diag.rundir.run import must_exist
 from diag.rundir.summaries import Summaries, read_span, read_summaries, read_sums, step_sums
@@ -133,7 +132,7 @@ def of_summaries(summaries: Summaries, only: Only | None = None) -> SummaryResul
     they are not the newest."""
     layout = RunLayout(summaries.root)
     files = {rank: layout.rank(rank) for rank in summaries.ranks}
-    numbers, gaps = numbers_of_many(files)
+    numbers, gaps = numbers_of_many(files, summaries.with_numbers)
     beats = {rank: read_heartbeat(of)[0] for rank, of in islice(files.items(), SILENCE.ranks_looked_at)}
     summaries = replace(summaries, gaps=(*summaries.gaps, *gaps))
     ranks = {

@@ -120,14 +120,10 @@ def _files(root: Path, cache_folder: Path) -> list[str] | None:
     """The files that an answer may rest on, in order. None where nothing is kept of them."""
     files, refused = [str(root)], list[str]()
     if is_folder(root):
-        if linked_folders(root):
+        if linked_folders(root) or _ranks(root) > ANSWERS.most_files:
             return None
-        found = walk(
-            root,
-            lambda path, _: refused.append(path),
-            enter=lambda path: path not in (str(cache_folder), str(RunLayout(root).tables)),
-            order=None,
-        )
+        others = str(cache_folder), str(RunLayout(root).tables)
+        found = walk(root, lambda path, _: refused.append(path), enter=lambda path: path not in others, order=None)
         files = sorted(islice(found, ANSWERS.most_files + 1))
         if len(files) > ANSWERS.most_files:
             return None
@@ -136,6 +132,13 @@ def _files(root: Path, cache_folder: Path) -> list[str] | None:
         size = sum(os.stat(file).st_size for file in files)  # noqa: PTH116  (as in diag.rundir.runs)
         return files if not refused and ANSWERS.least_bytes <= size <= ANSWERS.most_bytes else None
     return None
+
+
+def _ranks(root: Path) -> int:
+    """How many folders of ranks there are, each with a file or more: a look at this one is enough for very many."""
+    with suppress(OSError):
+        return len(RunLayout(root).ranks())
+    return 0
 
 
 def _processes(layout: RunLayout) -> list[object]:

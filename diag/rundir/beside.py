@@ -3,9 +3,11 @@ they counted. Nothing is read before it is asked for."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,13 +16,15 @@ from msgspec.structs import replace
 
 from diag.collectors.layout import RankLayout, RunLayout, parts_of
 from diag.collectors.reading import open_regular
-from diag.collectors.records import STEP, DeviceRecord, HostRecord, RankRecord, StepRecord
+from diag.collectors.records import STEP, DeviceRecord, HostRecord, NumberRecord, RankRecord, StepRecord
 from diag.collectors.step_places import UnorderedError, lines_of
-from diag.rundir.policy import BLOCKS, RUN_READING
+from diag.model import Gap
+from diag.rundir.policy import BLOCKS, RUN_READING, SILENCE
 
 from .columns import NO_ROWS, NO_STEPS, Steps, StepsBuilder
-from .lines import each_piece, read_last_lines
+from .lines import each_piece, read_last_lines, read_lines
 from .machines import HostLines, Machines
+from .numbers import read_numbers
 from .step_lines import CollectiveLines
 from .summaries import NS_PER_US, Summaries
 from .tables import RankTables
@@ -112,3 +116,22 @@ def _steps(files: RankLayout, numbers: Sequence[int]) -> Steps:
         steps = builder.built()
         return steps.take(steps.end_ns > steps.begin_ns).of_numbers(numbers).sorted_by("step")
     return NO_STEPS
+
+
+def numbers_of_many(
+    ranks: Mapping[int, RankLayout], with_file: Iterable[int] | None = None
+) -> tuple[dict[int, tuple[NumberRecord, ...]], list[Gap]]:
+    """What the ranks of a large job recorded, of those that did; of the first few ranks also what their output says, as
+    a reduction gives it to all. ``with_file``: the ranks that have a file of it, if their folders were listed
+    already."""
+    first = dict(islice(ranks.items(), SILENCE.ranks_looked_at))
+    read = {rank: read_numbers(files, RUN_READING.tail_bytes) for rank, files in first.items()}
+    if with_file is None:
+        name = RankLayout.numbers.name  # not by ``Path``, which thousands of ranks notice
+        with_file = [rank for rank, files in ranks.items() if os.path.exists(f"{files.place}/{name}")]  # noqa: PTH110
+    for rank in with_file:
+        if rank in ranks and rank not in first:
+            read[rank] = read_lines(ranks[rank].numbers, NumberRecord, ranks[rank].run)
+    return {rank: tuple(records) for rank, (records, _) in read.items()}, [
+        gap for _, gaps in read.values() for gap in gaps
+    ]

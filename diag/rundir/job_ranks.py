@@ -156,7 +156,7 @@ class _Reader:
         before, self._identities = self._identities, {}
         changed = before.keys() != folders.keys()
         for rank, files in folders.items():
-            known, stamp = before.get(rank), _stamp(f"{files.folder}/{RankLayout.identity.name}")
+            known, stamp = before.get(rank), _stamp(f"{files.place}/{RankLayout.identity.name}")
             if known is None or known[0] != stamp:
                 known, changed = (stamp, *read_identity(files)), True
             self._identities[rank] = known

@@ -480,11 +480,11 @@ def read_last_lines(file: Path, kind: type[T], most: int, most_lines: int | None
 
 
 def read_end(
-    stream: Path, most: int, parts: Sequence[tuple[int, Path]] | None = None, run: Path | None = None
+    stream: Path | str, most: int, parts: Sequence[tuple[int, Path | str]] | None = None, run: Path | str | None = None
 ) -> tuple[bytes, bool]:
     """The last ``most`` bytes of a stream, and whether these are all that are there. ``parts``: its parts, if the
     caller has listed them; ``run``: its run directory (by default the one in its path). Raises OSError."""
-    found = [path for _, path in (numbered_parts(stream) if parts is None else parts)] or [stream]
+    found = [path for _, path in (numbered_parts(Path(stream)) if parts is None else parts)] or [stream]
     data = b""
     for part in reversed(found):
         try:

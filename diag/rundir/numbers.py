@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
@@ -18,8 +17,6 @@ from diag.words.formatting import listing, spaced
 
 from .lines import read_lines
 from .printed import printed_numbers
-
-_NAME = RankLayout.numbers.name
 
 
 class OddNumber(Struct, frozen=True):
@@ -100,17 +97,3 @@ def numbers_of(ranks: Mapping[int, RankLayout]) -> dict[int, Sequence[NumberReco
         rank: first[rank] if rank in first else read_lines(files.numbers, NumberRecord, files.run)[0]
         for rank, files in some
     }
-
-
-def numbers_of_many(ranks: Mapping[int, RankLayout]) -> tuple[dict[int, tuple[NumberRecord, ...]], list[Gap]]:
-    """What the ranks of a large job recorded, of those that did; of the first few ranks also what their output says, as
-    a reduction gives it to all."""
-    first = dict(islice(ranks.items(), SILENCE.ranks_looked_at))
-    read = {rank: read_numbers(files, RUN_READING.tail_bytes) for rank, files in first.items()}
-    for rank, files in ranks.items():
-        # Not by ``Path``, which thousands of ranks notice.
-        if rank not in first and os.path.exists(f"{files.folder}/{_NAME}"):  # noqa: PTH110
-            read[rank] = read_lines(files.numbers, NumberRecord, files.run)
-    return {rank: tuple(records) for rank, (records, _) in read.items()}, [
-        gap for _, gaps in read.values() for gap in gaps
-    ]

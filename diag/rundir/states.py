@@ -321,7 +321,7 @@ def _identity(files: RankLayout) -> RankRecord | None:
 
 def _written_ns(files: RankLayout, name: str = RankLayout.heartbeat.name) -> int | None:
     try:
-        return os.stat(f"{files.folder}/{name}").st_mtime_ns  # noqa: PTH116  (``Path`` costs thousands of ranks more)
+        return os.stat(f"{files.place}/{name}").st_mtime_ns  # noqa: PTH116  (``Path`` costs thousands of ranks more)
     except OSError:
         return None
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
+from operator import methodcaller
 from pathlib import Path
+from struct import unpack_from
 from typing import Any
 
 import msgspec
@@ -55,6 +57,9 @@ _OF_STEP = (STEP, *PHASES_AND_REST, *(phase + STILL for phase in PHASES_AND_REST
 COLUMNS = (BEGIN, TOKENS, EVALUATION, *_OF_STEP, LAG, UNLAUNCHED, *(DEVICE + name for name in _OF_STEP))
 _KNOWN = frozenset(COLUMNS)
 
+_SUMMARY, _NUMBERS = RankLayout.summary.name, RankLayout.numbers.name
+_IS_PART = methodcaller("startswith", _SUMMARY.partition(".")[0])
+
 NS_PER_US = 1000  # cells are in microseconds
 
 Words = npt.NDArray[np.uint32]
@@ -85,10 +90,11 @@ class Summaries(Struct, frozen=True, eq=False):
     waits_seen: float = 0.0  # part of the calls whose wait was observed on the device, of the rank with the least
     utilization: npt.NDArray[np.float64] | None = None  # of each rank's device, 0 to 1; None: not sampled
     durations: tuple[tuple[BlocksRead, ...], ...] = ()  # of each rank's collectives, see ``block_sums``; () if none
+    with_numbers: tuple[int, ...] | None = None  # the ranks with a file of losses and norms; None: not looked for
 
-    def has(self, name: str) -> bool:
+    def has(self, name: str, clock: str | None = None) -> bool:
         """Whether the column is not 0 everywhere."""
-        return self._named(name, self.clock) in self.columns
+        return self._named(name, self.clock if clock is None else clock) in self.columns
 
     def column(self, name: str, clock: str | None = None) -> Words:
         """The column's values by rank and step. ``clock``: another one than that of the times."""
@@ -97,6 +103,19 @@ class Summaries(Struct, frozen=True, eq=False):
             return np.zeros(self.begin_us.shape, dtype=np.uint32)
         values: Words = self.cells[self.columns.index(named)]
         return values
+
+    def of_rank(self, name: str, at: int, clock: str | None = None) -> Words:
+        """The values of the rank at this place."""
+        there = self.has(name, clock)
+        return self.column(name, clock)[at] if there else np.zeros(len(self.numbers), dtype=np.uint32)
+
+    def sums(self, name: str, places: Sequence[int], clock: str | None = None) -> npt.NDArray[np.float64]:
+        """By rank, the sum of the column over the steps at these places."""
+        if not self.has(name, clock):
+            return np.zeros(len(self.ranks))
+        values = self.column(name, clock)[:, together(places)]
+        total: npt.NDArray[np.float64] = values.sum(axis=1, dtype=np.uint64).astype(np.float64)
+        return total
 
     def _named(self, name: str, clock: str) -> str:
         return clock + name if name in _OF_STEP else name
@@ -110,6 +129,13 @@ class Summaries(Struct, frozen=True, eq=False):
         """Whether the phases come without the waiting for collectives. On a device the host only launches these: its
         phases do not show any waiting."""
         return self.clock == DEVICE or (self.waits_known and not self.on_device)
+
+
+def together(places: Sequence[int]) -> slice | Sequence[int]:
+    """The places as a slice if they follow each other: of a table, that is no copy."""
+    if len(places) and places[-1] - places[0] + 1 == len(places):
+        return slice(places[0], places[-1] + 1)
+    return places
 
 
 @dataclass(slots=True)
@@ -130,13 +156,42 @@ class SummaryRecord(SummaryLine):
         if BEGIN not in self.columns:
             return self.begin_ns
         at = 4 * self.count * self.columns.index(BEGIN)
-        return self.begin_ns + NS_PER_US * int(np.frombuffer(self.values, "<u4", self.count, at).sum())
+        begins: tuple[int, ...] = unpack_from(f"<{self.count}I", self.values, at)
+        return self.begin_ns + NS_PER_US * sum(begins)
 
     @property
     def whole(self) -> bool:
         """Whether a collector can have written it."""
         sized = self.count > 0 and len(self.values) == 4 * len(self.columns) * self.count
         return sized and 0 <= self.begin_ns < MOST_NS
+
+
+@dataclass(slots=True)
+class _AsWritten(SummaryRecord):
+    """A line of which these two are not decoded yet."""
+
+    identity: msgspec.Raw  # type: ignore[assignment]
+    columns: msgspec.Raw  # type: ignore[assignment]
+
+
+class _LineDecoder:
+    """Decodes the lines of summaries. All lines of a rank have one identity, and those of most ranks the same columns:
+    of thousands of ranks, each is decoded and kept once."""
+
+    def __init__(self) -> None:
+        self._line = msgspec.json.Decoder(_AsWritten).decode
+        self._identity = msgspec.json.Decoder(RankRecord).decode
+        self._columns = lru_cache(maxsize=64)(msgspec.json.Decoder(list[str]).decode)
+        self._last: tuple[bytes, RankRecord] | None = None
+
+    def __call__(self, row: bytes) -> SummaryRecord:
+        line: Any = self._line(row)
+        identity = bytes(line.identity)
+        if self._last is None or self._last[0] != identity:
+            self._last = identity, self._identity(identity)
+        line.identity, line.columns = self._last[1], self._columns(bytes(line.columns))
+        record: SummaryRecord = line
+        return record
 
 
 class SummaryColumns(Struct, frozen=True, eq=False):
@@ -155,6 +210,7 @@ class _Read(Struct, frozen=True):
     lines: tuple[SummaryRecord, ...] = ()
     gap: Gap | None = None
     whole: bool = False  # these are all lines of the run
+    with_numbers: bool | None = None  # as ``Summaries.with_numbers``
 
     @property
     def last(self) -> int:
@@ -243,6 +299,7 @@ def _summaries(
         waits_seen=min(_waits_seen(read) for read in reads),
         utilization=_utilization(reads),
         durations=_durations(reads),
+        with_numbers=_with_numbers(reads),
     )
 
 
@@ -367,47 +424,53 @@ def _read_all(
     files: Mapping[int, RankLayout], steps: int, progress: Callable[[int, int, str], None] | None
 ) -> list[_Read]:
     reads: list[_Read] = []
-    decode = msgspec.json.Decoder(SummaryRecord).decode
-    paths = [rank_files.summary for rank_files in files.values()]
-    run = run_of(paths[0]) if paths else None
-    tails = each_read(partial(_tail, run=run), paths)
-    for done, (rank, path, tail) in enumerate(zip(files, paths, tails, strict=True), start=1):
-        reads.append(_decoded(rank, path, tail, steps, decode, run))
+    decode = _LineDecoder()
+    first = next(iter(files.values()), None)
+    run = str(run_of(first.summary)) if first is not None else ""
+    tails = each_read(partial(_tail, run=run), list(files.values()))
+    for done, ((rank, rank_files), tail) in enumerate(zip(files.items(), tails, strict=True), start=1):
+        reads.append(_decoded(rank, rank_files, tail, steps, decode, run))
         if progress is not None and done % RUN_READING.files_at_once == 0:
-            progress(done, len(files), path.name)
+            progress(done, len(files), _SUMMARY)
     return reads
 
 
 class _Tail(Struct):
-    """The last bytes of a stream; ``whole``: these are all of its bytes. ``from_start``: and none of it was removed."""
+    """The last bytes of a stream; ``whole``: these are all of its bytes. ``from_start``: and none of it was removed.
+    ``with_numbers``: whether its folder also has a file of losses and norms."""
 
     data: bytes
     whole: bool
     from_start: bool
+    with_numbers: bool
 
 
-def _tail(path: Path, want: int | None = None, *, run: Path | None) -> _Tail | OSError:
+def _tail(files: RankLayout, want: int | None = None, *, run: str) -> _Tail | OSError:
+    """Of a rank's summary. Paths are texts: thousands of ranks notice a ``Path`` for each."""
     try:
-        parts = numbered_parts(path)
-        data, whole = read_end(path, RUN_READING.summary_tail_bytes if want is None else want, parts, run)
-        return _Tail(data, whole, whole and (not parts or parts[0][0] == 0))
+        names, file = files.names() or (), f"{files.place}/{_SUMMARY}"
+        alone = _SUMMARY in names and sum(map(_IS_PART, names)) == 1
+        parts: Sequence[tuple[int, Path | str]] = [(0, file)] if alone else numbered_parts(files.summary)
+        most = RUN_READING.summary_tail_bytes if want is None else want
+        data, whole = read_end(file, most, parts, run)
+        return _Tail(data, whole, whole and (not parts or parts[0][0] == 0), _NUMBERS in names)
     except OSError as error:
         return error
 
 
 def _decoded(
     rank: int,
-    path: Path,
+    files: RankLayout,
     tail: _Tail | OSError,
     steps: int,
     decode: Callable[[bytes], SummaryRecord],
-    run: Path | None,
+    run: str,
 ) -> _Read:
     """The last lines with this many steps, and one line more, which is needed for ranks that are behind."""
     if isinstance(tail, FileNotFoundError):
         return _Read(rank)
     if isinstance(tail, OSError):
-        return _Read(rank, gap=Gap(str(path), f"cannot be read: {tail.strerror}"))
+        return _Read(rank, gap=Gap(str(files.summary), f"cannot be read: {tail.strerror}"))
     rows = tail.data.split(b"\n")[:-1]  # after the last newline: nothing, or a truncated line
     lines: list[SummaryRecord] = []
     bad = have = 0
@@ -428,9 +491,10 @@ def _decoded(
             break
     else:
         if not tail.whole and len(tail.data) < RECORDED_FILES.line_bytes:
-            return _decoded(rank, path, _tail(path, 4 * len(tail.data), run=run), steps, decode, run)
-    gap = Gap(str(path), f"{counted(bad, 'invalid collector record')}; left out") if bad else None
-    return _Read(rank, tuple(reversed(lines)), gap, whole=tail.from_start and len(lines) + bad == len(rows))
+            return _decoded(rank, files, _tail(files, 4 * len(tail.data), run=run), steps, decode, run)
+    gap = Gap(str(files.summary), f"{counted(bad, 'invalid collector record')}; left out") if bad else None
+    from_start = tail.from_start and len(lines) + bad == len(rows)
+    return _Read(rank, tuple(reversed(lines)), gap, from_start, tail.with_numbers)
 
 
 def columns_of(record: SummaryRecord) -> SummaryColumns | None:
@@ -461,7 +525,7 @@ def is_of(record: SummaryLine, identity: RankRecord) -> bool:
 
 def _same_process(line: SummaryLine, other: SummaryLine) -> bool:
     mine, its = line.identity, other.identity
-    return (mine.pid, mine.monotonic_ns, mine.boot_id) == (its.pid, its.monotonic_ns, its.boot_id)
+    return mine is its or (mine.pid, mine.monotonic_ns, mine.boot_id) == (its.pid, its.monotonic_ns, its.boot_id)
 
 
 def _numbers(reads: Sequence[_Read], steps: int) -> tuple[int, ...]:
@@ -507,6 +571,11 @@ def _utilization(reads: Sequence[_Read]) -> npt.NDArray[np.float64] | None:
 def _durations(reads: Sequence[_Read]) -> tuple[tuple[BlocksRead, ...], ...]:
     of_ranks = tuple(tuple(blocks for line in read.lines for blocks in line.durations) for read in reads)
     return of_ranks if any(of_ranks) else ()
+
+
+def _with_numbers(reads: Sequence[_Read]) -> tuple[int, ...] | None:
+    known = all(read.with_numbers is not None for read in reads)
+    return tuple(read.rank for read in reads if read.with_numbers) if known else None
 
 
 def _fill(
