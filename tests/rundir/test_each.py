@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 
@@ -39,3 +40,22 @@ def test_an_error_is_raised_where_it_happens() -> None:
     with pytest.raises(OSError, match="cannot be read"):
         list(each_read(read, [0, 1, 2]))
     assert list(each_read(read, [])) == []
+
+
+@pytest.mark.skipif(not hasattr(resource, "RUSAGE_THREAD"), reason="the system does not count a thread's waits")
+def test_a_machine_that_is_busy_is_no_storage_that_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that lacks a core takes as long as one that waits for a file, and does not give the core away itself."""
+    now_s, readers = time.perf_counter(), set[int]()
+
+    def later_s() -> float:
+        nonlocal now_s
+        now_s += 1000 * RUN_READING.least_wait_s * RUN_READING.files_at_once
+        return now_s
+
+    def read(item: int) -> int:
+        readers.add(threading.get_ident())
+        return item
+
+    monkeypatch.setattr(time, "perf_counter", later_s)
+    assert list(each_read(read, range(FILES))) == list(range(FILES))
+    assert readers == {threading.get_ident()}
