@@ -168,7 +168,8 @@ def of_summaries(summaries: Summaries, only: Only | None = None) -> SummaryResul
     idle = idle_of(summaries, [at for at, number in enumerate(summaries.numbers) if number in counted])
     attribution = summary_attribution(summaries, left_out, shown_ranks, axes, idle)
     beside = Beside(summaries)
-    examination = examine_summary(summaries, frontier, attribution, tables, idle, beside)
+    means_ms: Mapping[str, Mapping[int, float]] = summary_means(summaries, frontier.numbers, idle)
+    examination = examine_summary(summaries, frontier, attribution, tables, means_ms, idle, beside)
     tables = replace(tables, ranks={**ranks, **beside.with_samples(ranks)})
     notes = [f"the verdict rests on the ranks' summaries of steps {summaries.numbers[0]} to {summaries.numbers[-1]}"]
     notes += notes_on_attempts(layout)
@@ -181,10 +182,9 @@ def of_summaries(summaries: Summaries, only: Only | None = None) -> SummaryResul
             f"profiler windows of {rank_ranges(traced)} are not included: diag analyze {traced_folder} reads those of "
             "one rank"
         )
-    means_ms = summary_means(summaries, frontier.numbers, idle)
     if (collectives := examination.collectives) is not None:
         notes += notes_on(collectives)
-        means_ms[WAIT] = collectives.wait_ms
+        means_ms = {**means_ms, WAIT: collectives.wait_ms}
     coverage = Coverage(
         ranks_used=summaries.ranks,
         ranks_missing=summaries.missing,

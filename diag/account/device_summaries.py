@@ -19,7 +19,7 @@ from diag.model import Gap
 from diag.model.accounts import HostsWork, Idle
 from diag.rundir.policy import RUN_READING
 from diag.rundir.sharing import sharing_by
-from diag.rundir.summaries import NS_PER_US, Summaries
+from diag.rundir.summaries import NS_PER_US, Summaries, together
 from diag.words.formatting import rank_ranges
 
 Shares = npt.NDArray[np.float64]
@@ -68,9 +68,9 @@ def idle_of(summaries: Summaries, places: list[int]) -> Idle | None:
     identities = dict(zip(summaries.ranks, summaries.identities, strict=True))
     if summaries.clock != DEVICE or summaries.utilization is None or sharing_by(identities).not_alone:
         return None
-    whole = summaries.column(STEP)[:, places].sum(axis=1, dtype=np.float64)
-    known = sum(summaries.column(phase)[:, places].sum(axis=1, dtype=np.float64) for phase in NOTHING_LAUNCHED)
-    unlaunched = summaries.column(UNLAUNCHED)[:, places].astype(np.float64)
+    whole = summaries.sums(STEP, places)
+    known = sum(summaries.sums(phase, places) for phase in NOTHING_LAUNCHED)
+    unlaunched = summaries.column(UNLAUNCHED)[:, together(places)].astype(np.float64)
     room = unlaunched.sum(axis=1)
     idle = (1 - summaries.utilization) * whole - known
     idle = np.where(idle < DEVICE_CLOCK.error_of_driver_samples * whole, 0.0, idle)
@@ -91,8 +91,9 @@ def hosts_work(summaries: Summaries, places: list[int]) -> HostsWork | None:
     needs nearly as long for a step holds the step up as soon as its device is faster."""
     if summaries.clock != DEVICE or not places:
         return None
-    of_hosts = {name: summaries.column(name, clock="")[:, places].astype(np.float64) for name in _OF_HOST}
-    spent = np.sum(list(of_hosts.values()), axis=0)
-    longest = int(np.argmax(spent.sum(axis=1)))
-    hidden = np.maximum(0.0, of_hosts[DATA][longest] - summaries.column(DATA)[longest, places])
-    return HostsWork(spent[longest] * NS_PER_US, hidden * NS_PER_US)
+    names = [name for name in _OF_HOST if summaries.has(name, clock="")]
+    spent = sum((summaries.sums(name, places, clock="") for name in names), start=np.zeros(len(summaries.ranks)))
+    longest = int(np.argmax(spent))
+    of_host = {name: summaries.of_rank(name, longest, clock="")[places].astype(np.float64) for name in _OF_HOST}
+    hidden = np.maximum(0.0, of_host[DATA] - summaries.of_rank(DATA, longest)[places])
+    return HostsWork(sum(of_host.values(), start=np.zeros(len(places))) * NS_PER_US, hidden * NS_PER_US)

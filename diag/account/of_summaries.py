@@ -29,7 +29,7 @@ from diag.model.accounts import Attribution, Idle, StepAccount, StepAccounts
 from diag.model.axes import Axes
 from diag.model.matched import NO_COLLECTIVES
 from diag.model.steps import NO_BLAMES, CriticalPath, Parts
-from diag.rundir.summaries import NS_PER_US, Summaries
+from diag.rundir.summaries import NS_PER_US, Summaries, together
 
 from .attribute import IN_WINDOW, evaluations_left_out, in_windows, queued_steps
 from .frontier import Frontier, Times, alike, behind, head_starts
@@ -59,12 +59,15 @@ def summary_frontier(
         phase for phase in PHASES_AND_REST if phase == REST or summaries.has(phase) or summaries.has(phase + STILL)
     ]
     rows = [PHASES_AND_REST.index(phase) for phase in phases]
-    names = (*phases, *(phase + STILL for phase in phases), STEP)
+    blocked = [at for at, phase in enumerate(phases) if summaries.has(phase + STILL)]
+    names = (*phases, *(phases[at] + STILL for at in blocked), STEP)
     for i, (at, values) in enumerate(zip(places, _by_step(summaries, names, places), strict=True)):
         worked, still, whole = values[: len(phases)], values[len(phases) : -1], values[-1]
+        if not known:
+            worked[blocked] += still
         begun = ahead[:, at]
         # Ranks are contiguous: that is what is compared.
-        edges = np.cumsum(worked if known else worked + still, axis=0) + begun
+        edges = np.cumsum(worked, axis=0) + begun
         front = np.maximum.accumulate(np.concatenate(([begun.max()], edges.max(axis=1))))
         later = behind(np.concatenate((begun[None], edges)), peers, axis=1)
         increment[rows, i] = np.diff(front)
@@ -75,11 +78,11 @@ def summary_frontier(
         left = max(0, int(dur[i] - (front[-1] - front[0])))
         if known:
             last = int(edges[-1].argmax())
-            mates = next(alike for alike in peers if last in alike)
+            mates = still if len(peers) == 1 else still[:, next(alike for alike in peers if last in alike)]
             # The least time that any rank is blocked in each phase.
-            communication[i] = min(left, int(still[:, mates].min(axis=1).sum()))
+            communication[i] = min(left, int(mates.min(axis=1).sum()))
         increment[PHASES_AND_REST.index(REST), i] += left - communication[i]
-    for times in (dur, increment, late, communication):
+    for times in (dur, increment, communication, *(late[row] for row in rows)):
         times *= NS_PER_US
     numbers = tuple(summaries.numbers[at] for at in places)
     return Frontier(numbers, summaries.ranks, dur, increment, leader, late, communication, known)
@@ -156,7 +159,7 @@ def _by_step(summaries: Summaries, columns: Sequence[str], places: Sequence[int]
         batch = places[first : first + CRITICAL_PATH.steps_at_once]
         block = np.empty((len(batch), len(columns), len(summaries.ranks)), dtype=np.uint32)
         for at, name in enumerate(columns):
-            block[:, at] = summaries.column(name)[:, batch].T
+            block[:, at] = summaries.column(name)[:, together(batch)].T if summaries.has(name) else 0
         yield from (of_step.astype(np.int64) for of_step in block)
 
 
@@ -173,11 +176,11 @@ def summary_means(
     summaries: Summaries, numbers: Sequence[int], idle: Idle | None = None
 ) -> dict[str, dict[int, float]]:
     """Mean milliseconds of these steps, by field of ``Parts`` and rank. ``idle``: of the devices in these steps."""
-    places = np.flatnonzero(np.isin(summaries.numbers, numbers))
+    places = np.flatnonzero(np.isin(summaries.numbers, numbers)).tolist()
     means = {}
     for name, columns in _FIELDS.items():
         total = sum(
-            (summaries.column(column)[:, places].mean(axis=1) for column in columns),
+            (summaries.sums(column, places) / len(places) for column in columns if summaries.has(column)),
             start=np.zeros(len(summaries.ranks)),
         )
         means[name] = dict(zip(summaries.ranks, np.round(total / 1000, 3).tolist(), strict=True))
@@ -191,7 +194,7 @@ def _parts(summaries: Summaries, rank: int) -> list[Parts]:
     at = summaries.ranks.index(rank)
 
     def of(*columns: str) -> list[int]:
-        total = sum(summaries.column(name)[at].astype(np.int64) for name in columns) * NS_PER_US
+        total = sum(summaries.of_rank(name, at).astype(np.int64) for name in columns) * NS_PER_US
         return list(np.asarray(total).tolist())
 
     columns = ("compute_ns", "exposed_comm_ns", "exposed_copy_ns", "data_wait_ns")

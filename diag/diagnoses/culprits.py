@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import comb
 
 import numpy as np
@@ -43,11 +43,16 @@ def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int, noi
     if not late_ns or total <= 0:
         return Culprits((), 0.0, (0, 0), 1.0)
     names = sorted(late_ns)
-    late = np.stack([late_ns[rank] for rank in names])
+    late = table_of([late_ns[rank] for rank in names])
     means = sorted(zip(names, late.mean(axis=1).tolist(), strict=True), key=lambda pair: -pair[1])
     return replace(
         _proven_culprits(names, late, dur_ns, ranks, noise_ns), late_ns=tuple(means[: STRAGGLER.most_ranks_named])
     )
+
+
+def table_of(series: Collection[Series]) -> Series:
+    """One in each row, as ``np.stack`` makes it in two to three times the time where they are of thousands of ranks."""
+    return np.concatenate(list(series)).reshape(len(series), -1)
 
 
 def _proven_culprits(

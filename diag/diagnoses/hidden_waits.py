@@ -53,5 +53,6 @@ def hidden_ns(shares: Shares) -> Mapping[int, Series]:
     return {
         row.rank: row.ns
         for row in shares.rows
-        if row.side == Side.WAITING and row.cost == Cost.STRAGGLER and (row.kind, row.detail) == _HIDDEN
+        if row.kind == _HIDDEN[0] and row.detail == _HIDDEN[1] and row.side == Side.WAITING
+        if row.cost == Cost.STRAGGLER
     }

@@ -138,6 +138,10 @@ def _finding(
 
 
 def cannot_look(subject: Subject) -> str:
+    return subject.once(_why_unknown)
+
+
+def _why_unknown(subject: Subject) -> str:
     return "" if subject.once(peaks) else why_unknown(subject.tables)
 
 

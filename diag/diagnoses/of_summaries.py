@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from diag.account.device_summaries import hosts_work
 from diag.account.durations import durations_of, of_steps
 from diag.account.frontier import Frontier
-from diag.account.of_summaries import summary_means
 from diag.account.scheduling import Scheduling, scheduling_of
 from diag.model.accounts import Attribution, Idle
 from diag.model.query import By, Query
@@ -25,7 +24,7 @@ from diag.words.formatting import counted
 
 from . import Examination, ask, with_collectives
 from .durations import CollectivesAccount, collectives_account
-from .phases import phases_alone
+from .phases_alone import phases_alone
 from .policy import FINDINGS
 from .registry import DIAGNOSES
 from .relabel import relabelled
@@ -47,15 +46,17 @@ def examine_summary(
     frontier: Frontier,
     attribution: Attribution,
     tables: Tables,
+    means_ms: Mapping[str, Mapping[int, float]],
     idle: Idle | None = None,
     beside: Beside | None = None,
 ) -> Examination:
     """As ``examine``, from the phases of the steps, and from what the late ranks and some others recorded beside
-    these. ``idle``: of the devices, of the frontier's ranks and steps; None: not known."""
+    these. ``means_ms``: ``summary_means`` of the frontier's steps. ``idle``: of the devices, of the frontier's ranks
+    and steps; None: not known."""
     places = np.flatnonzero(np.isin(summaries.numbers, frontier.numbers)).tolist()
     hosts = hosts_work(summaries, places)
     phases = phases_alone(frontier, summaries.on_device, noise_of(tables), idle, hosts)
-    means = RankMeans(Query("summaries", by=By.MEAN), summary_means(summaries, frontier.numbers, idle))
+    means = RankMeans(Query("summaries", by=By.MEAN), means_ms)
     sharing = sharing_of(tables)
     few = beside.of_ranks(worth_reading(phases.shares)) if beside is not None else {}
     lacks, scheduling = dict(LACKS_IN_SUMMARIES), Scheduling()

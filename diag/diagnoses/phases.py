@@ -17,7 +17,7 @@ from diag.account.device_clock import DeviceClocked, outside_windows
 from diag.account.frontier import Frontier, frontier
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, REST
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
-from diag.model.accounts import Attribution, HostsWork, Idle
+from diag.model.accounts import Attribution, HostsWork
 from diag.model.steps import HOST_DETAILS, QUEUED_DETAILS, Bottleneck, Detail, Kind, by_cause
 from diag.rundir.tables import Tables
 
@@ -80,22 +80,10 @@ def phases_from(
         if tables.on_device and not clocked
         else len(connected) >= COMMUNICATION.matched_steps_share * len(counted)
     )
-    shares = _shares(
+    shares = phase_shares(
         phase_frontier, tables.on_device, noise, _idle_of(phase_frontier, attribution) if clocked else None
     )
     return PhaseAccount(phase_frontier, shares, alone=not tied)
-
-
-def phases_alone(
-    phase_frontier: Frontier,
-    on_device: bool,
-    noise: Noise,
-    idle: Idle | None = None,
-    hosts: HostsWork | None = None,
-) -> PhaseAccount:
-    """The account of a run that has no other. ``idle``: of the devices, if known; of the frontier's ranks and steps."""
-    shares = _shares(phase_frontier, on_device, noise, _idle_of_many(idle) if idle is not None else None)
-    return PhaseAccount(phase_frontier, shares, alone=True, hosts=hosts)
 
 
 def unlike_the_rest(attribution: Attribution, tables: Tables, longer: Profiled | None) -> str:
@@ -152,7 +140,7 @@ def _idle_with_profiler(attribution: Attribution, tables: Tables, longer: Profil
     )
 
 
-class _Idle(Struct, frozen=True, eq=False):
+class IdleByCause(Struct, frozen=True, eq=False):
     """Idle time of the devices, nanoseconds by step: because of the host, by rank [ranks, steps], and what all ranks
     have of it; and what all have for another reason."""
 
@@ -161,7 +149,7 @@ class _Idle(Struct, frozen=True, eq=False):
     queued: Series
 
 
-def _idle_of(phase_frontier: Frontier, attribution: Attribution) -> _Idle:
+def _idle_of(phase_frontier: Frontier, attribution: Attribution) -> IdleByCause:
     at = {(step.rank, step.step): by_cause(step.segments)[Kind.IDLE] for step in attribution.rank_steps}
 
     def idle(details: tuple[Detail, ...]) -> Series:
@@ -172,15 +160,10 @@ def _idle_of(phase_frontier: Frontier, attribution: Attribution) -> _Idle:
         return np.array(each, dtype=np.float64)
 
     by_host = idle(HOST_DETAILS)
-    return _Idle(by_host, by_host.min(axis=0), idle(QUEUED_DETAILS).min(axis=0))
+    return IdleByCause(by_host, by_host.min(axis=0), idle(QUEUED_DETAILS).min(axis=0))
 
 
-def _idle_of_many(idle: Idle) -> _Idle:
-    """The median rank instead of the least: the driver's samples are coarse, and the least of thousands is far off."""
-    return _Idle(idle.late, np.median(idle.late, axis=0), np.median(idle.besides, axis=0))
-
-
-def _take_from_work(late: Sequence[Series], idle: _Idle) -> tuple[Series, Series]:
+def _take_from_work(late: Sequence[Series], idle: IdleByCause) -> tuple[Series, Series]:
     """Phases on device clocks include the devices' idle time. A rank with more of it than all ranks have is late
     because of its host, by at most the difference. This is taken from the lateness in the phases, [rank, step], in
     place; what comes back is its sum, and its fraction of the latest rank's lateness in each step: the path goes
@@ -197,13 +180,15 @@ def _take_from_work(late: Sequence[Series], idle: _Idle) -> tuple[Series, Series
     return own, np.divide(of_host, latest, out=np.zeros_like(latest), where=latest > 0)
 
 
-def _shares(phase_frontier: Frontier, on_device: bool, noise: Noise, idle: _Idle | None = None) -> Shares:
+def phase_shares(phase_frontier: Frontier, on_device: bool, noise: Noise, idle: IdleByCause | None = None) -> Shares:
     """``idle``: of the devices, where the phases are theirs."""
     table = CostTable(len(phase_frontier.numbers))
     waiting: list[tuple[Cost, Kind, Detail, Series]] = []  # with how long the others waited, [rank, step]
     for phase, (cost, kind, detail) in _LATE_AS.items():
         increment = phase_frontier.increment(phase).astype(np.float64)
-        late = np.ascontiguousarray(phase_frontier.late(phase).T, dtype=np.float64)
+        late_ns = phase_frontier.late(phase)
+        some_late = bool(late_ns.any())  # else no table is made, which is large with thousands of ranks
+        late = np.ascontiguousarray(late_ns.T, dtype=np.float64) if some_late else np.zeros((1, len(increment)))
         if on_device and phase not in _ON_HOST and not phase_frontier.communication_known:
             table.add(Side.PATH, None, increment, Kind.COMPUTE, detail)
             continue
@@ -211,7 +196,8 @@ def _shares(phase_frontier: Frontier, on_device: bool, noise: Noise, idle: _Idle
         # Whether the rank on the path is idle between its phases is not known.
         table.add(Side.PATH, cost, spent, Kind.COMPUTE if cost == Cost.STRAGGLER else kind, detail)
         table.add(Side.PATH, None, increment - spent, Kind.COMPUTE, detail)
-        waiting.append((cost, kind, detail, late))
+        if some_late:
+            waiting.append((cost, kind, detail, late))
     if phase_frontier.communication_known:
         table.add(Side.PATH, Cost.COMM, phase_frontier.communication_ns.astype(np.float64), Kind.COMM, Detail.NONE)
     part = np.zeros(len(phase_frontier.numbers))
@@ -219,8 +205,8 @@ def _shares(phase_frontier: Frontier, on_device: bool, noise: Noise, idle: _Idle
         of_host, part = _take_from_work(of_work, idle)
         waiting.append((Cost.HOST_STRAGGLER, *_LAUNCH, of_host))
     for cost, kind, detail, late in waiting:
-        for at in np.flatnonzero(late.any(axis=1)).tolist():
-            table.add(Side.WAITING, cost, late[at], kind, detail, phase_frontier.ranks[at])
+        at = np.flatnonzero(late.any(axis=1)).tolist()
+        table.add_each(Side.WAITING, cost, {phase_frontier.ranks[place]: late[place] for place in at}, kind, detail)
     if idle is not None:
         launched = table.total(Side.PATH, Cost.STRAGGLER) * part
         table.relabel(Side.PATH, Cost.STRAGGLER, Cost.HOST_STRAGGLER, launched, activity=_LAUNCH)

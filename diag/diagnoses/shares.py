@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 from typing import TypeVar
 
 import numpy as np
@@ -18,9 +20,10 @@ from diag.rundir.tables import Tables
 
 from .cost_rows import NOBODY, CostRow, Side, Source
 from .costs import Cost, class_of
-from .culprits import Culprits, Series, find_culprits, typical
+from .culprits import Culprits, Series, find_culprits, table_of, typical
 
 _K = TypeVar("_K", bound=Hashable)
+_SIDE_AND_COST = attrgetter("side", "cost")
 
 # -- noise -------------------------------------------------------------------------------------------------------------
 #
@@ -88,7 +91,7 @@ _LATE = tuple(cost for cost in Cost if cost.value.lateness)
 def _total(series: Iterable[Series]) -> float:
     """Of all of them, which may be those of thousands of ranks."""
     listed = list(series)
-    return float(np.stack(listed).sum(axis=1).sum()) if listed else 0.0
+    return float(table_of(listed).sum(axis=1).sum()) if listed else 0.0
 
 
 class Shares(Struct, frozen=True, dict=True):
@@ -112,18 +115,15 @@ class Shares(Struct, frozen=True, dict=True):
     @cached_property
     def blame_ns(self) -> Mapping[Cost, Mapping[int, Series]]:
         """By cost and rank: how long the others waited for the rank because it spent more on this than they did."""
-        by_cost: dict[Cost, dict[int, Series]] = defaultdict(dict)
-        waiting = (
-            ((row.cost, row.rank), row) for row in self.rows if row.side == Side.WAITING and row.cost is not None
-        )
-        for (cost, rank), ns in self._sums(waiting).items():
-            by_cost[cost][rank] = ns
-        return dict(by_cost)
+        by_cost: dict[Cost, list[CostRow]] = {}
+        for cost, rows in groupby(self.rows, key=_SIDE_AND_COST):
+            if cost[0] == Side.WAITING and cost[1] is not None:
+                by_cost.setdefault(cost[1], []).extend(rows)
+        return {cost: self._sums((row.rank, row) for row in rows) for cost, rows in by_cost.items()}
 
-    @cached_property
-    def blame_detail_ns(self) -> Mapping[tuple[int, Kind, Detail], Series]:
-        """The same by rank and what it spent more on."""
-        waiting = (row for row in self.rows if row.side == Side.WAITING)
+    def blame_detail_ns(self, ranks: Collection[int]) -> Mapping[tuple[int, Kind, Detail], Series]:
+        """The same for some ranks, by rank and what it spent more on."""
+        waiting = (row for row in self.rows if row.rank in ranks and row.side == Side.WAITING)
         return self._sums(((row.rank, row.kind, row.detail), row) for row in waiting)
 
     @cached_property
@@ -156,7 +156,8 @@ class Shares(Struct, frozen=True, dict=True):
         """The fraction of the waiting for slower ranks without a recorded cause."""
         late = (self.blame_ns.get(cost, {}) for cost in (Cost.STRAGGLER, Cost.HOST_STRAGGLER))
         total = sum(_total(by_rank.values()) for by_rank in late)
-        unknown = _total(of for (_, _, detail), of in self.blame_detail_ns.items() if detail == Detail.UNKNOWN)
+        waiting = (row for row in self.rows if row.detail == Detail.UNKNOWN and row.side == Side.WAITING)
+        unknown = _total(self._sums(((row.rank, row.kind), row) for row in waiting).values())
         return unknown / total if total else 0.0
 
     def culprits(self, cost: Cost) -> Culprits:
@@ -196,20 +197,18 @@ class Shares(Struct, frozen=True, dict=True):
         by_rank = self.blame_ns.get(cost, {})
         if not by_rank:
             return 0.0
-        means: dict[int, float] = dict(
-            zip(by_rank, np.stack(list(by_rank.values())).mean(axis=1).tolist(), strict=True)
-        )
+        means: dict[int, float] = dict(zip(by_rank, table_of(by_rank.values()).mean(axis=1).tolist(), strict=True))
         usual = typical(np.array(list(means.values())), len(self.ranks))
         return sum(means.get(rank, 0.0) - usual for rank in ranks or (max(means, key=means.__getitem__),))
 
     def charged_means(self, cost: Cost) -> dict[int, float]:
         """By rank, how long the others wait for it because of this cost, nanoseconds a step."""
-        names = sorted(by_rank := self.blame_ns.get(cost, {}))
-        if not names:
+        by_rank = self.blame_ns.get(cost, {})
+        if not by_rank:
             return {}
-        waited = np.stack([by_rank[rank] for rank in names])
+        waited = table_of(by_rank.values())
         charged = waited * np.minimum(1.0, self._most(cost) / np.maximum(1.0, waited.sum(axis=1)))[:, None]
-        return dict(zip(names, charged.mean(axis=1).tolist(), strict=True))
+        return dict(sorted(zip(by_rank, charged.mean(axis=1).tolist(), strict=True)))
 
     def _most(self, cost: Cost) -> float:
         """What all ranks that are late because of a cost are charged together: ranks that are late together share the
@@ -224,7 +223,7 @@ class Shares(Struct, frozen=True, dict=True):
     def late(self, cost: Cost) -> Series:
         """The part of a cost that only the latest rank had, per step."""
         by_rank = self.blame_ns.get(cost, {})
-        worst = np.max(list(by_rank.values()), axis=0) if by_rank else np.zeros_like(self.dur_ns)
+        worst = table_of(by_rank.values()).max(axis=0) if by_rank else np.zeros_like(self.dur_ns)
         late_ns: Series = np.minimum(self.cost(cost), worst)
         return late_ns
 

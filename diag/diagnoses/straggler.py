@@ -292,9 +292,9 @@ def _culprits(subject: Subject, cost: Cost) -> Culprits:
     """By how often a rank is late in steps; where these are too few, by how often in collectives. All lateness in one
     step may have one reason, so collectives count only where no step contradicts them."""
     culprits, last = subject.shares.culprits(cost), subject.once(last_arrivals)
-    late = {rank: float(series.sum()) for rank, series in subject.shares.blame_ns.get(cost, {}).items()}
     if culprits.ranks or culprits.moves or last is None or culprits.steps[0] < culprits.steps[1]:
         return culprits
+    late = {rank: float(series.sum()) for rank, series in subject.shares.blame_ns.get(cost, {}).items()}
     if not late or max(late, key=lambda rank: late[rank]) not in last.ranks:
         return culprits
     return replace(culprits, ranks=last.ranks, suspects=last.ranks, chance=last.chance)
@@ -515,8 +515,8 @@ def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, float | None]
     """The phase with most of the extra time, and the fraction of it inside operators, where a trace shows it."""
     own_work = "its own work" if len(ranks) == 1 else "their own work"
     by_detail: dict[Detail, float] = {}
-    for (rank, kind, detail), series in subject.shares.blame_detail_ns.items():
-        if rank in ranks and kind in (Kind.COMPUTE, Kind.IDLE) and detail not in (Detail.GC, Detail.OFFLOAD):
+    for (_, kind, detail), series in subject.shares.blame_detail_ns(ranks).items():
+        if kind in (Kind.COMPUTE, Kind.IDLE) and detail not in (Detail.GC, Detail.OFFLOAD):
             by_detail[detail] = by_detail.get(detail, 0.0) + float(series.sum())
     if not by_detail:
         return own_work, None

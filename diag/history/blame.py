@@ -14,7 +14,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.records import EVALUATION
 from diag.diagnoses.cost_rows import Side, Source
 from diag.diagnoses.costs import Cost
-from diag.diagnoses.phases import phases_alone
+from diag.diagnoses.phases_alone import phases_alone
 from diag.diagnoses.shares import Shares, noise_of, of_places
 from diag.rundir.policy import RUN_READING
 from diag.rundir.summaries import Summaries, read_span, read_sums

@@ -93,7 +93,7 @@ def sharing_by(
             machines[identity.boot_id].append(identity)
     gpus: list[UsedGpu] = []
     for ranks in machines.values():
-        counts = _counts(records for rank in ranks if (records := (machine or {}).get(rank.rank)))
+        counts = _counts(records for rank in ranks if (records := machine.get(rank.rank))) if machine else {}
         gpus += _by_id(ranks, counts) if all(rank.device_uuid for rank in ranks) else _by_count(ranks, counts)
     return Sharing(tuple(sorted(gpus, key=lambda gpu: gpu.ranks)))
 
@@ -109,6 +109,8 @@ def _by_count(ranks: Sequence[RankRecord], counts: Mapping[str, Sequence[int]]) 
     """Ranks with one index of their device use one GPU if the driver counts processes on as many GPUs as there are
     indices, and on each as many as there are ranks of an index. The index alone proves nothing: each rank may see one
     GPU only, its own, which then has the index 0."""
+    if not counts:
+        return []
     by_index: dict[int | None, list[RankRecord]] = defaultdict(list)
     for rank in ranks:
         by_index[rank.device_index].append(rank)
