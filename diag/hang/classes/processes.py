@@ -274,17 +274,16 @@ CLASSES = (
                 ),
                 r"OutOfMemoryError: Container killed due to memory usage|"
                 r"(?:^(?P<host>[a-z0-9][a-z0-9.-]{0,252}) +\d+/\d+ +)?OOMKilled|[Dd]etected \d+ oom[-_]kill|"
-                r"OOM Killed|by the OOM killer|due to the node running low "
-                r"on memory|TERM_MEMLIMIT: job killed|Exceeded (?:job|step) memory limit|exceeded memory limit "
-                r"\([^)]*\), "
-                r"being killed|PBS: job killed: mem \S+ exceeded|systemd-oomd(?:\[\d+\])?:? [Kk]illed|System OOM "
-                r"encountered, "
-                r"victim process|earlyoom(?:\[\d+\])?: (?:mem avail: .{0,200})?sending SIGKILL to process|The node "
-                r"was low on resource: memory|"
+                r"OOM Killed|by the OOM killer|\bFailed with result 'oom-kill'|\(Result: oom-kill\)|"
+                r"due to the node running low on memory|TERM_MEMLIMIT: job killed|Exceeded (?:job|step) memory limit|"
+                r"exceeded memory limit \([^)]*\), being killed|PBS: job killed: mem \S+ exceeded|"
+                r"systemd-oomd(?:\[\d+\])?:? [Kk]illed|System OOM encountered, victim process|"
+                r"earlyoom(?:\[\d+\])?: (?:mem avail: .{0,200})?sending SIGKILL to process|"
+                r"The node was low on resource: memory|"
                 r"[Nn]otebook tried to allocate more memory than is available|crashed after using all available RAM",
-                "any; Kubernetes (pkg/kubelet/oom), Slurm, LSF (TERM_MEMLIMIT), PBS, systemd-oomd (oomd-manager.c), "
-                "earlyoom "
-                "(kill.c), Ray, Kaggle, Colab",
+                "any; Kubernetes (pkg/kubelet/oom), Slurm, LSF (TERM_MEMLIMIT), PBS, systemd (src/core/unit.c; "
+                "systemctl-show.c), systemd-oomd (oomd-manager.c), "
+                "earlyoom (kill.c), Ray, Kaggle, Colab",
                 "The host's memory, or the limit of the container or job, was used up.",
                 support=NAMES_AN_EFFECT,
                 unless=("potential root causes", "common causes include"),  # Ray lists what may have happened

@@ -27,6 +27,8 @@ ENDS = (
     ("rank_killed_sigsegv", "!!!!!!! Segfault encountered !!!!!!!"),
     ("rank_killed_sigkill", "slurmstepd: error: Exceeded step memory limit at some point."),
     ("rank_killed_sigkill", KUBELET.format("SystemOOM", "System OOM encountered, victim process: python, pid: 71")),
+    ("rank_killed_sigkill", "systemd[1]: fit.service: Failed with result 'oom-kill'."),
+    ("rank_killed_sigkill", "     Active: failed (Result: oom-kill) since Fri 2025-11-14 10:46:52 UTC; 3min ago"),
     ("rank_killed_sigkill", "systemd-oomd[8]: Killed /user.slice/x due to memory pressure for /user.slice being 71%"),
     ("rank_killed_sigkill", 'earlyoom[7]: sending SIGKILL to process 71 uid 1000 "python": badness 900, VmRSS 9 MiB'),
     ("rank_killed_exception", "[n1:71] *** MPI_ERR_COMM: invalid communicator"),
