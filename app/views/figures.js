@@ -38,12 +38,15 @@ function focused() {
   return node;
 }
 
-/** Loads the code of figures before the first one comes into view. */
+/** Loads the code of figures before the first one comes into view, and runs its first script, which imports the others:
+ *  that takes longer than drawing a figure. The page is idle then, and not answering a click. */
 function loadAhead(scripts) {
-  for (const script of scripts) {
+  for (const [place, script] of scripts.entries()) {
     const href = new URL(script, window.__streamlit?.BACKEND_BASE_URL || document.baseURI).href;
     if (document.head.querySelector(`link[href="${href}"]`)) continue;
-    document.head.append(Object.assign(document.createElement("link"), { rel: "modulepreload", crossOrigin: "", href }));
+    const link = Object.assign(document.createElement("link"), { rel: "modulepreload", crossOrigin: "", href });
+    if (!place) link.onload = () => window.requestIdleCallback(() => import(href).catch(() => {})); // it comes with a figure
+    document.head.append(link);
   }
 }
 

@@ -131,6 +131,15 @@ def test_figures_below_the_window_are_drawn_when_one_scrolls_to_them(browser: Br
         assert found.complaints == []
 
 
+def test_the_code_of_figures_has_run_before_the_first_one_comes_into_view(browser: Browser, served: Served) -> None:
+    """Running it takes longer than drawing a figure. It leaves a style sheet on the page."""
+    with visit(browser, height=500, width=1440) as found:
+        found.open(served.at("?run=fsdp2-straggler-rank0"), until="without the fault")
+        expect(found.page.locator("[id='plotly.js-style-global']")).to_be_attached()
+        assert found.page.locator(".js-plotly-plot").count() == 0
+        assert found.complaints == []
+
+
 # What is written and filled on canvases, with the font or the colour.
 _DRAWN = """() => {
     window.drawn = [];
