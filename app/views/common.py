@@ -35,7 +35,7 @@ LAZY = True  # tests without a browser have no view that a figure could come int
 _SEEN, _HEIGHTS = "figures that were in view", "heights of figures"
 METRIC_PX = 168  # least width of a metric's card
 _FILL_A_ROW = 4  # cards: as many share the width of the page; fewer would be wide and empty
-_LABEL_PX, _VALUE_PX, _PADDING_PX = 6.4, 20, 34  # of a character, and around them with the icon of the help
+_LABEL_PX, _VALUE_PX, _PADDING_PX = 6.4, 18, 34  # of a character, and around them with the icon of the help
 _DELTA_COLOUR: dict[str, Literal["normal", "inverse", "off"]] = {"good": "normal", "bad": "inverse", "neither": "off"}
 
 

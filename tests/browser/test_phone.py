@@ -128,3 +128,18 @@ def test_the_names_of_the_timeline_are_whole_and_its_legend_is_short(
         legend.get_by_role("button", name="fewer colours").click()
         expect(more).to_be_visible()
         assert found.complaints == []
+
+
+def test_numbers_stand_two_to_a_row(browser: Browser, served: Served) -> None:
+    with visit(browser, "dark", height=HEIGHT, width=WIDTH) as found:
+        found.open(served.at("memory?run=fsdp2-root-only"), until="Model states")
+        cards = found.page.get_by_test_id("stMetric").filter(has_text="MB")
+        expect(cards).to_have_count(5)
+        _, *of_states = cards.all()
+        tops = [box(card)["y"] for card in of_states]
+        assert tops[0] == tops[1] < tops[2] == tops[3]
+        for value in found.page.get_by_test_id("stMetricValue").all():
+            assert value.evaluate(
+                "it => [it, ...it.querySelectorAll('*')].every(each => each.scrollWidth <= each.clientWidth + 1)"
+            )
+        assert found.complaints == []
