@@ -15,16 +15,14 @@ from diag.ended.policy import ENDED
 from diag.model.steps import Outcome
 from diag.rundir.lines import read_record
 from diag.rundir.runs import RunState
-from diag.rundir.states import State
 from diag.words.formatting import NBSP, counted
-from diag.words.places import in_command
 
 from .model import FAULTS, FULL, HEALTHY, NAME_NO_CAUSE, Clue, headline
 from .out_of_memory import look_at_snapshot, out_of_memory_lines
 from .precedence import FIRST, Place, place_of
-from .read import Rundir, read_run
+from .read import read_run
 from .rundir import clues_of, needs_triage
-from .state import ended_well, standing
+from .state import ended_well, look_at_stacks, standing
 
 READ_MORE = "`diag triage` also reads its logs and dumps, which may show more."
 
@@ -128,11 +126,11 @@ def _by_records(layout: RunLayout, state: RunState) -> Outcome:
     if best is None or unsure:
         if not full:
             why = "" if run.stuck else _sentence(standing(run).headline)
-            return Outcome("", None, why, action=_stacks_of(run) or READ_MORE)
+            return Outcome("", None, why, action=look_at_stacks(run) or READ_MORE)
         best, sure = Clue(FULL, tuple(run.ranks[rank].culprit for rank in full), (), ENDED.raised), ENDED.raised
     elif FAULTS[best.fault_class].ending and full and set(full) == best.ranks:
         best = dataclasses.replace(best, fault_class=FULL)
-    action = look_at_snapshot([layout], best.ranks) if best.fault_class == FULL else _stacks_of(run)
+    action = look_at_snapshot([layout], best.ranks) if best.fault_class == FULL else look_at_stacks(run)
     return Outcome(
         "",
         None,
@@ -142,15 +140,6 @@ def _by_records(layout: RunLayout, state: RunState) -> Outcome:
         tuple(sorted(best.ranks)),
         action or READ_MORE,
     )
-
-
-def _stacks_of(run: Rundir) -> str:
-    if run.judged is None or run.judged.state is not State.STUCK:
-        return ""
-    command = f"diag triage {in_command(str(run.manifest.parent))}"
-    if run.stack_files()[0]:
-        return f"`{command}` shows the stacks that were taken of its ranks."
-    return f"`{command} --stacks` takes the stacks of all ranks."
 
 
 def _place(clue: Clue) -> Place:

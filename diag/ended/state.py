@@ -11,7 +11,9 @@ from diag.ended.model import Source
 from diag.ended.policy import ENDED
 from diag.ended.read import Rank, Rundir
 from diag.rundir.state_words import headline_of, where_words
+from diag.rundir.states import State
 from diag.words.formatting import begun, counted, listing, spaced
+from diag.words.places import in_command
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,20 @@ def standing(run: Rundir) -> Standing:
         for rank in shown
         if run.ranks[rank].pid is not None
     ]
-    steps = (
-        (f"While it runs, take the stacks: {', '.join(dumps)}.",)
-        if dumps and not run.stuck and not is_over(run)
-        else ()
-    )
-    return Standing(text, tuple(evidence), steps)
+    step = ""
+    if not run.stuck and not is_over(run):
+        step = look_at_stacks(run) or (f"While it runs, take the stacks: {', '.join(dumps)}." if dumps else "")
+    return Standing(text, tuple(evidence), (step,) if step else ())
+
+
+def look_at_stacks(run: Rundir) -> str:
+    """The command for the stacks of all ranks, of a training that is stuck or has not begun its steps."""
+    if run.judged is None or run.judged.state not in (State.STUCK, State.STARTING):
+        return ""
+    command = f"diag triage {in_command(str(run.manifest.parent))}"
+    if run.stack_files()[0]:
+        return f"`{command}` shows the stacks that were taken of its ranks."
+    return f"`{command} --stacks` takes the stacks of all ranks."
 
 
 def _on_host(run: Rundir, rank: int) -> str:

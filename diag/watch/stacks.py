@@ -14,6 +14,7 @@ from diag.rundir.delays import delay_ns
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import read_heartbeat
 from diag.rundir.runs import recording_environment, state_of
+from diag.rundir.states import State
 from diag.watch.hang_monitor import gather, take_back
 from diag.watch.policy import WATCHING
 
@@ -25,13 +26,13 @@ def take_stacks(reach: Reach) -> list[int]:
     """Asks every rank for its Python stacks, its Flight Recorder's dump and its calls, and waits for the answers. Each
     rank writes them from the recorder's own thread, or where that cannot run in a signal handler; py-spy runs for the
     ranks of this host, if it is installed and permitted. Returns the ranks whose stacks are not there: they did not
-    answer, and py-spy did not see them. DiagError for a run that does not live, or that makes progress: then stacks
-    are of a moment."""
+    answer, and py-spy did not see them. DiagError for a run that does not live, or that has steps and is not stuck:
+    then stacks are of a moment. Before the first step they show what the ranks wait for."""
     layout = reach.layout.newest()
     state = state_of(layout.root, with_answer=False)
     if not state.live:
         raise DiagError("the run does not live, so no rank can answer", path=layout.root)
-    if not state.stuck:
+    if not state.stuck and state.state is not State.STARTING:
         raise DiagError(
             f"the training is not stuck ({state.state.value}), so stacks show a moment alone",
             path=layout.root,

@@ -12,7 +12,7 @@ import pytest
 from diag.collectors.files import encode
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest
-from diag.collectors.records import FAILED, Heartbeat, RankExit, RankRecord
+from diag.collectors.records import FAILED, Heartbeat, RankExit, RankRecord, StepRecord
 from diag.ended.rundir import read_runs
 from diag.ended.state import standing
 from diag.hang.api import triage
@@ -139,6 +139,8 @@ def test_the_stacks_are_taken_on_the_host_of_the_process(hosts: tuple[str, str],
         layout.rank(rank).folder.mkdir(parents=True)
         layout.rank(rank).identity.write_bytes(encode(RankRecord(rank, 0, 2, host, 40 + rank, "boot", 0, 0, "cpu")))
         layout.rank(rank).heartbeat.write_bytes(encode(Heartbeat(0, 0, 5 + rank, ("forward", "backward")[rank])))
+        steps = [StepRecord(n, n * 10**8, n * 10**8 + 1, []) for n in range(5)]  # else it has not begun
+        layout.rank(rank).steps.write_bytes(b"".join(map(encode, steps)))
     (run,) = read_runs([str(layout.root)])
     (step,) = standing(run).next_steps
     on = [f" on {host}" if len(set(hosts)) > 1 else "" for host in hosts]
