@@ -54,8 +54,7 @@ class DiagError(Exception):
         self.hint = masked(hint)
         self.path = masked(str(path)) if path is not None else None
         self.exit_code = exit_code
-        for note in filter(None, (self.path, self.hint)):
-            self.add_note(note)  # a traceback ends with them, in a notebook too
+        self.__notes__ = [note for note in (self.path, self.hint) if note]  # a traceback ends with them
 
 
 class NoStepError(DiagError):

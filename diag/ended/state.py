@@ -75,11 +75,8 @@ def standing(run: Rundir) -> Standing:
     evidence = [Source(str(run.manifest), 0, _exit_words(run))]
     shown = [ranks[0] for ranks in states.values()][: ENDED.most_ranks_named]
     evidence += [evidence_of_standstill(run.ranks[rank]) for rank in shown]
-    dumps = [
-        f"`py-spy dump --pid {run.ranks[rank].pid}`{_on_host(run, rank)}"
-        for rank in shown
-        if run.ranks[rank].pid is not None
-    ]
+    pids = {rank: pid for rank in shown if (pid := run.ranks[rank].pid) is not None}
+    dumps = [f"`py-spy dump --pid {pid}`{_on_host(run, rank)}" for rank, pid in pids.items()]
     step = ""
     if not run.stuck and not is_over(run):
         step = look_at_stacks(run) or (f"While it runs, take the stacks: {', '.join(dumps)}." if dumps else "")

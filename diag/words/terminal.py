@@ -58,8 +58,7 @@ def drop_output(number: int = 1) -> None:
 
 def console(err: bool = False, width: int | None = None) -> Console:
     """A console of rich for standard output, or standard error. Control characters in what it prints are escaped before
-    layout; rich's own colours and cursor movements stay. It writes no hyperlinks, and nothing beside the stream: in a
-    notebook rich would show each line as an output of the cell."""
+    layout; rich's own colours and cursor movements stay. It writes no hyperlinks, and nothing to Jupyter."""
     made: Console = _escaping_console()(stderr=err, width=width, highlight=False, emoji=False, force_jupyter=False)
     return made
 
