@@ -170,8 +170,6 @@ def _division(ranks: Mapping[int, RankTables]) -> tuple[Division, str]:
 
 
 def _placed(steps: RankSteps, anchor_ns: int, alignment: Alignment, rank: int) -> RankSteps:
-    if rank not in alignment.rate:
-        return steps.shifted(anchor_ns + alignment.offset_ns.get(rank, 0))
     return steps.on_clock(lambda ns: alignment.on_common_clock(rank, ns + anchor_ns))
 
 
@@ -244,7 +242,7 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> Iterab
             waits=records.blocked(tables.rows) + np.int64(delta),
             phases=[(of_traces.GC_PHASE, a + delta, b + delta) for record in tables.steps for a, b in record.gc],
         )
-    return RankSteps.of(steps).shifted(-delta) if delta else steps
+    return RankSteps.of(steps).on_clock(lambda times_ns: times_ns - delta) if delta else steps
 
 
 def parts_of(steps: RankSteps, waits: Mapping[int, iv.Intervals]) -> PartColumns:

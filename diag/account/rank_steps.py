@@ -132,10 +132,6 @@ class RankSteps(Columns[RankStep]):
             calls=self.calls.on_clock(clock),
         )
 
-    def shifted(self, delta_ns: int) -> RankSteps:
-        """The steps on a clock that is ``delta_ns`` ahead."""
-        return self.on_clock(lambda times_ns: times_ns + delta_ns)
-
     @property
     def dur_ns(self) -> Ints:
         return self.end_ns - self.begin_ns

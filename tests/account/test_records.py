@@ -105,7 +105,7 @@ def test_tables_of_steps_are_joined_as_their_rows_are() -> None:
 
 
 def test_ranks_lie_apart_on_the_line() -> None:
-    table = RankSteps.together([steps.shifted(-5 * at) for at, steps in enumerate(partition(recorded()))])
+    table = RankSteps.together(list(partition(recorded())))
     shift_ns, pieces = on_line(table)
     assert (pieces[0].start_ns == table.segments[0].start_ns + shift_ns[0]).all()
     reach = -1
@@ -121,7 +121,7 @@ def test_ranks_lie_apart_on_the_line() -> None:
 
 def test_a_shifted_table_has_its_steps_pieces_and_calls_later() -> None:
     for table in partition(recorded()):
-        for before, after in zip(table, table.shifted(7), strict=True):
+        for before, after in zip(table, table.on_clock(lambda ns: ns + 7), strict=True):
             assert (after.begin_ns, after.end_ns) == (before.begin_ns + 7, before.end_ns + 7)
             assert (after.segments.start_ns == before.segments.start_ns + 7).all()
             assert [call.end_ns for call in after.collectives] == [call.end_ns + 7 for call in before.collectives]
