@@ -112,7 +112,7 @@ def moved(page: Page, before: str) -> tuple[float, float]:
     """The window once the address is another than before, and stays as it is."""
     page.wait_for_function("before => location.href !== before", arg=before)
     seen = [page.url]
-    while len(seen) < 4 or len({*seen[-4:]}) > 1:  # the page sets one part of it after the other
+    while len(seen) < 10 or len({*seen[-10:]}) > 1:  # of a slow drag, the page is sent a part before the rest
         page.wait_for_timeout(200)
         seen.append(page.url)
     return window_of(page)
