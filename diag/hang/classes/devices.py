@@ -223,12 +223,13 @@ _DEVICES = (
                 "The driver cannot initialise the GPU at {bus_id}.",
             ),
             "intel-gpu-hang": LogPattern(
-                ("GPU HANG: ", "Timedout job: ", "Engine memory CAT error"),
+                ("GPU HANG: ", "Timedout job: ", "Engine memory CAT error", ": Resetting "),
                 r"\b(?:i915|xe) (?P<bus_id>[0-9a-fA-F:]{7,}\.[0-7]): (?:\[drm\] )?(?:\*ERROR\* )?(?:(?:Tile\d+: "
                 r")?GT\d+: )?"
-                r"(?P<error>GPU HANG: ecode [\w:]+|Timedout job|Engine memory CAT error)",
-                "kernel logs of i915 and xe, Linux 4+; drivers/gpu/drm/i915/i915_gpu_error.c, "
-                "drivers/gpu/drm/xe/xe_guc_submit.c",
+                r"(?P<error>GPU HANG: ecode [\w:]+|Timedout job|Engine memory CAT error|"
+                r"Resetting \w+ (?:after gpu hang|for (?:stopped heartbeat|preemption time ?out|\w+ reset)))",
+                "kernel logs of i915 and xe, Linux 4+; drivers/gpu/drm/i915/i915_gpu_error.c, i915_irq.c, "
+                "gt/intel_reset.c, drivers/gpu/drm/xe/xe_guc_submit.c",
                 "The driver reports that the GPU at {bus_id} does not answer: {error}.",
                 support=NAMES_AN_EFFECT,
             ),
@@ -575,7 +576,7 @@ _DEVICES = (
     ),
     FaultClass(
         id="ib_device_fatal",
-        title="an InfiniBand adapter failed",
+        title="a network adapter failed",
         priority=1,
         by_line=True,
         next_steps=(
@@ -614,6 +615,20 @@ _DEVICES = (
                 "kernel log of mlx5, Linux 4+; drivers/net/ethernet/mellanox/mlx5/core/health.c",
                 "The firmware of the adapter at {hca} reports {error} ({code}).",
             ),
+            "transmit-timeout": LogPattern(
+                ("NETDEV WATCHDOG: ",),
+                r"NETDEV WATCHDOG: (?P<hca>[\w.-]{1,15}) \((?P<driver>[\w-]{1,40})\):(?: CPU: \d+:)? transmit queue "
+                r"\d+ timed out",
+                "any kernel; net/sched/sch_generic.c",
+                "The kernel reports that {hca} (driver {driver}) no longer sends.",
+                support=NAMES_AN_EFFECT,
+            ),
+            "pcie-link-lost": LogPattern(
+                ("PCIe link lost",),
+                r"\b(?:igb|igc) [0-9a-fA-F:]{7,}\.[0-7] (?P<hca>[\w.-]{1,15}): PCIe link lost",
+                "kernel logs of igb and igc, Linux 4.11+; drivers/net/ethernet/intel/igb/igb_main.c, igc/igc_main.c",
+                "The driver lost the PCIe link to {hca}.",
+            ),
             "queue-event": confirms(
                 ("async fatal event", "Got async event", "Got async error event"),
                 r"NET/IB : (?:(?P<hca>\w+):(?P<port>\d+) )?(?:async fatal event|Got async (?:error )?event)[^\n]*?"
@@ -626,7 +641,7 @@ _DEVICES = (
     ),
     FaultClass(
         id="ib_link_down",
-        title="an InfiniBand link went down",
+        title="a network link went down",
         priority=1,
         by_line=True,
         next_steps=(

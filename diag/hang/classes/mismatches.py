@@ -416,6 +416,13 @@ _CALLS = (
                 "torch 1.8 to 2.3; distributed_c10d.py",
                 "Rank {rank} waits at the store's barrier: {joined} of {size} processes have arrived.",
             ),
+            "store-barrier-done": confirms(
+                ("ompleted store-based barrier",),
+                r"Completed store-based barrier for key:(?P<key>\S+) with \d+ nodes",
+                "torch 1.11 to 2.3; distributed_c10d.py",
+                "All processes came to the store's barrier.",
+                SUGGESTS,
+            ),
             "waiting-for-clients": confirms(
                 ("seconds waiting for clients",),
                 r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<joined>\d+)/(?P<wanted>\d+) "

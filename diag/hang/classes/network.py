@@ -656,6 +656,12 @@ CLASSES = (
         },
         patterns={
             "windows-bind": _of_windows((10013, 10048, 10049), "An address could not be bound: {error}."),
+            "hccl-listen": LogPattern(
+                ("and specific port[",),
+                r"\blisten on ip\[(?P<host>[\w.:%-]{1,64})\] and specific port\[(?P<port>\d+)\] fail",
+                "CANN 8+; HCCL, hccl_socket.cc",
+                "HCCL cannot listen on port {port} of {host}.",
+            ),
             "bind-failed": LogPattern(
                 (
                     "Address already in use",

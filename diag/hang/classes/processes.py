@@ -908,6 +908,12 @@ CLASSES = (
                 "{taken}][: it was active {long}its deadline].",
                 unless=("low on resource: memory", *_EVICTED_FOR_STORAGE, "Usage of EmptyDir volume"),
             ),
+            "deleted-at-request": LogPattern(
+                ("deleted at request of ",),
+                r"\bJob (?:to be )?deleted at request of (?P<by>[\w.-]{1,80}@[\w.-]{1,253})",
+                "Torque, OpenPBS; src/server/req_delete.c",
+                "The job was deleted at the request of {by}.",
+            ),
             "step-cancelled": LogPattern(
                 (" CANCELLED AT ", "srun: Force Terminated "),
                 r"\*\*\* (?:JOB|STEP) \S+ ON (?P<node>\S+) CANCELLED AT |srun: (?P<forced>Force Terminated) "

@@ -319,7 +319,8 @@ def _store_barrier(job: JobLogs) -> list[Clue]:
         Report(came=(int(hit.groups["rank"]),)) for hit in hits if hit.groups["key"] == last.groups["key"]
     )
     waiting = set(came.waiting)
-    if joined == size or job.once(ended_well):
+    done = any(hit.groups["key"] == last.groups["key"].strip(",") for hit in job.named("store-barrier-done"))
+    if joined == size or done or job.once(ended_well):
         return []
     if joined > size:
         return _stale_store(job, last, hits)

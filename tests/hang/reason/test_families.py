@@ -102,6 +102,11 @@ NETWORK = (
     ("net_bind_failed", "RuntimeError: [enforce fail at gloo/x.cc:127] rp != nullptr. Unable to find address for: n1"),
     ("net_no_interface", "RuntimeError: [enforce fail at x.cc:84] ifa != nullptr. Unable to find address for: eno1"),
     ("net_bind_failed", "[LightGBM] [Fatal] Binding port 12400 failed"),
+    (
+        "net_bind_failed",
+        "[ERROR] HCCL(71,python3):2026-03-01-09:00:00.070.463 [hccl_socket.cc:100] [71]"
+        "[HcclSocket][Listen] socket type[1], listen on ip[10.0.0.2] and specific port[16666] fail.",
+    ),
     ("net_connection_lost", "[LightGBM] [Fatal] Socket recv error, Connection reset by peer (code: 104)"),
     ("net_connection_lost", UCX.format("tcp_ep.c:1200", "DIAG  tcp_ep 0x7f: recv(4) failed: Connection reset by peer")),
     ("net_connection_lost", UCX.format("ucp_worker.c:581", "ERROR Error Endpoint timeout was not handled for ep 0x7f")),
@@ -112,6 +117,11 @@ NETWORK = (
 DEVICES = (
     ("gpu_hardware", "RuntimeError: NPU error, error code is 507054, HBM multi-bit ECC error"),
     ("gpu_hardware", "kernel: i915 0000:4d:00.0: [drm] GPU HANG: ecode 12:1:85dcfdfb, in python [71]"),
+    ("gpu_hardware", "[ 12.345678] i915 0000:4d:00.0: Resetting rcs0 after gpu hang"),
+    ("gpu_hardware", "kernel: i915 0000:4d:00.0: [drm] *ERROR* GT0: Resetting chip for stopped heartbeat on rcs0"),
+    ("ib_device_fatal", "kernel: NETDEV WATCHDOG: ens5f0 (ice): transmit queue 3 timed out"),
+    ("ib_device_fatal", "kernel: NETDEV WATCHDOG: ens5f0 (ice): CPU: 7: transmit queue 3 timed out 5120 ms"),
+    ("ib_device_fatal", "kernel: igc 0000:56:00.0 eth1: PCIe link lost, device now detached"),
     ("gpu_hardware", "kernel: xe 0000:4d:00.0: [drm] GT0: Timedout job: seqno=1, lrc_seqno=1, guc_id=1, flags=0x0"),
     ("ib_device_fatal", "mlx5_core 0000:5e:00.0: wait_func:1140:(pid 1): CREATE_CQ(0x400) timeout. Will cause a leak "
                         "of a command resource"),
@@ -121,6 +131,25 @@ DEVICES = (
     ("cuda_failure", "ERROR   NMGR:dlr_infer  Inference completed with err: 1200"),
     ("cuda_failure", "EZ9999: The error from device(chipId:2, dieId:0), there is an aivec error exception, core 3"),
 )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "03/01/2026 09:00:00;0008;PBS_Server.71;Job;812.sched1;Job deleted at request of root@sched1",
+        "03/01/2026 09:00:00;0008;Server@sched1;Job;812.sched1;Job to be deleted at request of ada@login1",
+    ],
+)
+def test_who_deleted_a_job_of_pbs(tmp_path: Path, line: str) -> None:
+    answer = of(tmp_path, line)
+    assert answer.fault_class == "job_cancelled"
+    assert line.rpartition(" ")[2] in answer.headline
+
+
+def test_who_can_no_longer_send(tmp_path: Path) -> None:
+    line = "2026-03-01T09:00:00.136582+00:00 gpu7 kernel: NETDEV WATCHDOG: ens5f0 (ice): transmit queue 3 timed out"
+    answer = of(tmp_path, line)
+    assert [(culprit.host, culprit.nic) for culprit in answer.culprits] == [("gpu7", "ens5f0")]
 
 
 @pytest.mark.parametrize(("fault", "text"), [*ENDS, *CRASHES, *STORAGE, *NETWORK, *DEVICES])

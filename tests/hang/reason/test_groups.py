@@ -413,6 +413,14 @@ def test_workers_at_the_stores_barrier_are_compared_with_the_world(joined: int, 
     assert (triage.fault_class, triage.culprits) == (name, ())
 
 
+@pytest.mark.parametrize(("key", "name"), [(1, "undetermined"), (2, "missing_rank")])
+def test_a_barrier_that_was_completed_lacks_nobody(key: int, name: str) -> None:
+    job = Job()
+    job.say(f"{STORE}(world_size=4, worker_count=3, timeout=0:30:00)", 0)
+    job.say(f"Rank 1: Completed store-based barrier for key:store_based_barrier_key:{key} with 4 nodes.", 1)
+    assert reason(job.logs()).fault_class == name
+
+
 def test_the_stores_barrier_is_read_as_torch_2_1_words_it() -> None:
     job = Job()
     error = "torch.distributed.DistStoreError: Timed out initializing process group in store based barrier on rank 2, "

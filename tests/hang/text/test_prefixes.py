@@ -144,6 +144,8 @@ def test_launchers_and_the_kernel_are_told_by_their_prefixes(line: str, source: 
 @pytest.mark.parametrize(
     ("line", "host", "pid", "rank"),
     [
+        ("2026-02-08T00:40:07.136582+00:00 gpu004 systemd[1]: user.slice: killed", "gpu004", None, None),
+        ("2026-02-08T00:40:07.136582+00:00 ERROR trainer: no domain", "", None, None),
         ("[cn00010:43172] Error: no domain", "cn00010", 43172, None),
         ("[cn00010:43172] *** Process received signal ***", "cn00010", 43172, None),
         ("2025-01-02 10:12 [rank13]: lost", "", None, 13),
