@@ -45,7 +45,7 @@ function loadAhead(scripts) {
     const href = new URL(script, window.__streamlit?.BACKEND_BASE_URL || document.baseURI).href;
     if (document.head.querySelector(`link[href="${href}"]`)) continue;
     const link = Object.assign(document.createElement("link"), { rel: "modulepreload", crossOrigin: "", href });
-    if (!place) link.onload = () => window.requestIdleCallback(() => import(href).catch(() => {})); // it comes with a figure
+    if (!place) link.onload = () => window.requestIdleCallback?.(() => import(href).catch(() => {})); // it comes with a figure
     document.head.append(link);
   }
 }
