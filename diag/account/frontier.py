@@ -139,9 +139,13 @@ def head_starts(begin: Times) -> Times:
     unusual = np.empty_like(offset)
     for first in range(0, len(offset), CRITICAL_PATH.rows_at_once):
         rows = offset[first : first + CRITICAL_PATH.rows_at_once]
-        padded = np.pad(rows, ((0, 0), (wide, wide)), "edge")
+        least = rows.min()
+        spread = rows - least  # numpy orders numbers of 32 bits twice as fast
+        small = spread.astype(np.int32) if spread.max() <= np.iinfo(np.int32).max else spread
+        padded = np.pad(small, ((0, 0), (wide, wide)), "edge")
         windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * wide + 1, 1)
-        unusual[first : first + CRITICAL_PATH.rows_at_once] = rows - np.median(windows, axis=2).astype(np.int64)
+        usual = np.partition(windows, wide, axis=2)[:, :, wide]  # the median of an odd number
+        unusual[first : first + CRITICAL_PATH.rows_at_once] = spread - usual
     ahead: Times = unusual - unusual.min(axis=0)
     return ahead
 

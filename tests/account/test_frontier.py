@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from diag.account.frontier import Frontier, frontier
+from diag.account.frontier import Frontier, frontier, head_starts
+from diag.account.policy import CRITICAL_PATH
 from diag.collectors.records import (
     BACKWARD,
     CHECKPOINT,
@@ -163,3 +164,16 @@ def test_the_median_of_the_others() -> None:
         for rank in range(count):
             others = np.median(np.delete(some, rank, axis=0), axis=0).astype(np.int64)
             assert (behind(some)[rank] == np.maximum(some[rank] - others, 0)).all()
+
+
+@pytest.mark.parametrize("apart", [10, 10**6, 10**12])  # clocks of hosts may be days apart
+@pytest.mark.parametrize("steps", [1, 3, 60])
+def test_a_head_start_is_against_the_median_of_the_steps_around(apart: int, steps: int) -> None:
+    begin = np.random.default_rng(steps).integers(-apart, apart, (7, steps))
+    ahead = head_starts(begin)
+    wide = min(CRITICAL_PATH.reference_steps, steps - 1) // 2
+    offset = begin - begin[0]
+    for step in range(steps):
+        around = offset[:, np.clip(np.arange(step - wide, step + wide + 1), 0, steps - 1)]
+        unusual = offset[:, step] - np.median(around, axis=1).astype(np.int64)
+        assert ahead[:, step].tolist() == (unusual - unusual.min()).tolist()
