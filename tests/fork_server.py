@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import faulthandler
 import gc
 import importlib
 import marshal
@@ -206,7 +205,6 @@ def _become(request: Request) -> NoReturn:
         stream = open(number, mode, -1 if number < 2 else 1, "utf-8", "strict" if number < 2 else "backslashreplace")  # noqa: PTH123, SIM115
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    faulthandler.enable()  # a fork that crashes says where
     os.environ.clear()
     os.environ.update(request.environment)
     os.chdir(request.folder)
