@@ -29,12 +29,12 @@ def attempt_of(run: RunLayout, rank: int, world_size: int, environ: Mapping[str,
     exact = names_one_start(key)
     number = 0
     while True:
-        there = run.attempts()
-        ours = [one for one in there if _key_of(one) == key]
+        restarts = run.restart_numbers()  # listed once: every rank of a job asks a shared storage here
+        ours = [one for one in (run, *map(run.restart, restarts)) if _key_of(one) == key]
         if ours and (exact or not _is_over(ours[-1], rank, world_size)) and not _was_taken(ours[-1].rank(rank)):
             return ours[-1]
         # A folder that another node made may not be listed yet, so a number that was taken is not tried again.
-        last = max(run.restart_numbers(), default=0)
+        last = max(restarts, default=0)
         number = max(number, last + 1 if _is_used(run) else 0)
         mine = run.restart(number)
         about = Attempt(key=key, host=socket.gethostname(), unix_ns=time.time_ns())
