@@ -314,19 +314,19 @@ def _store_barrier(job: JobLogs) -> list[Clue]:
     if not hits:
         return []
     last = hits[-1]
-    size, joined = int(last.groups["size"]), int(last.groups["joined"])
+    key, size, joined = last.groups["key"].strip(","), int(last.groups["size"]), int(last.groups["joined"])
     came = who_said_so(
         Report(came=(int(hit.groups["rank"]),)) for hit in hits if hit.groups["key"] == last.groups["key"]
     )
     waiting = set(came.waiting)
-    done = any(hit.groups["key"] == last.groups["key"].strip(",") for hit in job.named("store-barrier-done"))
+    done = any(hit.groups["key"] == key for hit in job.named("store-barrier-done"))
     if joined == size or done or job.once(ended_well):
         return []
     if joined > size:
         return _stale_store(job, last, hits)
     absent = absent_of(size, waiting) if joined == len(waiting) else []
     absent = absent if _would_be_seen(job, absent, cut_among(job, (hit.line for hit in hits))) else []
-    note = f"{joined} of {size} ranks came to the store's barrier {last.groups['key'].strip(',')}."
+    note = f"{joined} of {size} ranks came to the store's barrier {key}."
     repeated = len([hit for hit in hits if hit.groups["rank"] == last.groups["rank"]]) > 1
     sure = HANG_EVIDENCE.names_an_effect if "Timed out" in last.line.text or repeated else HANG_EVIDENCE.suggests
     clue = clue_of("missing_rank", [last], [job.of_rank(rank) for rank in absent], note, hits[:2], confidence=sure)
