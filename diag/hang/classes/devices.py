@@ -306,8 +306,10 @@ _DEVICES = (
             ),
             "runtime-error-text": LogPattern(
                 _ERROR_TEXTS,
-                r"(?:\b(?:CUDA device ordinal|device ordinal|CUDA:) ?(?P<gpu>\d{1,3})\b.*?)?"
-                r"(?:\b(?P<name>cudaError(?!_t)[A-Z]\w+|CUDA_ERROR_[A-Z_]+)\b(?!\())?[^\n]{0,40}?(?P<error>"
+                # Each piece is bounded: a line may hold many devices and names, and no text.
+                r"(?:\b(?:CUDA device ordinal|device ordinal|CUDA:) ?(?P<gpu>\d{1,3})\b[^\n]{0,160}?)?"
+                r"(?:(?:\b(?P<name>cudaError(?!_t)[A-Z]\w+|CUDA_ERROR_[A-Z_]+)\b(?!\()|"
+                r"\bC(?:uda|UDA) (?:failure|error)\b|Error\(['\"])[^\n]{0,60}?)?(?P<error>"
                 + "|".join(_ERROR_TEXTS)
                 + ")",
                 "CUDA 10+; the texts of cudaGetErrorString, driver_types.h, as any program prints them",
