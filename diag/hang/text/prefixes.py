@@ -33,11 +33,8 @@ CTIME = re.compile(
 )
 # journalctl writes the month in the language of the user.
 SYSLOG = re.compile(r"([^\W\d]{2,8}\.?) +(\d+) (\d\d):(\d\d):(\d\d)(?:\.\d+)? ([\w.-]+) (?=[\w.-]+(?:\[\d+\])?: )")
-# rsyslog's own format and `journalctl -o short-iso`: the host comes between the time and the program with its pid.
-_SYSLOG_ISO = re.compile(
-    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d) (?P<host>[\w.-]+) "
-    r"(?=[\w.-]{1,80}\[\d+\]: |kernel: )"
-)
+# rsyslog's own format and `journalctl -o short-iso`: behind a time with its zone, the host of the program with its pid
+_HOST_BEHIND_ISO = re.compile(r"([\w.-]+) (?=[\w.-]{1,80}\[\d+\]: |kernel: )")
 # Any other date before torch's mark of the rank, as without seconds
 _DATE_BEFORE_RANK = re.compile(rf"\[?(?=\d)(?:[\d/:.,T -]|{_MONTH}){{5,40}}\]?:? *(?=\[rank\d{{1,7}}\]:)")
 OF_DAY = re.compile(r"(?:\[\d\d:\d\d:\d\d(?:[.,]\d+)?\]|\d\d:\d\d:\d\d(?:[.,]\d+)?) ")
@@ -477,10 +474,7 @@ def _bracket(parsed: ParsedLine, text: str, year: int, of_file: FilePrefix) -> i
 
 
 def _digit(parsed: ParsedLine, text: str) -> int:
-    if match := _SYSLOG_ISO.match(text):
-        _time_of(parsed, text[: match.start("host")])
-        parsed.host = parsed.host or _host(match["host"])
-    elif match := ISO.match(text):
+    if match := ISO.match(text):
         _time(parsed, iso_ns(match))
     elif match := OF_DAY.match(text) or _DATE_BEFORE_RANK.match(text):
         pass
@@ -492,6 +486,9 @@ def _digit(parsed: ParsedLine, text: str) -> int:
     return match.end()
 
 
+        if match[8] and "T" in match[0] and (behind := _HOST_BEHIND_ISO.match(text, match.end())):
+            parsed.host = parsed.host or _host(behind[1])
+            return behind.end()
 def _word(parsed: ParsedLine, text: str, year: int, of_file: FilePrefix) -> int:
     if match := _PYTHON_GLOG.match(text):
         level, month, day, clock, pid, file, line = match.groups()
