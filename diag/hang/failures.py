@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -106,7 +107,10 @@ def speaker_of(job: JobLogs, line: Line) -> Culprit:
         return culprit
     if (spawned := _spawned(job, line)) is not None:
         return of_process(job, spawned, int(spawned.groups["process"]))
+    if (passed_on := _in_task_of_ray(job, line)) is not None:
+        return passed_on
     rank = _rank_by_launcher(job, line, culprit.host)
+    rank = _rank_by_ray(job, line.path, line.speaker.pid, line.speaker.host) if rank is None else rank
     rank = _rank_beside(job, line) if rank is None else rank
     rank = _rank_by_paddle(job, line) if rank is None else rank
     rank = _rank_on_one_host(job, line) if rank is None else rank
@@ -126,6 +130,56 @@ def _rank_on_one_host(job: JobLogs, line: Line) -> int | None:
     return local if local is not None and fits and len(job.hosts) <= 1 and not job.once(failed_ranks) else None
 
 
+def _rank_by_ray(job: JobLogs, path: str, pid: int | None, host: str) -> int | None:
+    """The rank that Ray Train gave a process, of which the host may be unknown."""
+    started = job.once(_started_by_ray).get((path, pid), set()) if pid is not None else set()
+    ranks = {rank for rank, at in started if not host or at == host}
+    return ranks.pop() if len(ranks) == 1 else None
+
+
+def _started_by_ray(job: JobLogs) -> dict[tuple[str, int | None], set[tuple[int, str]]]:
+    """By file and pid the ranks, each with its host, that Ray Train lists as it starts its workers."""
+    hits = job.named("ray-started")
+    return grouped(
+        ((hit.line.path, int(hit.groups["pid"])), (int(hit.groups["rank"]), hit.groups["host"])) for hit in hits
+    )
+
+
+def _in_task_of_ray(job: JobLogs, line: Line) -> Culprit | None:
+    """The process in which an exception was raised that Ray passes on to the one that prints it: the title of its
+    traceback, ``ray::Trainer.fit() (pid=619, ip=10.0.0.2)``, stands above. Of several, the exception is of the last."""
+    if line.source in ("nccl", "kernel", "launcher"):
+        return None
+    titles = job.once(_tasks_of_ray).get(line.path, [])
+    at = bisect_left(titles, line.number, key=lambda hit: hit.line.number) - 1
+    if at < 0 or titles[at].line.speaker != line.speaker:
+        return None
+    title = titles[at]
+    raised = job.once(_raised_at).get(line.path, [])
+    after = bisect_right(raised, title.line.number)
+    if raised[after : after + 1] != [line.number] or line.number - title.line.number > HANG_RULES.traceback_reach:
+        return None
+    host = title.groups["host"].strip("[]")
+    rank = _rank_by_ray(job, line.path, int(title.groups["pid"]), host)
+    return job.of_host(host) if rank is None else job.of_rank(rank, host)
+
+
+def _tasks_of_ray(job: JobLogs) -> dict[str, list[Hit]]:
+    """By file the titles of tracebacks that Ray passes on, in order."""
+    titles: dict[str, list[Hit]] = defaultdict(list)
+    for hit in job.named("ray-task"):
+        titles[hit.line.path].append(hit)
+    return titles
+
+
+def _raised_at(job: JobLogs) -> dict[str, list[int]]:
+    """By file the numbers of the lines that begin a traceback or end one, in order."""
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for hit in job.named("exception", "traceback"):
+        numbers[hit.line.path].append(hit.line.number)
+    return numbers
+
+
 def _of_ray(job: JobLogs, line: Line) -> Culprit | None:
     """The host of a process whose end Ray reports, by the pid with which Ray marks its lines."""
     if line.speaker.pid is None or line.source in ("nccl", "kernel", "launcher"):
@@ -143,13 +197,14 @@ def _died_of_ray(job: JobLogs) -> dict[tuple[str, int], set[str]]:
 # "reached OUT_OF_MEMORY on MPI rank 11", "rank 3: found NaN in local grad norm", "Rank 3, node n7, device 3"
 _ON_RANK = re.compile(
     r"\b(?:on|in|at|of|by) (?:MPI |global |world )?rank[ =:#]{0,2}(\d{1,6})\b|"
-    r"^\s*\[?(?:[Rr]ank|RANK)[ =:#]{0,2}(\d{1,6})\b"
+    r"^\s*\[?(?:[Rr]ank|RANK)[ =:#]{0,2}(\d{1,6})\b|"
+    r"(?:\s-|\|)\s{1,3}(?:[Rr]ank|RANK)[ =:#]{0,2}(\d{1,6})\s{1,3}(?=-\s|\|)"  # a column of a program's logger
 )
 
 
 def rank_said(text: str) -> int | None:
     """The rank on which something happened, where a program's own text says it of one."""
-    ranks = {int(one or other) for one, other in _ON_RANK.findall(text)}
+    ranks = {int(one or other or column) for one, other, column in _ON_RANK.findall(text)}
     return ranks.pop() if len(ranks) == 1 else None
 
 
@@ -166,7 +221,8 @@ def is_tied(job: JobLogs, line: Line) -> bool:
     """Whether the lines around a line without a prefix say whose it is."""
     alone = job.logs.world_size == 1 and line.source not in ("kernel", "launcher")
     beside = (_rank_beside(job, line), _rank_by_paddle(job, line))
-    return alone or _spawned(job, line) is not None or any(rank is not None for rank in beside)
+    quoted = _spawned(job, line) is not None or _in_task_of_ray(job, line) is not None
+    return alone or quoted or any(rank is not None for rank in beside)
 
 
 def _spawned(job: JobLogs, line: Line) -> Hit | None:

@@ -102,6 +102,13 @@ _DEVICES = (
                 "any driver; kernel log of the NVIDIA driver",
                 "The kernel reports Xid {xid}[, caused by Xid {cause},][ of the GPU at {bus_id}].",
             ),
+            "dcgm-diag-failed": LogPattern(
+                ("Fail - GPU",),
+                r"\| Fail - GPUs?: (?P<gpu>\d{1,3})(?:, (?P<other_gpu>\d{1,3}))?\b",
+                "DCGM 2+; dcgmi diag, dcgmi/Diag.cpp",
+                "The diagnosis of DCGM fails on GPU {gpu}.",
+                support=NAMES_AN_EFFECT,
+            ),
             "fallen-off-the-bus": LogPattern(
                 ("fallen off the bus", "GPU is lost", "GPU has fallen off"),
                 r"(?:GPU(?: at)? ?(?P<bus_id>[0-9a-fA-F]{4,8}:[0-9a-fA-F:.]*[0-9a-fA-F]):? .*?)?(?:fallen off the "
@@ -174,7 +181,8 @@ _DEVICES = (
                 ),
                 # The other GPUs of a hive are reset as well, and each of them reports that it succeeded.
                 r"(?:amdgpu (?P<bus_id>[0-9a-fA-F:]{7,}\.[0-7])|^drmn(?P<gpu>\d+)): (?:amdgpu: )?(?:GPU reset(?: begin|"
-                r" failed|\s*$)|[1-9]\d* uncorrectable hardware errors detected|ring (?P<late>\S+) timeout, signaled "
+                r" failed|\s*$)|(?:\{\d+\} )?(?:socket: \d+,? )?(?:die: \d+,? )?[1-9]\d* (?:new )?"
+                r"uncorrectable hardware errors detected|ring (?P<late>\S+) timeout, signaled "
                 r"seq=)|amdgpu[^\n]*\*ERROR\* (?:amdgpu: )?ring (?:(?P<ring>\S+) timeout|(?P<tested>\S+) test "
                 r"failed)|amdgpu[^\n]*VRAM is (?P<memory>lost)",
                 "kernel log of amdgpu, Linux 4.15+, FreeBSD's drm-kmod; drivers/gpu/drm/amd/amdgpu/amdgpu_job.c, "
@@ -348,11 +356,11 @@ _DEVICES = (
                 support=NAMES_AN_EFFECT,
             ),
             "npu-kernel": LogPattern(
-                ("there is an a", "error code is 5070"),
+                ("there is an a", "error code is 5070", "error code:5070"),
                 r"(?:device\((?:chipId|serial):(?P<gpu>\d{1,3})[^\n]{0,120}?)?there is an (?P<core>aicore|aivec|"
                 r"aivector|"
                 r"fftsplus (?:aicore|aivector|mix\w*)) (?:core )?(?:error|exception)|"
-                r"error code is (?P<number>507011|507014|507015|507034|507035)\b",
+                r"error code(?: is |:)(?P<number>507011|507014|507015|507018|507034|507035)\b",
                 "CANN 6+, of Ascend; runtime, device_error_proc.cc, acl/error_codes/rt_error_codes.h",
                 "A kernel failed on the NPU[ (an error of its {core} unit)][ with error {number}].",
                 support=NAMES_AN_EFFECT,
@@ -665,6 +673,13 @@ _DEVICES = (
                 r"mlx5_core (?P<bus>[0-9a-fA-F:]{7,}\.[0-7]) (?P<hca>[\w.-]+): Link down",
                 "kernel log of mlx5, Linux 4+; drivers/net/ethernet/mellanox/mlx5/core/en_main.c",
                 "The kernel saw {hca} lose its link.",
+            ),
+            "mlx5-cable": LogPattern(
+                ("Port module event",),
+                r"mlx5_core (?P<hca>[0-9a-fA-F:]{7,}\.[0-7]): [^\n]{0,80}?Port module event(?:\[error\])?: module \d+, "
+                r"(?P<state>Cable (?:unplugged|error|disabled)[^\n]{0,80})",
+                "kernel log of mlx5, Linux 4.12+; drivers/net/ethernet/mellanox/mlx5/core/events.c",
+                "The adapter at {hca} reports of its port: {state}.",
             ),
             "ethernet-link-down": LogPattern(
                 ("Link is Down", "Link is down"),

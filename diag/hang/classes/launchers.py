@@ -141,8 +141,8 @@ ENDS: dict[str, LogPattern] = {
         SUGGESTS,
     ),
     "sglang-exited": confirms(
-        ("scheduler died during initialization", "Scheduler or DataParallelController "),
-        r"Rank (?P<rank>\d+) scheduler died during initialization \(exit code: (?P<exitcode>-?\d+)\)|"
+        ("scheduler died during initialization", "scheduler is dead", "Scheduler or DataParallelController "),
+        r"Rank (?P<rank>\d+) scheduler (?:died during initialization \(exit code: (?P<exitcode>-?\d+)\)|is dead\.)|"
         r"Scheduler or DataParallelController (?P<pid>\d+) terminated with (?P<code>-?\d+)",
         "SGLang 0.3+; sglang/srt/entrypoints/engine.py",
         "SGLang saw the scheduler[ of rank {rank}][ {pid}] end.",

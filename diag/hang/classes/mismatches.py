@@ -343,18 +343,32 @@ _CALLS = (
                     "marked as not ready",
                     "NodeNotReady ",
                     "its node has died. Node Id",
+                    " is timed out. It may exit with exception",
                 ),
                 r"dead because its node has (?P<ended>died)\. Node Id: |node with node id: \S+ and (?:ip|address): "
                 r"(?P<host>[\w.:-]+)(?: and node name: \S+)? has been marked dead|Task launch for \S+ failed on "
                 r"node (?P<node>[\w.-]+): "
                 r"(?P<why>.+)|srun: error: Node failure on (?P<failed>[\w.-]+)|"
                 r"[Nn]ode (?P<not_ready>[\w.-]+) (?:is|has been|was) marked as not ready|\bNodeNotReady +\S.*Node "
-                r"(?:(?P<named>[\w.-]+) )?(?:is not ready|status is now: NodeNotReady)",
-                "Ray, Slurm, Kubernetes; ray/gcs, src/srun/libsrun/launch.c, src/api/step_launch.c, "
-                "pkg/controller/nodelifecycle",
+                r"(?:(?P<named>[\w.-]+) )?(?:is not ready|status is now: NodeNotReady)|"
+                r"The node: (?P<rank>\d{1,6}) is timed out\. It may exit with exception",
+                "Ray, Slurm, Kubernetes, MindSpore; ray/gcs, src/srun/libsrun/launch.c, src/api/step_launch.c, "
+                "pkg/controller/nodelifecycle, cluster/topology/meta_server_node.cc",
                 "[Node {host} no longer answers Ray.][Ray lost the node of an actor: it has {ended}.]"
                 "[The scheduler could not start its task on {node}: {why}.]"
-                "[The scheduler lost node {failed}.][Kubernetes lost node {not_ready}.][Kubernetes lost node {named}.]",
+                "[The scheduler lost node {failed}.][Kubernetes lost node {not_ready}.][Kubernetes lost node {named}.]"
+                "[MindSpore's scheduler no longer hears of process {rank}.]",
+            ),
+            "hccl-abnormal": confirms(
+                ("Cluster Exception Location[IP/ID]", "crimer rank"),
+                r"(?:Cluster Exception Location\[IP/ID\]: ?|\bcrimer rank ?)"
+                r"\[(?P<host>[\w.:%-]{1,80})/(?P<gpu>\d{1,3})\]"
+                r"(?:[^\n]{0,120}?Discoverer: ?\[(?P<by>[^\]\s]{1,90})\])?[^\n]{0,120}?"
+                r"(?:ExceptionType: ?|\bstatus ?)\[(?:(?P<lost>Heartbeat Lost|LOST)|(?P<stuck>Stuck|STUCK))\b"
+                r"(?:[^\n]{0,40}?\bby informer rank ?\[(?P<informer>[^\]\s]{1,90})\])?",
+                "CANN 7+; HCCL, heartbeat.cc, task_exception_handler.cc",
+                "[HCCL missed the heartbeat of device {gpu} on {host} ({lost}).][HCCL says that the process of device "
+                "{gpu} on {host} makes no progress ({stuck}).]",
             ),
             "coordination-barrier": confirms(
                 ("Barrier timed out", "stopped sending heartbeats", "Barrier failed because"),

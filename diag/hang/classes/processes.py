@@ -53,7 +53,7 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
         ),
         f"mpirun-{name}": LogPattern(
             (f"exited on signal {number} (",),
-            rf"process rank (?P<rank>\d+) with PID (?:(?P<pid>\d+)|[xX*]+) on node (?P<host>\S+) exited on signal "
+            rf"process rank (?P<rank>\d+) with PID (?:(?P<pid>\d+)|[xX*]+) on node (?P<host>\S+?) ?exited on signal "
             rf"{number} \(",
             f"Open MPI 1.3+; {_ORTE}",
             says,
@@ -79,6 +79,7 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
                 f"exit code -{number}",
                 f"exit code {128 + number}",
                 f"xit code: {128 + number}",
+                f"xit code:    {128 + number}",
                 f"xit code is {128 + number}",
                 f"status code {128 + number}",
                 f"Exit Code:    {128 + number}",
@@ -89,6 +90,7 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
                 f"Command terminated by signal {number}",
                 f"(signal {number})",
                 f"terminated with code -{number}",
+                f"exited with code -{number}",
                 f"killed by signal: {words}",
                 f"exited with signal {number}",
                 f"ExitCode -{number}",
@@ -102,8 +104,12 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
                 f"Exit status: {128 + number}",
                 f"received signal {name.upper()}({number})",
                 f"Signal ({number}) received",
+                f"exit signal {words}",
+                f"died through signal {name.removeprefix('sig').upper()} ({number})",
+                f"Abnormal termination (signal {number})",
+                f"terminated by {name.upper()}",
             ),
-            rf"Signals\.{name.upper()}\b|(?:(?:\[rank: |\b[Rr]ank )(?P<rank>\d+)\b[\]\w ]{{0,60}} with )?"
+            rf"Signals\.{name.upper()}\b|(?:(?:\[rank: |\b[Rr]ank )(?P<rank>\d+)\b[\]\w ()]{{0,60}} with )?"
             rf"(?:return ?code ?=? ?|(?:exit )?code )-{number}\b|[eE]xit ?[cC]ode(?::| is)? +{128 + number}\b|"
             rf"(?:process "
             rf"(?P<local_rank>\d+) )?terminated with signal {name.upper()}|interrupted by signal {number}\b|KILLED BY "
@@ -115,10 +121,14 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
             rf"[Pp]rocess \d+ was killed by signal {number}\b|"
             rf"\bprocess was signaled to shutdown with signal {number}\b:?(?: rank=(?P<of_shard>\d+))?|"
             rf"^(?:\S+ )?Signal \({number}\) received\.|"
-            rf"MPT ERROR: [Rr]ank (?P<of_mpt>\d+)\(g:\d+\) received signal {name.upper()}\({number}\)",
+            rf"MPT ERROR: [Rr]ank (?P<of_mpt>\d+)\(g:\d+\) received signal {name.upper()}\({number}\)|"
+            rf"\bPE RANK (?P<of_cray>\d+) exit signal {words}\b|"
+            rf"(?:\bon host (?P<host>[\w.-]{{1,253}}) [^\n]{{0,120}})?\bjob \S+ died through signal \w+ \({number}\)|"
+            rf"\(0\) Abnormal termination \(signal {number}\)|\bexited: \S+ \(terminated by {name.upper()}\b",
             "any; Lib/subprocess.py, deepspeed/launcher/launch.py, torch/multiprocessing/spawn.py, MPICH, HPE PALS and "
             "MPT, jsrun, Kubernetes; vLLM, executor/multiproc_worker_utils.py; SGLang, srt/utils.py; Dask, "
-            "distributed/nanny.py; Spark, YarnAllocator.scala; Triton server, src/main.cc; TGI, launcher/src/main.rs",
+            "distributed/nanny.py; Spark, YarnAllocator.scala; Triton server, src/main.cc; TGI, launcher/src/main.rs; "
+            "Cray ALPS, aprun; Grid Engine; HTCondor; supervisord",
             says,
             support=NAMES_AN_EFFECT,
             unless=("forcefully exiting",),
@@ -271,6 +281,9 @@ CLASSES = (
                     "low on resource: memory",
                     "tried to allocate more memory than is available",
                     "after using all available RAM",
+                    "OUT_OF_MEMORY",
+                    "OUT_OF_ME+",
+                    "Job has gone over ",
                 ),
                 r"OutOfMemoryError: Container killed due to memory usage|"
                 r"(?:^(?P<host>[a-z0-9][a-z0-9.-]{0,252}) +\d+/\d+ +)?OOMKilled|[Dd]etected \d+ oom[-_]kill|"
@@ -280,7 +293,11 @@ CLASSES = (
                 r"systemd-oomd(?:\[\d+\])?:? [Kk]illed|System OOM encountered, victim process|"
                 r"earlyoom(?:\[\d+\])?: (?:mem avail: .{0,200})?sending SIGKILL to process|"
                 r"The node was low on resource: memory|"
-                r"[Nn]otebook tried to allocate more memory than is available|crashed after using all available RAM",
+                r"[Nn]otebook tried to allocate more memory than is available|crashed after using all available RAM|"
+                # Slurm's states: sacct, scontrol show job, seff, and the subject of its mails
+                r"\bOUT_OF_ME(?:MORY\b|\+)[ |]+\d+:\d+\b|\bJobState=OUT_OF_MEMORY\b|^\s*State: OUT_OF_MEMORY\b|"
+                r"\bRun time \S+, OUT_OF_MEMORY\b|\"OOMKilled\": ?true\b|"
+                r"\bJob has gone over (?:cgroup )?memory limit of \d+",
                 "any; Kubernetes (pkg/kubelet/oom), Slurm, LSF (TERM_MEMLIMIT), PBS, systemd (src/core/unit.c; "
                 "systemctl-show.c), systemd-oomd (oomd-manager.c), "
                 "earlyoom (kill.c), Ray, Kaggle, Colab",
@@ -315,6 +332,20 @@ CLASSES = (
                 r"^\s+(?P<key>pid|name|ip): (?P<value>[\w.:-]{1,200})\s*$",
                 "Ray 2+; ray/exceptions.py (RayActorError)",
                 "Ray describes the actor that died.",
+                SUGGESTS,
+            ),
+            "ray-started": confirms(
+                (") world_rank=",),
+                r"- \((?:node_id=\w+, )?ip=(?P<host>[\w.:-]+?), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d+)\b",
+                "Ray 2.4+; python/ray/train/_internal/backend_executor.py, train/v2/_internal/execution/worker_group",
+                "Ray started rank {rank} as process {pid} on {host}.",
+                SUGGESTS,
+            ),
+            "ray-task": confirms(
+                ("ray::",),
+                r"\bray::[\w.]{1,200}(?:\(\))? \(pid=(?P<pid>\d+), ip=(?P<host>\[?[\w.:-]+?\]?)[,)]",
+                "Ray 1+; python/ray/exceptions.py (RayTaskError)",
+                "Ray passes on what process {pid} on {host} raised.",
                 SUGGESTS,
             ),
             "ray-memory-monitor": LogPattern(
@@ -683,10 +714,11 @@ CLASSES = (
                 SUGGESTS,
             ),
             "rank-exitcode": confirms(
-                ("terminated with code ", "crashed with exit code "),
-                r"(?:\[rank: |\bRank )(?P<rank>\d+)(?:\] Child process with PID \d+ terminated with code| crashed "
-                r"with exit code) (?P<exitcode>-?\d+)",
-                "any; Lightning, Composer",
+                ("terminated with code ", "crashed with exit code ", ") exited with code "),
+                # Composer leaves out those that it ends itself.
+                r"(?:\[rank: |\bRank |\bGlobal rank )(?P<rank>\d+)(?:\] Child process with PID \d+ terminated with "
+                r"code| crashed with exit code| \(PID \d+\) exited with code) (?P<exitcode>-?\d+)",
+                "any; Lightning, Composer (composer/cli/launcher.py)",
                 "The launcher saw rank {rank} end with {exitcode}.",
                 SUGGESTS,
             ),
@@ -700,8 +732,8 @@ CLASSES = (
             ),
             "exit-code": confirms(
                 ("Exit code: ",),
-                r"^\s*Exit code: +(?P<exitcode>\d+)\s*$",
-                "Open MPI, Horovod; orterun, horovod/runner",
+                r"^\s*Exit code: +(?P<exitcode>-?\d+)\s*$",
+                "Open MPI, Horovod, SGLang 0.3+; orterun, horovod/runner, sglang/srt/entrypoints/engine.py",
                 "The launcher prints the exit code {exitcode} of the process that it names.",
                 SUGGESTS,
             ),
@@ -894,6 +926,7 @@ CLASSES = (
                     "interruption notice",
                     "longer than specified deadline",
                     "longer than the specified deadline",
+                    *("TIMEOUT", "CANCELLED"),
                 ),
                 r"(?P<reason>DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE))|"
                 r"\b(?P<state>PREEMPTED|NODE_FAIL|TERM_RUNLIMIT|TERM_OWNER)\b|"
@@ -902,10 +935,12 @@ CLASSES = (
                 r"PBS: job killed: (?P<limit>walltime) \S+ exceeded|"
                 r"\b(?:[Ii]nstance|VM|TPU|[Nn]ode|[Jj]ob) (?:[\w./-]{1,120} )?was (?P<taken>preempted)\b|"
                 r"(?i:\bspot (?:instance )?interruption notice)|"
-                r"\b(?:Job|Pod) was active (?:on the node )?(?P<long>longer than )(?:the )?specified deadline",
+                r"\b(?:Job|Pod) was active (?:on the node )?(?P<long>longer than )(?:the )?specified deadline|"
+                r"(?:\bJobState=|^\s*State: |\bRun time \S+, )(?P<slurm>TIMEOUT|CANCELLED)\b|"
+                r"\b(?P<listed>TIMEOUT|CANCELLED)(?: by \d+|\+)?[ |]+0:\d+\b",
                 "any Slurm; LSF, PBS; Kubernetes; clouds; src/slurmd/slurmstepd, kubectl describe, kubectl get events",
                 "The scheduler ended it[ {reason}][: {state}][: {pod}][: {event}][: its {limit} was used up][: it was "
-                "{taken}][: it was active {long}its deadline].",
+                "{taken}][: it was active {long}its deadline][: its state is {slurm}][: its state is {listed}].",
                 unless=("low on resource: memory", *_EVICTED_FOR_STORAGE, "Usage of EmptyDir volume"),
             ),
             "deleted-at-request": LogPattern(

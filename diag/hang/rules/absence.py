@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from diag.ended.model import Clue
+from diag.ended.model import Clue, Culprit
 from diag.events.behind import Waits, uneven_counters, waits_of
 from diag.events.differs import who_differs
 from diag.events.left import Ended, who_left
@@ -52,6 +52,7 @@ def clues(job: JobLogs) -> list[Clue]:
         *_horovod(job),
         *_coordination(job),
         *_lost_nodes(job),
+        *_abnormal_of_hccl(job),
         *_registered(job),
         *_analysed(job),
     ]
@@ -116,7 +117,24 @@ def _lost_nodes(job: JobLogs) -> list[Clue]:
         return []
     hosts = who_said_so(Report(_hosts_of(job, hit)) for hit in hits).named
     note = next((hit.sentence for hit in hits if "ended" not in hit.groups), hits[0].sentence)
-    return [clue_of("missing_rank", hits, [job.of_host(host) for host in hosts], note)]
+    ranks = sorted({int(hit.groups["rank"]) for hit in hits if "rank" in hit.groups})
+    few = ranks if len(ranks) <= HANG_RULES.few_absent_ranks else []
+    return [clue_of("missing_rank", hits, [*map(job.of_host, hosts), *map(job.of_rank, few)], note)]
+
+
+def _abnormal_of_hccl(job: JobLogs) -> list[Clue]:
+    """The devices that HCCL's heartbeats name: those that make no progress, else those that no longer answer, where the
+    ones that miss them are not missed themselves, as by a network that fails between them."""
+    hits = job.named("hccl-abnormal")
+    stuck = [hit for hit in hits if "stuck" in hit.groups]
+    missed = {f"{hit.groups['host']}/{hit.groups['gpu']}" for hit in hits}
+    by = {hit.groups.get("by") or hit.groups.get("informer", "") for hit in hits}
+    named = stuck or ([] if missed & by else hits)
+    if not hits:
+        return []
+    devices = dict.fromkeys((hit.groups["host"].partition("%")[0], int(hit.groups["gpu"])) for hit in named)
+    culprits = [Culprit(host=job.resolve(host) or host, gpu=gpu) for host, gpu in devices]
+    return [clue_of("missing_rank", named or hits, culprits, (named or hits)[0].sentence)]
 
 
 def _hosts_of(job: JobLogs, hit: Hit) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from diag.hang.classes.base import Hit
 from diag.hang.classes.launchers import ABORTED, ENDS, ended_as
 from diag.hang.failures import FailedRank, failed_ranks, of_process, speaker_of
 from diag.hang.job import JobLogs, culprit_of
+from diag.hang.model import Line
 from diag.hang.policy import HANG_RULES
 from diag.hang.rules.direct import ranks_in
 from diag.hang.text.messages import started_by
@@ -44,20 +45,30 @@ def reported_ends(job: JobLogs) -> tuple[ReportedEnd, ...]:
     """Every end that a launcher reports with its exit code, or without one, in order."""
     blocks = job.once(failed_ranks)
     return tuple(
-        ReportedEnd(culprit, hit, _code_of(hit))
+        ReportedEnd(culprit, hit, _code_of(job, hit))
         for hit in job.named(*ENDS, "exitcode", "rank-exitcode")
         for culprit in _reported(job, hit, blocks)
     )
 
 
-def _code_of(hit: Hit) -> int | None:
+def _code_of(job: JobLogs, hit: Hit) -> int | None:
     if "signal" in hit.groups:
         return -int(hit.groups["signal"])
     text = hit.groups.get("exitcode") or hit.groups.get("code")
     code = int(text) if text else None
+    if code is None and hit.name == "sglang-exited":
+        code = code_below(job, hit.line)
     if hit.name == "hydra-exited" and code in _SIGNALS_OF_HYDRA:
         return -code
     return -ABORTED if code in (None, BY_SHELLS + ABORTED) and _ABORTS.search(hit.line.text) else code
+
+
+def code_below(job: JobLogs, line: Line) -> int | None:
+    """The exit code below a line of mpirun, Horovod or SGLang that names a process."""
+    for hit in job.named("exit-code"):
+        if hit.line.path == line.path and 0 < hit.line.number - line.number <= HANG_RULES.exit_code_reach:
+            return int(hit.groups["exitcode"])
+    return None
 
 
 _SIGNALS_OF_HYDRA = (6, 7, 9, 11, 15)  # of a process that a signal ended, it prints the signal as the exit code
@@ -91,7 +102,7 @@ def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit
     if hydra is not None:
         return who_ended(job, hydra, blocks)
     # The rank that another launcher names
-    if number := next((hit.groups[name] for name in ("number", "of_mpt", "of_shard") if name in hit.groups), ""):
+    if number := next((hit.groups[name] for name in _OF_LAUNCHERS if name in hit.groups), ""):
         return job.of_rank(int(number))
     pid = int(hit.groups["pid"]) if "pid" in hit.groups else None
     local = int(hit.groups["local_rank"]) if "local_rank" in hit.groups else None
@@ -113,8 +124,11 @@ def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit
             return culprit_of(process)
         if len(job.hosts) <= 1 and len({block.host for block in blocks} - {""}) <= 1:
             return Culprit(local, host or (job.hosts[0] if job.hosts else ""))  # one host: equal numbers
-    return Culprit(host=host)
+    # A shell prints into the output of the rank that it runs, of which it knows the pid only.
+    return _who_crashed(job, hit, blocks) if hit.name.startswith("shell-") else Culprit(host=host)
 
+
+_OF_LAUNCHERS = ("number", "of_mpt", "of_shard", "of_cray")  # groups with the rank that a launcher names
 
 _LAST_STARTED = re.compile(r"(\['[^]]*\]).*(?:exits with return code|returned non-zero|died with)")
 

@@ -18,7 +18,7 @@ from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Line, Role, Speaker
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import time_of
-from diag.hang.rules.ends import names_anybody, reported_ends, who_ended
+from diag.hang.rules.ends import code_below, names_anybody, reported_ends, who_ended
 from diag.hang.rules.tracebacks import RankException, ended_after, first_of_each, is_fatal, is_last_word
 from diag.words.formatting import counted, listing, spaced
 
@@ -205,7 +205,7 @@ def _ends_with_codes(job: JobLogs, blocks: tuple[FailedRank, ...], aborts: bool)
         number = hit.groups.get("rank") or hit.groups.get("number")
         if number:
             culprit, waits = job.of_rank(int(number)), "number" in hit.groups
-            ends.append(_WithCode(culprit, hit.line, _code_in_box(job, hit.line), observed=not waits, waits=waits))
+            ends.append(_WithCode(culprit, hit.line, code_below(job, hit.line), observed=not waits, waits=waits))
     # What torchrun ends aborts as well, and so does a watchdog: its line counts where it is all that there is.
     alone = len(job.named("exitcode")) == 1 and not blocks and not _fails_otherwise(job)
     for end in job.once(reported_ends):
@@ -229,14 +229,6 @@ def _ends_with_codes(job: JobLogs, blocks: tuple[FailedRank, ...], aborts: bool)
 def _fails_otherwise(job: JobLogs) -> bool:
     """Whether any line but that of an abort tells of a failure."""
     return any(hit.pattern.role in (Role.ROOT, Role.CASCADE) and hit.name != "exit-told" for hit in job.hits)
-
-
-def _code_in_box(job: JobLogs, line: Line) -> int | None:
-    """The exit code in the box of mpirun or Horovod that names a process in this line."""
-    for hit in job.named("exit-code"):
-        if hit.line.path == line.path and 0 < hit.line.number - line.number <= HANG_RULES.exit_code_reach:
-            return int(hit.groups["exitcode"])
-    return None
 
 
 def _explained(job: JobLogs) -> bool:

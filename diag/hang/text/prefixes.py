@@ -96,7 +96,9 @@ _GLOG = re.compile(
     r"(?:\d+ )?([\w./+-]+\.(?:cpp|hpp|cc|cu|h|py)):(\d+)\] ?"
 )
 _PYTHON_GLOG = re.compile(r"([EWIFCDV])(\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+) +(\d+) ([\w./-]+):(\d+)\] ")
-_MPI = re.compile(r"\[[\w.@-]*?(\d+),(?:mpirank:)?(\d+)(?:,([\w.-]+))?\]<std(?:out|err|diag)>:?")  # SageMaker names it
+_MPI = re.compile(  # SageMaker names it; PRRTE's --output tag-detailed adds the host and the pid
+    r"\[[\w.@-]*?(\d+),(?:mpirank:)?(\d+)(?:,([\w.-]+))?\](?:\[([\w.-]{1,253}):(\d{1,10})\])?<std(?:out|err|diag)>:?"
+)
 _TASK = re.compile(r"[\w.-]{1,80} -- (?=\[[^\]\s]{1,80}\]<std)")  # Polyaxon: a task's name
 _NODE = re.compile(r"\[([A-Za-z][\w.-]{0,252}), (?:unknown_ip|\d{1,3}(?:\.\d{1,3}){3})\] ")  # Azure ML
 # Open MPI and PRRTE: opal/util/output.c. The name has a digit: "[step:1200]" and "[cuda:0]" are no processes.
@@ -132,6 +134,14 @@ _INDENTED = re.compile(r" +(?=\[(?:rank|default)\d+\]:|\[[EWIF]\d{3,4} )")  # pa
 _REPLICA = re.compile(r"[A-Za-z][\w.-]{0,80}/\d{1,6} (?=\[)|[0-9a-f]{6,16} (?:\[rank=\d+\] )?\|\| ")
 _BENCH = re.compile(r"(?:[\w-]+\.)*([\w-]+) \[std(?:err|out)\] ")
 _POD = re.compile(r"\[pod/([^/\]\s]+)/[^\]\s]*\] ")
+# Kubernetes' events: kubectl get events (kubectl/pkg/cmd/events/events.go, pkg/printers/internalversion/printers.go)
+# with the object, kubectl describe of versions before 1.19 with the node of the component that reports
+_AGE = r"(?:(?:\d{1,6}[smhdy]){1,3}(?: \(x\d+ over \w{1,12}\))?|<\w{1,12}>)"
+_EVENT = re.compile(
+    rf"(?:(?:[a-z0-9-]{{1,63}} +)?{_AGE} +(?:Warning|Normal) +\w{{1,80}} +(?:pod|node)/"
+    rf"(?P<object>[a-z0-9][a-z0-9.-]{{0,252}}) +|"
+    rf" *(?:Warning|Normal) +\w{{1,80}} +{_AGE} +[\w-]{{1,60}}, (?P<node>[a-z0-9][a-z0-9.-]{{0,252}}) +)(?=\S)"
+)
 _COMPOSE = re.compile(r"([\w.-]*\d) +\| ")
 _HOST_TASK = re.compile(r"([A-Za-z][\w.-]{0,252}) (\d{1,7}): ")  # mpiexec -l of PALS
 _HOST_COLON = re.compile(r"([A-Za-z0-9][\w.-]{0,252}): ")
@@ -405,6 +415,8 @@ def _strip_one(parsed: ParsedLine, year: int, of_file: FilePrefix) -> bool:
         end = match.end()
         if text.startswith("**", end - 2):  # it closes the line as well
             text = text.rstrip()[:-2]
+    if not end and ("Warning  " in text or "Normal  " in text) and (match := _EVENT.match(text)):
+        parsed.host, end = parsed.host or match["object"] or match["node"], match.end()
     if not end and first == "<" and (match := _DMESG.match(text)):
         parsed.source, end = "kernel", match.end()
     if not end and ("%|" in text or "it [" in text) and (match := _BAR.match(text)) and match.end() < len(text):
@@ -438,7 +450,8 @@ def _bracket(parsed: ParsedLine, text: str, year: int, of_file: FilePrefix) -> i
     elif match := _MPI.match(text):
         if parsed.rank_from != "[rankN]":
             parsed.rank, parsed.rank_from = int(match[2]), "mpirun"
-        parsed.host = parsed.host or (_host(match[3]) if match[3] else "")
+        parsed.host = parsed.host or _host(match[3] or match[4] or "")
+        parsed.pid = parsed.pid or (int(match[5]) if match[5] else None)
     elif match := _HOROVOD.match(text):
         if parsed.rank_from != "[rankN]":
             parsed.rank, parsed.rank_from = int(match[1]), "mpirun"
@@ -476,6 +489,9 @@ def _bracket(parsed: ParsedLine, text: str, year: int, of_file: FilePrefix) -> i
 def _digit(parsed: ParsedLine, text: str) -> int:
     if match := ISO.match(text):
         _time(parsed, iso_ns(match))
+        if match[8] and "T" in match[0] and (behind := _HOST_BEHIND_ISO.match(text, match.end())):
+            parsed.host = parsed.host or _host(behind[1])
+            return behind.end()
     elif match := OF_DAY.match(text) or _DATE_BEFORE_RANK.match(text):
         pass
     elif match := _SRUN.match(text):
@@ -486,9 +502,6 @@ def _digit(parsed: ParsedLine, text: str) -> int:
     return match.end()
 
 
-        if match[8] and "T" in match[0] and (behind := _HOST_BEHIND_ISO.match(text, match.end())):
-            parsed.host = parsed.host or _host(behind[1])
-            return behind.end()
 def _word(parsed: ParsedLine, text: str, year: int, of_file: FilePrefix) -> int:
     if match := _PYTHON_GLOG.match(text):
         level, month, day, clock, pid, file, line = match.groups()

@@ -1,0 +1,214 @@
+"""Whom programs name: the rank, the host or the GPU, each in the form in which a program prints it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.ended.model import Culprit
+from diag.hang.api import triage
+from diag.hang.model import Triage
+
+
+def _answer(tmp_path: Path, text: str) -> Triage:
+    (tmp_path / "job.log").write_text(text)
+    return triage([str(tmp_path)])
+
+
+KILLED, CRASHED, RAISED = "rank_killed_sigkill", "rank_killed_sigsegv", "rank_killed_exception"
+_OF_SHELL = "bash: line 1: 4127 Killed                  python train.py"
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault_class", "culprit"),
+    [
+        (("[1,0]<stdout>:epoch 1", f"[1,3]<stderr>:{_OF_SHELL}", "[1,1]<stdout>:epoch 1"), KILLED, Culprit(3)),
+        (("[rank3]: Segmentation fault (core dumped)",), CRASHED, Culprit(3)),
+        (("[1,3][n5:4127]<stderr>: Segmentation fault (core dumped)",), CRASHED, Culprit(3, "n5")),
+        ((_OF_SHELL,), KILLED, Culprit()),  # a shell alone knows no rank
+        (
+            ("mpirun noticed that process rank 2 with PID 4127 on node n5", "exited on signal 9 (Killed)."),
+            KILLED,
+            Culprit(2, "n5"),
+        ),
+        (
+            ("The first process to do so was:", "", "   Process name: [prterun-n5-4127@1,3]", "   Exit code:    137"),
+            KILLED,
+            Culprit(3),
+        ),
+        (
+            (
+                "[2025-01-01 10:00:00] Rank 2 scheduler is dead. Please check if there are relevant logs.",
+                "[2025-01-01 10:00:01] Exit code: -9",
+            ),
+            KILLED,
+            Culprit(2),
+        ),
+        (
+            (
+                "[2025-01-01 10:00:00] Rank 2 scheduler is dead. Please check if there are relevant logs.",
+                "[2025-01-01 10:00:01] Exit code: 1",
+            ),
+            RAISED,
+            Culprit(2),
+        ),
+    ],
+)
+def test_what_ends_a_process_is_of_the_rank_that_it_prints_for(
+    tmp_path: Path, lines: tuple[str, ...], fault_class: str, culprit: Culprit
+) -> None:
+    answer = _answer(tmp_path, "\n".join(lines) + "\n")
+    assert (answer.fault_class, answer.culprits) == (fault_class, (culprit,))
+
+
+_COLUMNS = "LAST SEEN   TYPE      REASON    OBJECT               MESSAGE\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        (f"{_COLUMNS}5m   Warning   Evicted   pod/train-2   The node was low on resource: memory.", "train-2"),
+        ("ml  2m37s (x2 over 5m)   Warning   OOMKilling   node/gke-3   Memory cgroup out of memory: Killed process "
+         "41 (python)", "gke-3"),
+        ("  Warning  SystemOOM  5m  kubelet, gke-3  System OOM encountered, victim process: python, pid: 41", "gke-3"),
+        ("  Warning  SystemOOM  5m  kubelet  System OOM encountered, victim process: python, pid: 41", ""),
+    ],
+)  # fmt: skip
+def test_an_event_of_kubernetes_is_of_its_object(tmp_path: Path, text: str, host: str) -> None:
+    answer = _answer(tmp_path, f"{text}\n")
+    assert (answer.fault_class, [culprit.host for culprit in answer.culprits]) == (KILLED, [host])
+
+
+@pytest.mark.parametrize(
+    ("line", "fault_class"),
+    [
+        ("123.0          train OUT_OF_ME+      0:125", KILLED),
+        ("123.0|OUT_OF_MEMORY|0:125|n7", KILLED),
+        ("   JobState=OUT_OF_MEMORY Reason=OutOfMemory Dependency=(null)", KILLED),
+        ("State: OUT_OF_MEMORY (exit code 0)", KILLED),
+        ('"State": {"Status": "exited", "OOMKilled": true, "ExitCode": 137}', KILLED),
+        ('"State": {"Status": "exited", "OOMKilled": false, "ExitCode": 0}', "undetermined"),
+        ("123.0          train    TIMEOUT      0:0", "job_cancelled"),
+        ("State: CANCELLED (exit code 0)", "job_cancelled"),
+        ("the watchdog's TIMEOUT is 30 s", "undetermined"),
+    ],
+)
+def test_states_of_slurm_and_docker(tmp_path: Path, line: str, fault_class: str) -> None:
+    assert _answer(tmp_path, f"{line}\n").fault_class == fault_class
+
+
+_STARTED = (
+    "(TorchTrainer pid=1) - (node_id=a{0}, ip=10.0.0.{0}, pid=61{0}) world_rank={1}, local_rank=0, node_rank={1}\n"
+)
+_PASSED_ON = (
+    "ray.exceptions.RayTaskError(ValueError): ray::_RayTrainWorker__execute.get_next() (pid=613, ip=10.0.0.3, "
+    'actor_id=8b)\n  File "train.py", line 3, in step\n    work()\nValueError: bad\n'
+)
+_TAGGED = "".join(
+    f"(RayTrainWorker pid=613, ip=10.0.0.3) {line}\n"
+    for line in ("Traceback (most recent call last):", '  File "train.py", line 3, in step', "ValueError: bad")
+)
+
+
+@pytest.mark.parametrize("raised", [_PASSED_ON, _TAGGED])
+def test_an_exception_in_ray_is_of_the_process_that_raised_it(tmp_path: Path, raised: str) -> None:
+    assert _answer(tmp_path, raised).culprits == (Culprit(host="10.0.0.3"),)
+    started = "".join(_STARTED.format(host, rank) for host, rank in ((2, 0), (3, 1)))
+    assert _answer(tmp_path, f"{started}{raised}").culprits == (Culprit(1, "10.0.0.3"),)
+
+
+def test_what_the_driver_raises_below_is_not_of_rays_task(tmp_path: Path) -> None:
+    driver = 'Traceback (most recent call last):\n  File "main.py", line 9, in main\nKeyError: 1\n'
+    passed_on = _PASSED_ON.replace("ValueError: bad\n", "")
+    assert not [c for c in _answer(tmp_path, f"{passed_on}{driver}").culprits if c.host == "10.0.0.3"]
+
+
+_HCCL = "Cluster Exception Location[IP/ID]:[{}], Arrival Time:[x], Discoverer:[{}], ExceptionType:[{} Occurred], P"
+
+
+@pytest.mark.parametrize(
+    ("lines", "devices"),
+    [
+        ((_HCCL.format("10.0.0.1/3", "10.0.0.2/1", "Heartbeat Lost"),), [("10.0.0.1", 3)]),
+        (
+            (
+                _HCCL.format("10.0.0.1/3", "10.0.0.2/1", "Heartbeat Lost"),
+                _HCCL.format("10.0.0.4/0", "10.0.0.2/1", "Stuck"),
+            ),
+            [("10.0.0.4", 0)],
+        ),
+        (
+            (  # each misses the other: the network between them may have failed
+                _HCCL.format("10.0.0.1/3", "10.0.0.2/1", "Heartbeat Lost"),
+                _HCCL.format("10.0.0.2/1", "10.0.0.1/3", "Heartbeat Lost"),
+            ),
+            [],
+        ),
+        (
+            ("[HeartbeatAbnormal]local rank [10.0.0.1/1]: crimer rank [10.0.0.2/2] status[LOST] by informer rank "
+             "[10.0.0.3/3]",),
+            [("10.0.0.2", 2)],
+        ),
+    ],
+)  # fmt: skip
+def test_hccl_names_the_device_whose_process_is_gone(
+    tmp_path: Path, lines: tuple[str, ...], devices: list[tuple[str, int]]
+) -> None:
+    answer = _answer(tmp_path, "\n".join(lines) + "\n")
+    assert answer.fault_class == "missing_rank"
+    assert [(culprit.host, culprit.gpu) for culprit in answer.culprits] == devices
+
+
+@pytest.mark.parametrize(
+    ("line", "fault_class", "culprit"),
+    [
+        (
+            "|                           | Fail - GPU: 3                                  |",
+            "gpu_hardware",
+            Culprit(gpu=3),
+        ),
+        (
+            "Mar  4 10:00:00 n7 kernel: amdgpu 0000:c1:00.0: amdgpu: socket: 0, die: 1, 2 new uncorrectable hardware "
+            "errors detected in gfx block",
+            "gpu_hardware",
+            Culprit(host="n7", bus_id="0000:c1:00.0"),
+        ),
+        (
+            "Mar  4 10:00:00 n7 kernel: mlx5_core 0000:3b:00.0: Port module event: module 0, Cable unplugged",
+            "ib_link_down",
+            Culprit(host="n7", nic="0000:3b:00.0"),
+        ),
+    ],
+)
+def test_drivers_and_diagnoses_name_the_device(tmp_path: Path, line: str, fault_class: str, culprit: Culprit) -> None:
+    answer = _answer(tmp_path, f"{line}\n")
+    assert (answer.fault_class, answer.culprits) == (fault_class, (culprit,))
+
+
+def test_a_cable_that_is_plugged_in_is_no_fault(tmp_path: Path) -> None:
+    line = "Mar  4 10:00:00 n7 kernel: mlx5_core 0000:3b:00.0: Port module event: module 0, Cable plugged\n"
+    assert _answer(tmp_path, line).fault_class == "undetermined"
+
+
+@pytest.mark.parametrize(
+    ("line", "fault_class", "rank"),
+    [
+        ("ERROR:composer.cli.launcher:Global rank 3 (PID 4130) exited with code -11", CRASHED, 3),
+        ("ERROR:composer.cli.launcher:Global rank 3 (PID 4130) exited with code 1", RAISED, 3),
+        ("_pmiu_daemon(SIGCHLD): [NID 00123] [c0-0c0s1n3] PE RANK 3 exit signal Killed", KILLED, 3),
+        ("job 12.1 died through signal KILL (9)", KILLED, None),
+        ("\t(0) Abnormal termination (signal 9)", KILLED, None),
+        ("\tError from slot1@n7: Job has gone over memory limit of 2048 megabytes.", KILLED, None),
+        ("INFO exited: trainer-3 (terminated by SIGKILL; not expected)", KILLED, None),
+        ("The node: 3 is timed out. It may exit with exception, please check this", "missing_rank", 3),
+        ("RuntimeError: ACL stream synchronize failed, error code:507018", "cuda_failure", None),
+        ("2024-03-04 10:00:00 - ERROR - rank 3 - CUDA out of memory. Tried to allocate 2.00 GiB", "cuda_oom", 3),
+    ],
+)  # fmt: skip
+def test_launchers_schedulers_and_loggers_name_the_rank(
+    tmp_path: Path, line: str, fault_class: str, rank: int | None
+) -> None:
+    answer = _answer(tmp_path, f"{line}\n")
+    assert answer.fault_class == fault_class
+    assert {culprit.rank for culprit in answer.culprits} - {None} == ({rank} - {None})
