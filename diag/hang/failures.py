@@ -102,13 +102,13 @@ def _time(text: str) -> int | None:
 def speaker_of(job: JobLogs, line: Line) -> Culprit:
     """The culprit that printed a line, also where only the launcher knows the rank: by the pid of a process that it saw
     end, by local rank, or, for a line without either, the launcher's only process that ended with an error."""
+    if (passed_on := _passed_on(job, line)) is not None:
+        return passed_on
     culprit = job.culprit(line)
     if culprit.rank is not None:
         return culprit
     if (spawned := _spawned(job, line)) is not None:
         return of_process(job, spawned, int(spawned.groups["process"]))
-    if (passed_on := _in_task_of_ray(job, line)) is not None:
-        return passed_on
     rank = _rank_by_launcher(job, line, culprit.host)
     rank = _rank_by_ray(job, line.path, line.speaker.pid, line.speaker.host) if rank is None else rank
     rank = _rank_beside(job, line) if rank is None else rank
@@ -145,12 +145,13 @@ def _started_by_ray(job: JobLogs) -> dict[tuple[str, int | None], set[tuple[int,
     )
 
 
-def _in_task_of_ray(job: JobLogs, line: Line) -> Culprit | None:
-    """The process in which an exception was raised that Ray passes on to the one that prints it: the title of its
-    traceback, ``ray::Trainer.fit() (pid=619, ip=10.0.0.2)``, stands above. Of several, the exception is of the last."""
+def _passed_on(job: JobLogs, line: Line) -> Culprit | None:
+    """The process that raised an exception which another one prints: the title of its traceback stands above,
+    ``ray::Trainer.fit() (pid=619, ip=10.0.0.2)`` of Ray or ``Traceback (most recent call last): (RANK 3)`` of torch's
+    checkpoints. Of several, the exception is of the last."""
     if line.source in ("nccl", "kernel", "launcher"):
         return None
-    titles = job.once(_tasks_of_ray).get(line.path, [])
+    titles = job.once(_titles).get(line.path, [])
     at = bisect_left(titles, line.number, key=lambda hit: hit.line.number) - 1
     if at < 0 or titles[at].line.speaker != line.speaker:
         return None
@@ -159,15 +160,17 @@ def _in_task_of_ray(job: JobLogs, line: Line) -> Culprit | None:
     after = bisect_right(raised, title.line.number)
     if raised[after : after + 1] != [line.number] or line.number - title.line.number > HANG_RULES.traceback_reach:
         return None
+    if title.name == "checkpoint-rank":
+        return job.of_rank(int(title.groups["rank"]))
     host = title.groups["host"].strip("[]")
     rank = _rank_by_ray(job, line.path, int(title.groups["pid"]), host)
     return job.of_host(host) if rank is None else job.of_rank(rank, host)
 
 
-def _tasks_of_ray(job: JobLogs) -> dict[str, list[Hit]]:
-    """By file the titles of tracebacks that Ray passes on, in order."""
+def _titles(job: JobLogs) -> dict[str, list[Hit]]:
+    """By file the titles of tracebacks of other processes, in order."""
     titles: dict[str, list[Hit]] = defaultdict(list)
-    for hit in job.named("ray-task"):
+    for hit in job.named("ray-task", "checkpoint-rank"):
         titles[hit.line.path].append(hit)
     return titles
 
@@ -221,7 +224,7 @@ def is_tied(job: JobLogs, line: Line) -> bool:
     """Whether the lines around a line without a prefix say whose it is."""
     alone = job.logs.world_size == 1 and line.source not in ("kernel", "launcher")
     beside = (_rank_beside(job, line), _rank_by_paddle(job, line))
-    quoted = _spawned(job, line) is not None or _in_task_of_ray(job, line) is not None
+    quoted = _spawned(job, line) is not None or _passed_on(job, line) is not None
     return alone or quoted or any(rank is not None for rank in beside)
 
 

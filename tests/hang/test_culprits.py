@@ -212,3 +212,32 @@ def test_launchers_schedulers_and_loggers_name_the_rank(
     answer = _answer(tmp_path, f"{line}\n")
     assert answer.fault_class == fault_class
     assert {culprit.rank for culprit in answer.culprits} - {None} == ({rank} - {None})
+
+
+_CHECKPOINT = (
+    "Traceback (most recent call last):",
+    '  File "train.py", line 9, in save',
+    "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([3])",
+    "Traceback (most recent call last): (RANK 3)",
+    '  File "filesystem.py", line 5, in write',
+    "{}",
+)
+
+
+@pytest.mark.parametrize("marks", [("",), ("[rank0]: ",), ("[rank0]: ", "[rank1]: ", "[rank3]: ")])
+@pytest.mark.parametrize(
+    ("raised", "fault_class"),
+    [("KeyError: 'step'", RAISED), ("OSError: [Errno 28] No space left on device", "storage")],
+)
+def test_what_each_rank_prints_of_a_checkpoint_is_of_the_rank_that_failed(
+    tmp_path: Path, marks: tuple[str, ...], raised: str, fault_class: str
+) -> None:
+    lines = (f"{mark}{line.format(raised)}\n" for mark in marks for line in _CHECKPOINT)
+    answer = _answer(tmp_path, "".join(lines))
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == (fault_class, [3])
+
+
+def test_spark_names_the_host_of_the_executor_that_it_lost(tmp_path: Path) -> None:
+    line = "ERROR TaskSchedulerImpl: Lost executor 3 on n7: Remote RPC client disassociated.\n"
+    answer = _answer(tmp_path, line)
+    assert (answer.fault_class, answer.culprits) == ("missing_rank", (Culprit(host="n7"),))

@@ -344,6 +344,7 @@ _CALLS = (
                     "NodeNotReady ",
                     "its node has died. Node Id",
                     " is timed out. It may exit with exception",
+                    "Lost executor ",
                 ),
                 r"dead because its node has (?P<ended>died)\. Node Id: |node with node id: \S+ and (?:ip|address): "
                 r"(?P<host>[\w.:-]+)(?: and node name: \S+)? has been marked dead|Task launch for \S+ failed on "
@@ -351,13 +352,15 @@ _CALLS = (
                 r"(?P<why>.+)|srun: error: Node failure on (?P<failed>[\w.-]+)|"
                 r"[Nn]ode (?P<not_ready>[\w.-]+) (?:is|has been|was) marked as not ready|\bNodeNotReady +\S.*Node "
                 r"(?:(?P<named>[\w.-]+) )?(?:is not ready|status is now: NodeNotReady)|"
-                r"The node: (?P<rank>\d{1,6}) is timed out\. It may exit with exception",
-                "Ray, Slurm, Kubernetes, MindSpore; ray/gcs, src/srun/libsrun/launch.c, src/api/step_launch.c, "
-                "pkg/controller/nodelifecycle, cluster/topology/meta_server_node.cc",
+                r"The node: (?P<rank>\d{1,6}) is timed out\. It may exit with exception|"
+                r"Lost executor \S+ on (?P<spark>[\w.-]+): (?:Executor heartbeat timed out|Remote RPC client "
+                r"disassociated|worker lost|Slave lost)",
+                "Ray, Slurm, Kubernetes, MindSpore, Spark; ray/gcs, src/srun/libsrun/launch.c, src/api/step_launch.c, "
+                "pkg/controller/nodelifecycle, cluster/topology/meta_server_node.cc, TaskSchedulerImpl.scala",
                 "[Node {host} no longer answers Ray.][Ray lost the node of an actor: it has {ended}.]"
                 "[The scheduler could not start its task on {node}: {why}.]"
                 "[The scheduler lost node {failed}.][Kubernetes lost node {not_ready}.][Kubernetes lost node {named}.]"
-                "[MindSpore's scheduler no longer hears of process {rank}.]",
+                "[MindSpore's scheduler no longer hears of process {rank}.][Spark lost its executor on {spark}.]",
             ),
             "hccl-abnormal": confirms(
                 ("Cluster Exception Location[IP/ID]", "crimer rank"),

@@ -348,6 +348,13 @@ CLASSES = (
                 "Ray passes on what process {pid} on {host} raised.",
                 SUGGESTS,
             ),
+            "checkpoint-rank": confirms(
+                ("Traceback (most recent call last): (RANK ",),
+                r"Traceback \(most recent call last\): \(RANK (?P<rank>\d+)\)",
+                "torch 2.0+; torch/distributed/checkpoint/api.py (CheckpointException)",
+                "Each rank prints what rank {rank} raised in a checkpoint.",
+                SUGGESTS,
+            ),
             "ray-memory-monitor": LogPattern(
                 ("killed due to memory pressure (OOM)",),
                 r"\b[1-9]\d* Workers \(tasks / actors\) killed due to memory pressure \(OOM\)(?:.{0,400}?\bIP: "

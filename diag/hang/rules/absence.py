@@ -107,7 +107,7 @@ def _horovods_list(job: JobLogs) -> list[Clue]:
     ]
 
 
-_LOST = ("host", "node", "failed", "not_ready", "named")
+_LOST = ("host", "node", "failed", "not_ready", "named", "spark")
 
 
 def _lost_nodes(job: JobLogs) -> list[Clue]:

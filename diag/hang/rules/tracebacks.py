@@ -194,19 +194,20 @@ def _traceback_below(job: JobLogs, line: Line) -> Line | None:
 
 
 def _passes_on(job: JobLogs, hit: Hit) -> bool:
-    """Whether torch.multiprocessing raised it to show, below an empty line, the traceback of a process that it
-    started."""
-    below = job.once(_frames).get((hit.line.path, "spawned"), [])
-    at = bisect_right(below, hit.line.number, key=lambda spawned: spawned.number)
+    """Whether torch raised it to show, below it, the traceback of another process: of one that torch.multiprocessing
+    started, below an empty line, or of a rank that failed in a checkpoint."""
+    of_checkpoint = hit.groups.get("exception", "").endswith("CheckpointException")
+    below = job.once(_frames).get((hit.line.path, "checkpoint-rank" if of_checkpoint else "spawned"), [])
+    at = bisect_right(below, hit.line.number, key=lambda title: title.number)
     near = at < len(below) and below[at].number - hit.line.number <= HANG_RULES.frame_reach
-    return near and not hit.groups.get("message")
+    return near and (of_checkpoint or not hit.groups.get("message"))
 
 
 def _frames(job: JobLogs) -> dict[tuple[str, str], list[Line]]:
     """By file, the frames of tracebacks, exceptions, the lines between those of a chain, and the titles of tracebacks
     of other processes, in order."""
     lines: dict[tuple[str, str], list[Line]] = defaultdict(list)
-    for hit in job.named("frame", "exception", "chained", "spawned"):
+    for hit in job.named("frame", "exception", "chained", "spawned", "checkpoint-rank"):
         lines[hit.line.path, hit.name].append(hit.line)
     return lines
 
