@@ -241,3 +241,13 @@ def test_spark_names_the_host_of_the_executor_that_it_lost(tmp_path: Path) -> No
     line = "ERROR TaskSchedulerImpl: Lost executor 3 on n7: Remote RPC client disassociated.\n"
     answer = _answer(tmp_path, line)
     assert (answer.fault_class, answer.culprits) == ("missing_rank", (Culprit(host="n7"),))
+
+
+def test_who_does_not_answer_grpc_is_in_the_other_lines_of_its_message(tmp_path: Path) -> None:
+    lines = (
+        "UnavailableError: Collective ops is aborted by: failed to connect to all addresses",
+        "Additional GRPC error information from remote target /job:worker/replica:0/task:1:",
+    )
+    answer = _answer(tmp_path, "\n".join(lines) + "\n")
+    assert (answer.fault_class, answer.culprits) == ("net_failure", (Culprit(1),))
+    assert not [c for c in _answer(tmp_path, f"{lines[0]}\n").culprits if c != Culprit()]

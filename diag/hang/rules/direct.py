@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
@@ -58,7 +59,7 @@ def _of_class(job: JobLogs, name: str) -> Clue | None:
     confirmations = [hit for hit in hits if hit.pattern.role == Role.CONFIRMATION]
     pairs = [(hit, culprit) for hit in roots for culprit in _culprits(job, hit)]
     culprits = _without_vague(_without_later(pairs) if name == "cuda_failure" else pairs)
-    return clue_of(name, roots, _at_fault(name, roots, culprits), first_by_time(roots).sentence, confirmations)
+    return clue_of(name, roots, _at_fault(job, name, roots, culprits), first_by_time(roots).sentence, confirmations)
 
 
 def _uses_others(job: JobLogs, hit: Hit) -> bool:
@@ -84,7 +85,7 @@ def _lines_with_a_cause(job: JobLogs) -> set[Line]:
     return {hit.line for hit in job.hits if hit.name not in _COARSE}
 
 
-def _at_fault(name: str, roots: list[Hit], speakers: list[Culprit]) -> list[Culprit]:
+def _at_fault(job: JobLogs, name: str, roots: list[Hit], speakers: list[Culprit]) -> list[Culprit]:
     """The culprits among those that report a failure."""
     if not CLASSES[name].speaker_is_culprit:
         return []
@@ -94,7 +95,8 @@ def _at_fault(name: str, roots: list[Hit], speakers: list[Culprit]) -> list[Culp
         # A failure of several processes at their start is one of their host.
         return [Culprit(host=host) for host in dict.fromkeys(c.host for c in speakers) if host]
     if name == "net_failure" and all(hit.name in _OF_A_GROUP for hit in roots):
-        return []  # whoever reports it need not be the one that cannot be reached
+        # Whoever reports it need not be the one that cannot be reached.
+        return [end for hit in roots if hit.name == "grpc-no-address" for end in other_end(job, hit)]
     if name == "net_failure" and _TWO_ENDS.search(roots[0].line.text):
         # The end of a connection that reports an error is where to look first; it need not be the one that failed.
         return [replace(c, rank=None, gpu=None) if c.host else c for c in speakers]
@@ -315,6 +317,29 @@ def _own_rank(job: JobLogs, hit: Hit) -> Culprit:
     """The culprit for a line in which a process prints its own number in a group."""
     rank = job.rank_of(hit.line)
     return job.of_rank(int(hit.groups["rank"]) if rank is None else rank)
+
+
+def other_end(job: JobLogs, hit: Hit) -> list[Culprit]:
+    """The other end of a call of gRPC, in the other lines of its message or in the line itself."""
+    number, reach = hit.line.number, HANG_RULES.rpc_message_reach
+    targets = job.once(_targets).get(hit.line.path, [])
+    begin = bisect_left(targets, number - reach, key=lambda target: target.line.number)
+    end = bisect_right(targets, number + reach, key=lambda target: target.line.number)
+    lines = [hit, *targets[begin:end]]
+    tasks = [far_end(job, target) for target in lines if "task" in target.groups]
+    addresses = [far_end(job, target) for target in lines if "other" in target.groups]
+    # The task says more than its address.
+    return [
+        replace(task, peer=task.peer or addresses[0].peer) if addresses else task for task in tasks[:1]
+    ] or addresses[:1]
+
+
+def _targets(job: JobLogs) -> dict[str, list[Hit]]:
+    """By file the lines in which gRPC names the other end of a call, in order."""
+    targets: dict[str, list[Hit]] = defaultdict(list)
+    for hit in sorted(job.named("grpc-target"), key=lambda hit: hit.line.number):
+        targets[hit.line.path].append(hit)
+    return targets
 
 
 def far_end(job: JobLogs, hit: Hit) -> Culprit:

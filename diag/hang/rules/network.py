@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from diag.hang.failures import lives, went_on
 from diag.hang.job import Interface, JobLogs, distinct
 from diag.hang.model import Role
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
-from diag.hang.rules.direct import clue_of, far_end
+from diag.hang.rules.direct import clue_of, far_end, other_end
 from diag.hang.rules.exceptions import victims_of
 
 # -- Connections that end or never begin: the peer that is complained about --------------------------------------------
@@ -199,25 +198,7 @@ def _remote(job: JobLogs, hit: Hit) -> list[Culprit]:
         return [far_end(job, hit)]
     if hit.name != "grpc-closed":
         return []
-    number, reach = hit.line.number, HANG_RULES.rpc_message_reach
-    targets = job.once(_targets).get(hit.line.path, [])
-    begin = bisect_left(targets, number - reach, key=lambda target: target.line.number)
-    end = bisect_right(targets, number + reach, key=lambda target: target.line.number)
-    lines = [hit, *targets[begin:end]]
-    tasks = [far_end(job, target) for target in lines if "task" in target.groups]
-    addresses = [far_end(job, target) for target in lines if "other" in target.groups]
-    # The task says more than its address.
-    return [
-        replace(task, peer=task.peer or addresses[0].peer) if addresses else task for task in tasks[:1]
-    ] or addresses[:1]
-
-
-def _targets(job: JobLogs) -> dict[str, list[Hit]]:
-    """By file the lines in which gRPC names the other end of a call, in order."""
-    targets: dict[str, list[Hit]] = defaultdict(list)
-    for hit in sorted(job.named("grpc-target"), key=lambda hit: hit.line.number):
-        targets[hit.line.path].append(hit)
-    return targets
+    return other_end(job, hit)
 
 
 def _wrong_interface(job: JobLogs, failed: bool) -> Clue | None:
