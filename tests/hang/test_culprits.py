@@ -251,3 +251,64 @@ def test_who_does_not_answer_grpc_is_in_the_other_lines_of_its_message(tmp_path:
     answer = _answer(tmp_path, "\n".join(lines) + "\n")
     assert (answer.fault_class, answer.culprits) == ("net_failure", (Culprit(1),))
     assert not [c for c in _answer(tmp_path, f"{lines[0]}\n").culprits if c != Culprit()]
+
+
+def test_a_name_that_is_not_resolved_is_named(tmp_path: Path) -> None:
+    failed = "OSError: Timed out trying to connect to 'tcp://scheduler.default:8786' after 10 s: [Errno -2] "
+    frames = '  File "core.py", line 205, in _raise\n    raise IOError(msg)\n'
+    answer = _answer(tmp_path, f"{frames}{failed}Name or service not known\n")
+    assert (answer.fault_class, [culprit.peer for culprit in answer.culprits]) == ("net_failure", ["scheduler.default"])
+    told = "INFO Rank 1 will conenct to TCPStore server at store-z2b7s:47279\n"
+    answer = _answer(tmp_path, f"{told}Detailed message: host not found: Name or service not known\n")
+    assert (answer.fault_class, [culprit.peer for culprit in answer.culprits]) == ("net_failure", ["store-z2b7s"])
+
+
+@pytest.mark.parametrize(
+    "message", ["_kgspIsHeartbeatTimedOut: Heartbeat timed out, timeout 5200", "*** GSP Timeout ***"]
+)
+def test_a_gpu_whose_own_processor_is_silent_is_named(tmp_path: Path, message: str) -> None:
+    answer = _answer(tmp_path, f"[   24.302465] NVRM: GPU6 {message}\n")
+    assert (answer.fault_class, [culprit.gpu for culprit in answer.culprits]) == ("gpu_hardware", [6])
+
+
+_ABORTS = "".join(f"application called MPI_Abort(MPI_COMM_WORLD, 1) - process {rank}\n" for rank in (2, 3))
+
+
+def test_the_rank_that_a_program_says_failed_is_at_fault_for_those_that_abort(tmp_path: Path) -> None:
+    assert _answer(tmp_path, f"Error occurred on rank 14.\n{_ABORTS}").culprits == (Culprit(14),)
+    twice = "Error occurred on rank 14.\nError occurred on rank 2.\n"
+    assert {c.rank for c in _answer(tmp_path, f"{twice}{_ABORTS}").culprits} != {14}
+
+
+@pytest.mark.parametrize(
+    ("line", "fault_class"),
+    [
+        ("Message from rank 4 and tag 11 truncated; 40 bytes received but buffer size is 20", "mismatch_shape"),
+        ("[ring] Receiving from socket 51 failed with errno 14", "net_failure"),
+        ("[ring] Too many send/recv errors. Aborting...", "net_failure"),
+    ],
+)
+def test_words_of_mpich_and_mlx(tmp_path: Path, line: str, fault_class: str) -> None:
+    assert _answer(tmp_path, f"{line}\n").fault_class == fault_class
+
+
+def test_hydras_line_with_the_process_is_shown(tmp_path: Path) -> None:
+    lines = "=   PID 2124 RUNNING AT n7\n=   EXIT CODE: 11\nEXIT STRING: Segmentation fault (signal 11)\n"
+    assert any("PID 2124" in source.text for source in _answer(tmp_path, lines).evidence)
+
+
+_HELLO = "Hello world from processor n{0}, rank {0} out of 3 processors\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault_class"),
+    [
+        ("".join(map(_HELLO.format, (0, 2, 1))), "healthy"),
+        ("".join(map(_HELLO.format, (0, 2))), "undetermined"),  # rank 1 is missing
+        (f"{''.join(map(_HELLO.format, (0, 2, 1)))}loading the data set ...\n", "undetermined"),
+        ("100 images/sec: 204.8 +/- 0.0\ntotal images/sec: 204.75\n----\n", "healthy"),
+        ("[METRIC] train_au_meet_expectation: success\n[METRIC] ====\n", "healthy"),
+    ],
+)
+def test_results_at_the_end_of_a_program(tmp_path: Path, text: str, fault_class: str) -> None:
+    assert _answer(tmp_path, text).fault_class == fault_class

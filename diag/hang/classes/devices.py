@@ -151,8 +151,9 @@ _DEVICES = (
                 + r")\b|\[NV_ERR_(?P<status>"
                 + "|".join(_DRIVER_STATUS)
                 + r")\]|"
-                r"waiting for RPC response from (?:GPU\d+ )?GSP\b|(?:GSP RM|LibOS) heartbeat timed out|rpcRecvPoll "
-                r"failed with status 0x0*65\b)",
+                r"waiting for RPC response from (?:GPU\d+ )?GSP\b|(?:GSP RM|LibOS) heartbeat timed out|"
+                r"_kgspIsHeartbeatTimedOut: Heartbeat timed out|\bGSP Timeout\b|rpcRecvPoll failed with status "
+                r"0x0*65\b)",
                 "NVIDIA's open kernel modules 595.45; src/common/sdk/nvidia/inc/nvstatuscodes.h, "
                 "src/nvidia/src/kernel/vgpu/rpc.c, gpu/gsp/kernel_gsp.c",
                 "The driver reports that the GPU failed or no longer answers[ ({status})].",

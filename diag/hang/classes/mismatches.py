@@ -94,9 +94,10 @@ _CALLS = (
                 SUGGESTS,
             ),
             "mpi-truncated": LogPattern(
-                ("MPI_ERR_TRUNCATE", "Message truncated, error stack", "Message truncated; "),
+                ("MPI_ERR_TRUNCATE", "Message truncated, error stack", "bytes received but buffer size is"),
                 r"MPI_ERR_TRUNCATE: message truncated|Fatal error in (?P<call>\w+): Message truncated|Message "
-                r"truncated; (?P<remote>\d+) bytes received but buffer size is (?P<local>\d+)",
+                r"(?:from rank \d+ and tag -?\d+ )?truncated;? (?P<remote>\d+) bytes received but buffer size is "
+                r"(?P<local>\d+)",
                 "Open MPI 1.3+, MPICH 3+; ompi/errhandler/errcode.c, src/mpi/errhan/errnames.txt",
                 "MPI received a longer message than the call asked for[ ({remote} bytes, {local} were expected)].",
                 support=NAMES_AN_EFFECT,

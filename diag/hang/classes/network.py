@@ -985,9 +985,25 @@ CLASSES = (
                 "Open MPI names {host} as the other end.",
                 SUGGESTS,
             ),
+            "mlx-ring": LogPattern(
+                ("[ring] ",),
+                r"\[ring\] (?:(?:Sending to|Receiving from) socket \d+ failed with errno (?P<number>\d+)|"
+                r"(?P<many>Too many send/recv errors))",
+                "MLX 0.21+; mlx/distributed/ring/ring.cpp",
+                "MLX's ring failed on a socket[ with errno {number}][: {many}].",
+                support=NAMES_AN_EFFECT,
+            ),
+            "store-told": confirms(
+                ("TCPStore server at ",),
+                r"TCPStore server at (?P<store>[A-Za-z][\w.-]{0,252}):(?P<port>\d+)",
+                "torchelastic 0.1; torchelastic/p2p/coordinator_p2p.py",
+                "The store of the job is at {store}, port {port}.",
+                SUGGESTS,
+            ),
             "name-not-resolved": LogPattern(
                 _UNRESOLVED,
-                r"(?:addresses of \((?P<store>[^,()\s]+), (?P<port>\d+)\) cannot be retrieved.*|host not found: .*|"
+                r"(?:(?:addresses of \(|[Cc]onnect(?:ing)? to ['\"]?(?:\w{1,20}://)?)(?P<store>[^,()\s:'\"]+)(?:, |:)"
+                r"(?P<port>\d+)(?:\) cannot be retrieved|['\"]?).*|host not found: .*|"
                 r"Unable to resolve hostname .*|getaddrinfo.*|gai error.*|socket\.gaierror.*)(?:Name or service not "
                 r"known|Temporary failure in name resolution|No address associated with hostname)",
                 "all; socket.cpp, Python's socket",

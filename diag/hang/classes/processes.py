@@ -756,6 +756,14 @@ CLASSES = (
                 "The program called MPI_Abort.",
                 SUGGESTS,
             ),
+            "error-on-rank": confirms(
+                ("rror occurred on rank ", "xception occurred on rank ", "rror on rank ", "xception on rank "),
+                r"^\W{0,3}(?:An? |Fatal |Unhandled )?(?:[Ee]rror|[Ee]xception)(?: occurred)? on (?:MPI )?rank "
+                r"(?P<rank>\d+)(?:[.:]|\s*$)",
+                "programs of MPI that catch what a rank raises and call MPI_Abort: gmx_MMPBSA, MMPBSA.py (main.py)",
+                "The program says that rank {rank} failed.",
+                SUGGESTS,
+            ),
             "mpi-local-abort": confirms(
                 ("] Local abort before MPI_INIT", "] Local abort after MPI_FINALIZE"),
                 r"^\[(?P<host>[\w.-]{1,253}):\d+\] Local abort (?:before MPI_INIT|after MPI_FINALIZE)",

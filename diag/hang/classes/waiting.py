@@ -268,13 +268,25 @@ CLASSES = (
                     "orker group finished (",
                     "torchelastic.worker.status.SUCCEEDED",
                     " passed",
+                    "train_au_meet_expectation: ",
+                    "total images/sec: ",
                 ),
                 r"^Recorded in .+\. Next: diag analyze|Out of bounds values *: 0 OK|"
                 r"^=* ?\d+ passed(?:, \d+ (?:skipped|deselected|xfailed|xpassed|warnings?))* in \d[\d.]*s\b|"
                 r"\b[Ww]orker group (?:successfully finished|finished \((?:WorkerState\.)?SUCCEEDED\))|"
-                r"\"torchelastic\.worker\.status\.SUCCEEDED\"",
-                "any; torchrun, nccl-tests, diag run, pytest",
+                r"\"torchelastic\.worker\.status\.SUCCEEDED\"|\btrain_au_meet_expectation: (?:success|fail)\b|"
+                r"^total images/sec: \d[\d.]*\s*$",
+                "any; torchrun, nccl-tests, diag run, pytest; DLIO and MLPerf Storage (statscounter.py), "
+                "tf_cnn_benchmarks (benchmark_cnn.py)",
                 "The training printed that it reached its end.",
+                SUGGESTS,
+            ),
+            "hello-world": harmless(
+                ("ello world", "ello, world", "ello World", "ello, World"),
+                r"\b[Hh]ello,? [Ww]orld\b[^\n]{0,200}?\b(?:rank|process) (?P<rank>\d{1,6}) (?:out )?of "
+                r"(?P<size>\d{1,6})\b",
+                "MPI's first program, of mpitutorial, Open MPI (examples/hello_c.c) and others",
+                "Rank {rank} of {size} printed all that this program prints.",
                 SUGGESTS,
             ),
             "training-done": harmless(

@@ -197,6 +197,8 @@ def _culprit(job: JobLogs, hit: Hit) -> Culprit:
         return job.of_host(short_host(remote), peer=remote)
     if "store" in hit.groups or hit.name == "ssh-refused":
         return far_end(job, hit)
+    if hit.name == "name-not-resolved" and len(told := job.once(_stores_told)) == 1:
+        return far_end(job, next(iter(told.values())))
     if not hit.line.speaker.host and culprit.rank is None and "host" in hit.groups:
         culprit = job.of_host(short_host(hit.groups["host"]), peer=hit.groups.get("other", ""))
     if culprit.rank is None and culprit.gpu is None and hit.line.source == "nccl":
@@ -218,6 +220,11 @@ def _culprit(job: JobLogs, hit: Hit) -> Culprit:
                 if culprit.host or len(candidates) == 1:
                     return replace(culprit_of(process), bus_id=culprit.bus_id, nic=culprit.nic)
     return culprit
+
+
+def _stores_told(job: JobLogs) -> dict[str, Hit]:
+    """By its name the stores to which ranks say that they will connect."""
+    return {hit.groups["store"]: hit for hit in job.named("store-told")}
 
 
 def _rank_on_device(job: JobLogs, line: Line) -> int | None:

@@ -98,7 +98,7 @@ def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit
         return job.of_rank(int(hit.groups["rank"]), short_host(hit.groups.get("host", "")))
     if "tasks" in hit.groups:
         return _of_srun(job, hit, blocks)
-    hydra = _hydras(job, hit)
+    hydra = in_box(job, hit)
     if hydra is not None:
         return who_ended(job, hydra, blocks)
     # The rank that another launcher names
@@ -166,8 +166,8 @@ def _host_of_end(job: JobLogs, hit: Hit) -> str:
 _HOSTS_BESIDE = {"launcher-": "daemon-lost", "hydra-exited": "hydra-proxy", "oom-killed": "step-cancelled"}
 
 
-def _hydras(job: JobLogs, hit: Hit) -> Hit | None:
-    """The process that MPICH's launcher names in the same box."""
+def in_box(job: JobLogs, hit: Hit) -> Hit | None:
+    """The line of the same box in which MPICH's launcher or mpirun names the process."""
     if not hit.name.startswith(("launcher-", "hydra-exited")) or set(hit.groups) & {"pid", "local_rank"}:
         return None
     near = [

@@ -128,6 +128,8 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
     # torch's error of the store's barrier names the rank that waited.
     known |= {int(hit.groups["rank"]) for hit in job.named("store-barrier") if "Timed out" in hit.line.text}
     ends = [end for end in _ends_with_codes(job, blocks, aborts=not known) if end.culprit.rank not in known]
+    if ends and (told := _told_to_fail(job)) is not None:
+        return [told]
     stops = [hit.line for hit in job.named(*_STOPS)]
     left = who_left(
         (
@@ -173,6 +175,16 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
         note = f"They ended with exit code {ended_with}, and no line shows which of them was first"
         return [Clue("rank_killed_exception", distinct(first), evidence, HANG_RULES.perhaps_a_victim, note)]
     return [Clue("rank_killed_exception", (culprit,), evidence, sure, note, time_ns=time_of(lines))]
+
+
+def _told_to_fail(job: JobLogs) -> Clue | None:
+    """The rank of which the program itself says that it failed: the others that end may end because of it."""
+    hits = job.named("error-on-rank")
+    ranks = {int(hit.groups["rank"]) for hit in hits}
+    if len(ranks) != 1:
+        return None
+    evidence = tuple(dict.fromkeys(hit.line.evidence for hit in hits))
+    return Clue(EXCEPTION, (job.of_rank(ranks.pop()),), evidence, HANG_RULES.ended_itself, hits[0].sentence)
 
 
 def _alike(job: JobLogs, ends: Sequence[_WithCode]) -> bool:

@@ -16,7 +16,7 @@ from diag.hang.job import JobLogs, culprit_of, distinct
 from diag.hang.model import Role
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, first_by_time
-from diag.hang.rules.ends import CRASH_CODES, names_anybody, reported_ends, who_ended
+from diag.hang.rules.ends import CRASH_CODES, in_box, names_anybody, reported_ends, who_ended
 
 # By class the patterns that say that a process ended. The kernel's own line may be about any process.
 _BY_SIGNAL = {
@@ -104,7 +104,8 @@ def _of_signal(job: JobLogs, name: str, blocks: tuple[FailedRank, ...]) -> Clue 
     elif job.logs.world_size and 2 * len(culprits) > job.logs.world_size > 2:
         # Most of the job at once: a scheduler or a person ended it.
         sure, note = HANG_EVIDENCE.suggests, f"{note} Most ranks were: a scheduler or a person may have ended the job."
-    clue = clue_of(name, hits, culprits, note, confirming, confidence=sure)
+    boxes = [box for hit in hits if (box := in_box(job, hit)) is not None]
+    clue = clue_of(name, hits, culprits, note, [*confirming, *boxes], confidence=sure)
     return clue if clue.time_ns is not None else replace(clue, time_ns=min(seen, default=None))
 
 
