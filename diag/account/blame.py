@@ -50,14 +50,15 @@ def median_of_others(values: Values, axis: int = 0) -> Values:
     if count < 2:
         return values
     middle = count // 2
-    kth = (middle - 1, middle, min(middle + 1, count - 1))
-    ordered = np.partition(values, sorted(set(kth)), axis=axis)
-    below, at, above = (ordered.take([index], axis=axis) for index in kth)
+    # numpy finds one place of the order several times as fast as three.
+    ordered = np.moveaxis(np.partition(values, middle, axis=axis), axis, 0)
+    below, at = (np.expand_dims(row, axis) for row in (ordered[:middle].max(axis=0), ordered[middle]))
     if count % 2 == 0:  # an odd number of others: one of them is in the middle
         median: Values = np.where(values > below, below, at)
         return median
-    others = np.where(values > at, below + at, np.where(values < at, at + above, below + above))
-    halved: Values = others // 2
+    above = np.expand_dims(ordered[middle + 1 :].min(axis=0), axis)
+    halved: Values = np.where(values > at, below + at, np.where(values < at, at + above, below + above))
+    halved //= 2
     return halved
 
 
