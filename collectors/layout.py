@@ -78,7 +78,7 @@ FIRST_ATTEMPT = "restart-0"  # names the first attempt of a run, which has no fo
 def _rank_of(name: str) -> int:
     """The rank in a folder's name of digits; -1 for a name that is not a rank's."""
     rank = int(name) if len(name) < 10 else MOST_RANKS
-    return rank if rank < MOST_RANKS and name == f"{rank:05d}" else -1
+    return rank if rank < MOST_RANKS and (len(name) == 5 or name[0] != "0") else -1
 
 
 def world_size_of(value: object) -> int | None:
@@ -121,19 +121,19 @@ def run_of(path: Path | str) -> Path | None:
     return None
 
 
-class _Entry:
+class Entry:
     """The path of a file or folder of this name, as an attribute of its folder's layout."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     @overload
-    def __get__(self, layout: None, _owner: object = None) -> _Entry: ...
+    def __get__(self, layout: None, _owner: object = None) -> Entry: ...
 
     @overload
     def __get__(self, layout: RankLayout | RunLayout, _owner: object = None) -> Path: ...
 
-    def __get__(self, layout: RankLayout | RunLayout | None, _owner: object = None) -> Path | _Entry:
+    def __get__(self, layout: RankLayout | RunLayout | None, _owner: object = None) -> Path | Entry:
         return layout.at(self.name) if layout is not None else self
 
 
@@ -150,33 +150,37 @@ class RankLayout:
     def folder(self) -> Path:
         return Path(self.place)
 
-    identity = _Entry("rank.json")
-    steps = _Entry("steps.jsonl")
-    summary = _Entry("summary.jsonl")
-    sums_of_50 = _Entry("sums50.jsonl")
-    sums_of_1000 = _Entry("sums1000.jsonl")
-    sums_of_20000 = _Entry("sums20000.jsonl")
-    device_steps = _Entry("device_steps.jsonl")
-    collectives = _Entry("collectives.jsonl")
-    durations = _Entry("durations.jsonl")
-    kept = _Entry("kept.jsonl")
-    checkpoints = _Entry("checkpoints.jsonl")
-    numbers = _Entry("numbers.jsonl")
-    device = _Entry("device.jsonl")
-    host = _Entry("host.jsonl")
-    machine = _Entry("machine.jsonl")
-    stdout = _Entry("stdout.txt")
-    log = _Entry("log.txt")
-    nccl_log = _Entry("nccl.log")
-    flight_recorder_prefix = _Entry("flight_recorder")  # PyTorch appends the rank to this path
-    inspector = _Entry("inspector")
-    stacks = _Entry("stacks.txt")
-    pyspy = _Entry("py-spy.txt")
-    error = _Entry("error.json")  # the exception that ended the process, as torchrun's own JSON
-    heartbeat = _Entry("heartbeat.json")
+    identity = Entry("rank.json")
+    steps = Entry("steps.jsonl")
+    summary = Entry("summary.jsonl")
+    sums_of_50 = Entry("sums50.jsonl")
+    sums_of_1000 = Entry("sums1000.jsonl")
+    sums_of_20000 = Entry("sums20000.jsonl")
+    device_steps = Entry("device_steps.jsonl")
+    collectives = Entry("collectives.jsonl")
+    durations = Entry("durations.jsonl")
+    kept = Entry("kept.jsonl")
+    checkpoints = Entry("checkpoints.jsonl")
+    numbers = Entry("numbers.jsonl")
+    device = Entry("device.jsonl")
+    host = Entry("host.jsonl")
+    machine = Entry("machine.jsonl")
+    stdout = Entry("stdout.txt")
+    log = Entry("log.txt")
+    nccl_log = Entry("nccl.log")
+    flight_recorder_prefix = Entry("flight_recorder")  # PyTorch appends the rank to this path
+    inspector = Entry("inspector")
+    stacks = Entry("stacks.txt")
+    pyspy = Entry("py-spy.txt")
+    error = Entry("error.json")  # the exception that ended the process, as torchrun's own JSON
+    heartbeat = Entry("heartbeat.json")
 
     def at(self, name: str) -> Path:
         return self.folder / name
+
+    def text(self, file: Entry) -> str:
+        """The path of one of the files above as a text, for what is asked of each of thousands of ranks."""
+        return f"{self.place}/{file.name}"
 
     def names(self) -> frozenset[str] | None:
         """The names of all files of this rank: of thousands of ranks, this is cheaper than looking for each. None where
@@ -194,7 +198,7 @@ class RankLayout:
     @property
     def run(self) -> Path:
         """The run directory; no link among these files may lead out of it."""
-        return self.folder.parent.parent
+        return _path(os.path.dirname(os.path.dirname(self.place)))  # noqa: PTH120  (as ``place``)
 
     def flight_recorder_asked(self, rank: int, recorder: str = "") -> Path:
         """A dump that the launcher asked for, or that the process wrote when it failed. Its name ends with the rank,
@@ -255,17 +259,17 @@ class RunLayout:
 
     root: Path
 
-    manifest = _Entry(MANIFEST)
-    tables = _Entry("tables")  # the cache of an analysis of large traces: disposable
-    verdict = _Entry("verdict.json")
-    asked = _Entry("asked.json")  # the launcher's request to the collectors; see ``records.Asked``
-    trace_asked = _Entry("trace_asked.json")  # a request for a profiler window; see ``records.TraceAsked``
-    keep_asked = _Entry("keep_asked.json")  # spans of steps whose detail is kept; see ``records.KeepAsked``
-    exits = _Entry("exits.json")
+    manifest = Entry(MANIFEST)
+    tables = Entry("tables")  # the cache of an analysis of large traces: disposable
+    verdict = Entry("verdict.json")
+    asked = Entry("asked.json")  # the launcher's request to the collectors; see ``records.Asked``
+    trace_asked = Entry("trace_asked.json")  # a request for a profiler window; see ``records.TraceAsked``
+    keep_asked = Entry("keep_asked.json")  # spans of steps whose detail is kept; see ``records.KeepAsked``
+    exits = Entry("exits.json")
     # Which processes of the training were not recorded; see ``records.Unrecorded``.
-    unrecorded = _Entry("unrecorded.jsonl")
-    hang = _Entry("hang.json")
-    attempt = _Entry("attempt.json")  # see ``attempts``
+    unrecorded = Entry("unrecorded.jsonl")
+    hang = Entry("hang.json")
+    attempt = Entry("attempt.json")  # see ``attempts``
 
     def at(self, name: str) -> Path:
         return self.root / name
@@ -404,7 +408,7 @@ def parts_of(stream: Path) -> list[Path]:
 def data_names() -> str:
     """A regular expression for the names of data files: not logs, stacks or an exception's text."""
     entries = [entry for layout in (RunLayout, RankLayout) for entry in vars(layout).values()]
-    names = [entry.name for entry in entries if isinstance(entry, _Entry) and entry is not vars(RankLayout)["error"]]
+    names = [entry.name for entry in entries if isinstance(entry, Entry) and entry is not vars(RankLayout)["error"]]
     data = [re.escape(name) for name in names if name.endswith(".json")]
     data += [
         rf"{re.escape(name.removesuffix('.jsonl'))}(?:\.\d{{6,18}})?\.jsonl"

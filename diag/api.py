@@ -106,7 +106,7 @@ _only_of: Callable[[Tables, StepsAsked], Only] = by_name("diag.history.steps:onl
 _with_kept: Callable[[Tables, Only], Tables | None] = by_name("diag.rundir.kept:with_kept")
 _history_of: Callable[[Tables, Attribution, Shares, Judged | None], History] = by_name("diag.history.of_run:history_of")
 _may_have_changed: Callable[[int], bool] = by_name("diag.history.enough:may_have_changed")
-_outcome_of: Callable[[RunState, Manifest, int | None], Outcome | None] = by_name("diag.ended.outcome:outcome_of")
+_outcome_of: Callable[..., Outcome | None] = by_name("diag.ended.outcome:outcome_of")
 _failed_allocations: Callable[[Tables], tuple[FailedAllocation, ...]] = by_name(
     "diag.tables.failed_allocations:failed_allocations"
 )
@@ -176,7 +176,8 @@ class Result(Struct, frozen=True, dict=True):
         assert self.state is not None  # as there is a manifest
         left = self.tables.retained
         steps = len(self.attribution.steps) if left is None else left.steps
-        return _outcome_of(self.state, manifest, steps if self.tables.only is None else None)
+        known = {rank: of.identity for rank, of in self.tables.ranks.items() if of.identity is not None}
+        return _outcome_of(self.state, manifest, steps if self.tables.only is None else None, known)
 
     @cached_property
     def state(self) -> RunState | None:

@@ -8,6 +8,7 @@ edge of a phase is an event: when the host recorded it, and when the device pass
 
 from __future__ import annotations
 
+import os
 import zlib
 from array import array
 from base64 import b64decode
@@ -40,6 +41,7 @@ from diag.collectors.records import (
     CollectiveRow,
     DeviceCall,
     DeviceStepRecord,
+    Heartbeat,
     Manifest,
     PhaseRow,
     RankRecord,
@@ -308,6 +310,18 @@ def write_devices(job: Devices, folder: Path, window: int = 50) -> RunLayout:
                 )
                 file.write(encode(line))
     return layout
+
+
+def write_signs(layout: RunLayout, job: Devices, unix_ns: int) -> None:
+    """Who each rank is, and its heartbeat of this time, as the ranks of a training leave them beside all else."""
+    for rank in range(job.ranks):
+        files = layout.rank(rank)
+        for path, record in (
+            (files.identity, identity_of(job, rank)),
+            (files.heartbeat, Heartbeat(unix_ns, US * _clock_us(job, rank), job.steps - 1, "between steps")),
+        ):
+            replace_file(path, encode(record))
+            os.utime(path, ns=(unix_ns, unix_ns))
 
 
 def steps_of(job: Devices, of: Events, rank: int) -> Iterator[StepRecord]:

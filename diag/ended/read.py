@@ -153,14 +153,15 @@ class Rundir:
 
 
 @without_collections()
-def read_run(layout: RunLayout, state: RunState | None = None) -> Rundir:
-    """``state``: of the run, if the caller has it already. Raises OSError where the ranks cannot be listed."""
+def read_run(layout: RunLayout, state: RunState | None = None, known: Mapping[int, RankRecord] | None = None) -> Rundir:
+    """``state``: of the run, if the caller has it already; ``known``: as in ``job_ranks``. Raises OSError where the
+    ranks cannot be listed."""
     gaps: list[Gap | None] = []
     _, gap = read_manifest(layout)
     asked, asked_gap = read_asked(layout)
     exits, exits_gap = read_exits(layout)
     gaps += gap, asked_gap, exits_gap
-    job = job_ranks(layout, whole=True)
+    job = job_ranks(layout, whole=True, known=known)
     manifest = job.manifest
     gaps += job.gaps
     # Of thousands of ranks, looking for files that are not there takes most of the time.

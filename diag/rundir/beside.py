@@ -127,8 +127,8 @@ def numbers_of_many(
     first = dict(islice(ranks.items(), SILENCE.ranks_looked_at))
     read = {rank: read_numbers(files, RUN_READING.tail_bytes) for rank, files in first.items()}
     if with_file is None:
-        name = RankLayout.numbers.name  # not by ``Path``, which thousands of ranks notice
-        with_file = [rank for rank, files in ranks.items() if os.path.exists(f"{files.place}/{name}")]  # noqa: PTH110
+        numbers = RankLayout.numbers
+        with_file = [rank for rank, files in ranks.items() if os.path.exists(files.text(numbers))]  # noqa: PTH110
     for rank in with_file:
         if rank in ranks and rank not in first:
             read[rank] = read_lines(ranks[rank].numbers, NumberRecord, ranks[rank].run)

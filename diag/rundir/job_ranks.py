@@ -37,16 +37,17 @@ class JobRanks(Struct, frozen=True):
     gaps: tuple[Gap, ...]
 
 
-def job_ranks(layout: RunLayout, *, whole: bool = False) -> JobRanks:
+def job_ranks(layout: RunLayout, *, whole: bool = False, known: Mapping[int, RankRecord] | None = None) -> JobRanks:
     """The ranks of the job that a run directory is of. Cheap to call again: rank.json is read when it has changed.
-    ``whole``: the identities of any number of ranks are read. OSError where the ranks cannot be listed; DiagError for a
-    file in a newer schema."""
+    ``whole``: the identities of any number of ranks are read. ``known``: identities that were read, of ranks that are
+    of one job: nothing is read where these are all. OSError where the ranks cannot be listed; DiagError for a file in a
+    newer schema."""
     with _LOCK:
         reader = _READERS.pop(layout.root, None) or _Reader(layout)
         _READERS[layout.root] = reader
         if len(_READERS) > RUN_READING.most_runs_kept:
             _READERS.popitem(last=False)
-        return reader.read(whole)
+        return reader.read(whole, known or {})
 
 
 def of_its_job(say: Callable[[str, str], object] | None = None) -> Callable[[str], bool]:
@@ -95,10 +96,13 @@ class _Reader:
         self._answer: JobRanks | None = None
         self._holds_until_s = 0.0  # by the monotonic clock, unless a file changes
 
-    def read(self, whole: bool) -> JobRanks:
+    def read(self, whole: bool, known: Mapping[int, RankRecord]) -> JobRanks:
         folders = self._layout.ranks()
         if self._read_manifest():
             self._answer = None
+        if known and folders.keys() <= known.keys():
+            of_job: dict[int, RankRecord | None] = {rank: known[rank] for rank in folders}
+            return self._without(folders, of_job, strangers(of_job, self._manifest[1]), Strangers(), [])
         if len(folders) > RUN_READING.most_identities_read and not whole:
             unread: dict[int, RankRecord | None] = dict.fromkeys(folders)
             return self._without(folders, unread, strangers(unread, self._manifest[1]), Strangers(), [])
@@ -156,9 +160,9 @@ class _Reader:
         before, self._identities = self._identities, {}
         changed = before.keys() != folders.keys()
         for rank, files in folders.items():
-            known, stamp = before.get(rank), _stamp(f"{files.place}/{RankLayout.identity.name}")
+            known, stamp = before.get(rank), _stamp(files.text(RankLayout.identity))
             if known is None or known[0] != stamp:
-                known, changed = (stamp, *read_identity(files)), True
+                known, changed = (stamp, *(read_identity(files) if stamp is not None else (None, None))), True
             self._identities[rank] = known
         return changed
 

@@ -302,7 +302,7 @@ def _all_records(piece: bytes, decode_lines: Callable[[bytes], list[T]], checks:
 
 
 def read_record(
-    path: Path,
+    path: Path | str,
     kind: type[T],
     run: Path | None = None,
     most: int = RECORDED_FILES.document_bytes,
@@ -343,7 +343,7 @@ def read_manifest(layout: RunLayout) -> tuple[Manifest | None, Gap | None]:
 
 def read_identity(files: RankLayout) -> tuple[RankRecord | None, Gap | None]:
     """DiagError as ``read_manifest``: the schema is also that of the other files of the rank."""
-    identity, gap = read_record(files.identity, RankRecord, files.run)
+    identity, gap = read_record(files.text(RankLayout.identity), RankRecord, files.run)
     if identity is not None:
         must_be_known(identity.schema_version, files.identity)
     return identity, gap
@@ -362,7 +362,7 @@ def must_be_known(schema: int, path: Path, version: str = "", known: int = RUN_S
 
 
 def read_heartbeat(files: RankLayout) -> tuple[Heartbeat | None, Gap | None]:
-    beat, gap = read_record(files.heartbeat, Heartbeat, files.run)
+    beat, gap = read_record(files.text(RankLayout.heartbeat), Heartbeat, files.run)
     if beat is not None:
         beat.errors = [masked(error) for error in beat.errors]
     return beat, gap

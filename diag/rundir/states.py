@@ -15,7 +15,7 @@ from itertools import islice, pairwise
 
 from msgspec import Struct
 
-from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.layout import Entry, RankLayout, RunLayout
 from diag.collectors.living import process_is_stopped, process_runs
 from diag.collectors.records import CHECKPOINT, EVALUATION, FAILED, Manifest, RankRecord
 from diag.events.rows import JobRank
@@ -299,7 +299,7 @@ def _hear(rank: _Rank, now_ns: int) -> None:
 def _is_copied(files: RankLayout, behind_ns: int) -> bool:
     """Whether a heartbeat is so much older than its file because the file was copied, not because the clocks of the
     rank and the storage differ: then rank.json would be as much older than its file."""
-    identity, written_ns = _identity(files), _written_ns(files, RankLayout.identity.name)
+    identity, written_ns = _identity(files), _written_ns(files, RankLayout.identity)
     if identity is None or written_ns is None or not identity.unix_ns:
         return False
     return abs(written_ns - identity.unix_ns - behind_ns) > SILENCE.silent_s * 1e9
@@ -319,9 +319,9 @@ def _identity(files: RankLayout) -> RankRecord | None:
         return None
 
 
-def _written_ns(files: RankLayout, name: str = RankLayout.heartbeat.name) -> int | None:
+def _written_ns(files: RankLayout, file: Entry = RankLayout.heartbeat) -> int | None:
     try:
-        return os.stat(f"{files.place}/{name}").st_mtime_ns  # noqa: PTH116  (``Path`` costs thousands of ranks more)
+        return os.stat(files.text(file)).st_mtime_ns  # noqa: PTH116  (``Path`` costs thousands of ranks more)
     except OSError:
         return None
 

@@ -448,7 +448,7 @@ class _Tail(Struct):
 def _tail(files: RankLayout, want: int | None = None, *, run: str) -> _Tail | OSError:
     """Of a rank's summary. Paths are texts: thousands of ranks notice a ``Path`` for each."""
     try:
-        names, file = files.names() or (), f"{files.place}/{_SUMMARY}"
+        names, file = files.names() or (), files.text(RankLayout.summary)
         alone = _SUMMARY in names and sum(map(_IS_PART, names)) == 1
         parts: Sequence[tuple[int, Path | str]] = [(0, file)] if alone else numbered_parts(files.summary)
         most = RUN_READING.summary_tail_bytes if want is None else want

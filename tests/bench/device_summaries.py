@@ -6,9 +6,9 @@
 Simulated jobs (``tests/many_devices.py``) with one planted fault that costs 13 to 40 % of the step: class, cause and
 ranks must be right. Healthy ones must be called healthy. With ``--durations``, no event saw most waits: the ranks of a
 slow GPU or node must be right by the Flight Recorder's durations, and of healthy jobs none must be named. Of the larger
-sizes every tenth and every fiftieth job is made. ``--cost`` writes the summaries of a job with a slow GPU, runs ``diag
-analyze --summary`` in a fresh process, and prints its CPU time (user + system) and the process's peak of memory. The
-last line is JSON.
+sizes every tenth and every fiftieth job is made. ``--cost`` writes the summaries of a job with a slow GPU, and beside
+them who each rank is and its heartbeat, runs ``diag analyze --summary`` in a fresh process, and prints its CPU time
+(user + system) and the process's peak of memory. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from diag.collectors.layout import RunLayout
 from tests.bench._measure import Cost, measured, median_of, python
+from tests.many_devices import Devices, write_signs
 
 HEALTHY = "healthy"
 WRITE = """
@@ -119,11 +121,12 @@ def _one(sizes: list[int], faults: int, durations: bool, number: int) -> Made:
     return Made(number, fault, ranks, right, result.verdict.confidence, result.verdict.headline, expected)
 
 
-def _analysed(folder: Path, repeats: int, ago_s: float) -> list[Cost]:
+def _analysed(folder: Path, job: Devices, repeats: int, ago_s: float) -> list[Cost]:
     """``ago_s``: when the records were last written."""
     costs = []
     for _ in range(repeats):
         at_s = time.time() - ago_s
+        write_signs(RunLayout(folder), job, int(at_s * 1e9))
         for path in (folder / "manifest.json", *folder.glob("ranks/*/summary.jsonl")):
             os.utime(path, (at_s, at_s))
         costs.append(measured(python("-m", "diag", "analyze", "--summary", str(folder))))
@@ -142,8 +145,9 @@ def cost(options: argparse.Namespace) -> None:
             if written.failed:
                 raise SystemExit(written.failed)
             # While it trains, and an hour after it left no end: then it is asked as well who ended first.
-            costs = _analysed(Path(folder), options.repeats, ago_s=0.0)
-            ended = median_of(_analysed(Path(folder), options.repeats, ago_s=3_600.0))
+            job = Devices(ranks, steps=options.steps)
+            costs = _analysed(Path(folder), job, options.repeats, ago_s=0.0)
+            ended = median_of(_analysed(Path(folder), job, options.repeats, ago_s=3_600.0))
             culprit = json.loads((Path(folder) / "verdict.json").read_text())["verdict"]["culprit"]
             if culprit is None or culprit["ranks"] != [ranks // 3]:
                 raise SystemExit(f"{ranks} ranks: rank {ranks // 3} is late, the verdict names {culprit}")

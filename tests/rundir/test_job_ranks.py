@@ -163,6 +163,19 @@ def test_polling_reads_an_identity_once(run: RunLayout, monkeypatch: pytest.Monk
     assert run.rank(1).folder in read
 
 
+def test_identities_that_are_known_are_not_read(run: RunLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {rank: identity for rank, identity in job_ranks(run).identities.items() if identity is not None}
+    read: list[str] = []
+    monkeypatch.setattr(module, "read_identity", lambda files: (read.append(files.place), (None, None))[1])
+    module._READERS.clear()
+    found = job_ranks(run, whole=True, known=known)
+    assert (found.identities, set(found.files), read) == (known, {0, 1}, [])
+    recorded(run.root.parent / "third", ranks=3)
+    shutil.copytree(run.root.parent / "third" / "ranks" / "00002", run.rank(2).folder)
+    assert 2 in job_ranks(run, whole=True, known=known).files
+    assert run.rank(2).place in read
+
+
 def test_a_rank_that_starts_beside_an_old_folder_is_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(vars(RUN_READING), "pause_over_reading", 0)
     run = recorded(tmp_path / "run", ranks=3)
