@@ -105,13 +105,14 @@ class RankSteps(Columns[RankStep]):
         at: Ints = np.arange(len(self))[chosen]
         if len(at) == len(self) and (np.diff(at, prepend=-1) == 1).all():
             return self
-        entries, edges = entries_of(self.place_edges, at)
-        columns: dict[str, Any] = {name: getattr(self, name)[at] for name in COLUMNS}
+        places = chosen if isinstance(chosen, slice) and chosen.step in (None, 1) else at  # of a slice, views
+        entries, edges = entries_of(self.place_edges, places)
+        columns: dict[str, Any] = {name: getattr(self, name)[places] for name in COLUMNS}
         for name in _OF_SOME:
             if own := getattr(self, name):
                 columns[name] = {i: own[place] for i, place in enumerate(at.tolist()) if place in own}
-        segments, places = self.segments.take(at), self.places[entries]
-        return replace(self, **columns, segments=segments, places=places, place_edges=edges)
+        segments = self.segments.take(places)
+        return replace(self, **columns, segments=segments, places=self.places[entries], place_edges=edges)
 
     def of_steps(self, numbers: Collection[int]) -> RankSteps:
         """Those of these steps."""

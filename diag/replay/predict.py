@@ -381,10 +381,11 @@ def _consecutive(attribution: Attribution) -> list[_Run]:
     place = {rank: dict(zip(steps.step[at].tolist(), at.tolist(), strict=True)) for rank, at in of_rank.items()}
     known = set.intersection(*(set(numbers) for numbers in place.values())) if ranks else set[int]()
     numbers = chosen(_timed(attribution), known, len(ranks)).step
+    runs = [run.tolist() for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1) if len(run)]
+    taken = [steps.take(np.array([place[rank][number] for rank in ranks for number in run])) for run in runs]
     return [
-        {rank: Part.of(steps.take(np.array([place[rank][number] for number in run.tolist()]))) for rank in ranks}
-        for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
-        if len(run)
+        {rank: Part.of(every.take(slice(i * len(run), (i + 1) * len(run)))) for i, rank in enumerate(ranks)}
+        for run, every in zip(runs, taken, strict=True)
     ]
 
 

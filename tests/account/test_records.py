@@ -94,6 +94,16 @@ def test_rows_that_are_chosen_by_columns_are_those_of_the_objects() -> None:
         assert {call.key for call in joined_steps([table.take(odd)]).calls.objects} == in_odd
 
 
+def test_steps_that_follow_each_other_are_a_view_of_the_table() -> None:
+    for table in partition(recorded()):
+        assert shown(table.take(slice(1, 3))) == shown(list(table)[1:3])
+    table = max(partition(recorded()), key=len)
+    some = table.take(slice(1, 3))
+    assert len(some) == 2
+    assert all(np.shares_memory(getattr(some, name), getattr(table, name)) for name in COLUMNS)
+    assert np.shares_memory(some.segments.every.start_ns, table.segments.every.start_ns)
+
+
 def test_tables_of_steps_are_joined_as_their_rows_are() -> None:
     tables = list(partition(recorded()))
     parts = [RankSteps.together([table.take(slice(at, None, 2)) for table in tables]) for at in (0, 1)]
