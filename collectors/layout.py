@@ -376,15 +376,14 @@ def part_of(stream: Path, number: int) -> Path:
 def numbered_parts(stream: Path) -> list[tuple[int, Path]]:
     """The parts of a stream that are there, the oldest first, with their numbers. None of them may be there any more
     when it is opened. Errors are ignored: empty for a folder that cannot be read."""
+    folder, own = os.path.split(stream)
     try:
-        names = os.listdir(os.path.dirname(stream) or ".")  # noqa: PTH120, PTH208  (as above)
+        names = os.listdir(folder or ".")  # noqa: PTH208  (as above)
     except OSError:
         return []
-    stem, found = stream.stem, []
+    stem, found = own.removesuffix(".jsonl"), [(0, stream)] if own in names else []
     for name in names:
-        if name == stream.name:
-            found.append((0, stream))
-        elif name.startswith(stem) and (match := _PART_NAME.fullmatch(name, len(stem))):
+        if name.startswith(stem) and (match := _PART_NAME.fullmatch(name, len(stem))):
             found.append((int(match.group(1)), stream.with_name(name)))
     return sorted(found)
 

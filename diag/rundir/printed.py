@@ -53,10 +53,8 @@ _PRINTED = (
 def printed_numbers(files: RankLayout, most_bytes: int) -> list[NumberRecord]:
     """The first one in the exception that ended the rank, and in the last bytes of its output; none without any. Never
     raises."""
-    heartbeat, _ = read_heartbeat(files)
-    under_way = max(heartbeat.step, 0) if heartbeat is not None else 0
     error, _ = read_record(files.error, dict[str, Any], files.run)
-    raised = next(_said(str(error), _RAISED, under_way), None) if error is not None else None
+    raised = next(_said(str(error), _RAISED, files), None) if error is not None else None
     found = [raised] if raised is not None else []
     for path in (files.stdout, files.log):
         try:
@@ -64,14 +62,15 @@ def printed_numbers(files: RankLayout, most_bytes: int) -> list[NumberRecord]:
         except OSError:
             continue
         lines = (_COLOUR.sub("", line) for line in text.splitlines() if "nan" in line.lower())
-        found += [record for line in lines for record in _said(line, _PRINTED, under_way)][:1]
+        found += [record for line in lines for record in _said(line, _PRINTED, files)][:1]
     return found
 
 
-def _said(text: str, forms: tuple[_Form, ...], under_way: int) -> Iterator[NumberRecord]:
+def _said(text: str, forms: tuple[_Form, ...], files: RankLayout) -> Iterator[NumberRecord]:
     for form in forms:
         match = form.pattern.search(text)
         if match is not None:
             groups = match.groupdict()
-            step = int(groups["step"]) if groups.get("step") else under_way
+            beat = None if groups.get("step") else read_heartbeat(files)[0]  # of few ranks: most say nothing
+            step = int(groups.get("step") or (max(beat.step, 0) if beat is not None else 0))
             yield NumberRecord(step, form.what, (groups.get("value") or form.value).lower())

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from diag.api import open_run
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.numbers import GRADIENT, GRADIENT_NORM, LOSS, REPORTED_LOSS
 from diag.collectors.records import Heartbeat
+from diag.model import Gap
+from diag.rundir import printed
+from diag.rundir.lines import read_heartbeat
 from diag.rundir.numbers import first_odd, numbers_of
 from diag.rundir.printed import printed_numbers
 from tests.app.runs import write_run
@@ -85,3 +88,22 @@ def test_what_the_recorder_saw_comes_first(tmp_path: Path) -> None:
     (records,) = numbers_of(layout.ranks()).values()
     assert [(record.step, record.what) for record in records] == [(11, LOSS)]
     assert REPORTED_LOSS not in {record.what for record in records}
+
+
+def test_heartbeats_are_read_where_something_was_said_without_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def counting(files: RankLayout) -> tuple[Heartbeat | None, Gap | None]:
+        read.append(files.place)
+        return read_heartbeat(files)
+
+    monkeypatch.setattr(printed, "read_heartbeat", counting)
+    layout = RunLayout(write_run(tmp_path / "run", ranks=3))
+    layout.rank(0).stdout.write_text("step 12 loss nan\n")
+    layout.rank(1).error.write_text(json.dumps({"message": "Function 'X' returned nan values in its 0th output"}))
+    layout.rank(1).heartbeat.write_text(json.dumps(asdict(Heartbeat(1, 1, 7, "failed: X", failed_in="backward"))))
+    steps = [[record.step for record in printed_numbers(files, 1 << 16)] for files in layout.ranks().values()]
+    assert steps == [[12], [7], []]
+    assert read == [layout.rank(1).place]
