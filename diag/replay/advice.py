@@ -96,11 +96,11 @@ def _advice_or_refusal(case: Case, base: Baseline, candidate: Candidate) -> Advi
 
 def memory_veto(delta: int | None, tables: Tables) -> str:
     """Why a change does not fit into the device's memory; "" where it does, or where there is no device to fill."""
-    left = headroom(tables)
     if delta is None:
         return "how much memory it takes is unknown" if tables.on_device else ""
     if delta <= 0 or not tables.on_device:
         return ""
+    left = headroom(tables)
     if left is None:
         return "it takes more device memory, and how much is free was not recorded"
     reserve = ADVICE.free_memory_share * capacity(tables)

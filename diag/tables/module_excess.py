@@ -10,6 +10,7 @@ from msgspec import Struct
 from diag.account import gpu
 from diag.account.cached_steps import windows_of
 from diag.account.critical_path import label_of
+from diag.account.rank_steps import RankSteps
 from diag.deferred import pl
 from diag.model.accounts import Attribution
 from diag.model.steps import Detail, Kind, RankStep
@@ -35,7 +36,8 @@ def module_excess(
 ) -> list[ModuleExcess]:
     """Modules in which the late ranks work or idle longer, largest first, over the given steps that traces of late and
     of other ranks cover; empty if there are none, or if no range names a module."""
-    accounts = by_rank(step for step in attribution.rank_steps if step.source == "trace")
+    steps_of = RankSteps.of(attribution.rank_steps)
+    accounts = by_rank(steps_of.take(steps_of.from_source("trace")))
     traced = [rank for rank, by_step in sorted(accounts.items()) if by_step and rank in tables.ranks]
     slow = [rank for rank in traced if rank in late][: EFFICIENCY.most_late_ranks_read]
     usual = _spread([rank for rank in traced if rank not in late], EFFICIENCY.most_other_ranks_read)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from diag.account.rank_steps import RankSteps
 from diag.api import open_run
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
@@ -17,8 +18,10 @@ from diag.rundir.columns import Steps
 from diag.show.breakdowns import print_breakdown
 from diag.show.json import to_json
 from diag.tables.efficiency import efficiency
+from diag.tables.module_excess import module_excess
 from diag.words.formatting import NBSP
 from tests.account.kineto_builder import BASE_NS, KinetoBuilder
+from tests.app.runs import write_run
 from tests.tables.test_breakdowns import (
     BACKWARD,
     COUNTED,
@@ -223,3 +226,15 @@ def test_runs_of_which_little_is_known(tmp_path: Path, what: str) -> None:
     content = json.loads(to_json(result, tables=True))["breakdowns"]
     assert len(content["kernels"]["rows"]) == {"kernels": 2, "operators": 2, "collective": 1}.get(what, 0)
     assert len(content["collectives"]["rows"]) == (what == "collective")
+
+
+def test_steps_without_a_trace_are_made_into_no_objects_to_look_for_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = open_run(write_run(tmp_path / "run", slow_data_ms={1: 60}))
+
+    def made(*_: object) -> None:
+        raise AssertionError("a step became an object")
+
+    monkeypatch.setattr(RankSteps, "_records", made)
+    assert module_excess(result.attribution, result.tables, [1], range(12)) == []
