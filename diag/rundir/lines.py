@@ -448,7 +448,11 @@ class LastStep(msgspec.Struct):
 
 def last_steps(file: Path) -> list[LastStep]:
     """The last twenty records of a steps.jsonl, read from its end; none if it cannot be read."""
-    return read_last_lines(file, LastStep, RUN_READING.tail_bytes)[0][-RUN_READING.last_steps :]
+    most = RUN_READING.last_steps
+    steps, _ = read_last_lines(file, LastStep, RUN_READING.tail_bytes, most + 1)  # the last one may be incomplete
+    if 0 < len(steps) < most:  # more are damaged, or there are no more
+        steps, _ = read_last_lines(file, LastStep, RUN_READING.tail_bytes)
+    return steps[-most:]
 
 
 def has_steps(layout: RunLayout) -> bool:

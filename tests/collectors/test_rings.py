@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from diag.collectors.layout import RankLayout, RunLayout, part_of, parts_of
 from diag.collectors.records import RESTART, STALLED, VERDICT, CollectiveLine, KeptLine, StepRecord, SumLine
 from diag.collectors.step_places import complete_from
+from diag.rundir import lines as reading
 from diag.rundir.lines import RestartedError, Tail, last_steps, read_lines
 from diag.rundir.step_lines import CollectiveLines
 from diag.rundir.summaries import read_summaries
@@ -84,9 +86,35 @@ def test_the_last_steps_are_read_where_the_newest_part_is_short(tmp_path: Path) 
     stream = tmp_path / "ranks" / "00000" / "steps.jsonl"
     stream.parent.mkdir(parents=True)
     for number, steps in enumerate((range(30), range(30, 32))):
-        text = "".join(f'{{"step": {step}, "begin_ns": {step}, "end_ns": {step + 1}}}\n' for step in steps)
-        part_of(stream, number).write_text(text)
+        part_of(stream, number).write_text("".join(map(step_line, steps)))
     assert [record.step for record in last_steps(stream)] == list(range(12, 32))
+
+
+def step_line(step: int) -> str:
+    return f'{{"step": {step}, "begin_ns": {step}, "end_ns": {step + 1}}}\n'
+
+
+@pytest.mark.parametrize("steps", [0, 1, 19, 20, 21, 300])
+@pytest.mark.parametrize("damaged", [(), (1,), (2, 5)])  # lines, counted from the end
+@pytest.mark.parametrize("end", ["", '{"step": 9'])
+def test_the_last_steps_are_those_that_can_be_read(
+    tmp_path: Path, steps: int, damaged: tuple[int, ...], end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = tmp_path / "ranks" / "00000" / "steps.jsonl"
+    stream.parent.mkdir(parents=True)
+    bad = {steps - at for at in damaged}
+    stream.write_text("".join("{]\n" if step in bad else step_line(step) for step in range(steps)) + end)
+    decoded: list[int] = []
+    whole = reading._all_records
+
+    def counting(piece: bytes, *given: Any) -> Any:
+        decoded.append(piece.count(b"\n"))
+        return whole(piece, *given)
+
+    monkeypatch.setattr(reading, "_all_records", counting)
+    assert [record.step for record in last_steps(stream)] == [at for at in range(steps) if at not in bad][-20:]
+    if steps == 300 and len(damaged) < 2 and not (damaged and end):
+        assert sum(decoded) <= 21
 
 
 def test_a_follower_sees_each_step_once_while_parts_come_and_go(tmp_path: Path) -> None:
