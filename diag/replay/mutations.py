@@ -4,6 +4,7 @@ its assumptions, or the reason why it cannot be applied. Here: work of the ranks
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import pairwise
 from math import log2
 from statistics import fmean, median
 
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from diag.model.keys import Key
+from diag.model.ragged import owners
 from diag.model.steps import HOST_DETAILS, Detail, Kind
 from diag.replay.policy import REPLAY
 from diag.tables.bandwidth import bus_factor
@@ -406,15 +408,16 @@ def _hybrid(stretch: Stretch, size: int, costs: Costs, level: Level, gloo: bool)
                 key = (f"{group} replica {first}", number, "all_reduce")
                 then[at, first::size] = len(collectives)
                 collectives[key] = replace(reduced, key=key, group=key[0], tail_ns=tails)
-    lines = {}
-    for place, rank in enumerate(ranks):
-        line = stretch.lines[rank]
-        # FSDP2 all-reduces a shard once it is reduced.
-        after = np.flatnonzero((line.code == WAIT) & (then[line.call, place] >= 0))
-        both = np.repeat(after, 2)
-        line = replace(line, call=instead[line.call, place])
-        reduced_by = np.repeat(then[stretch.lines[rank].call[after], place], 2)
-        lines[rank] = line.with_rows(both + 1, np.tile([ISSUE, WAIT], len(after)), reduced_by)
+    line, edges = stretch.laid
+    place = np.searchsorted(ranks, list(stretch.lines))[owners(edges)]
+    # FSDP2 all-reduces a shard once it is reduced.
+    after = np.flatnonzero((line.code == WAIT) & (then[line.call, place] >= 0))
+    reduced_by = np.repeat(then[line.call[after], place[after]], 2)
+    both = np.tile([ISSUE, WAIT], len(after))
+    line = replace(line, call=instead[line.call, place]).with_rows(np.repeat(after, 2) + 1, both, reduced_by)
+    edges = edges + 2 * np.searchsorted(after, edges)
+    of_ranks = zip(stretch.lines, pairwise(edges.tolist()), strict=True)
+    lines = {rank: line.take(slice(i, j)) for rank, (i, j) in of_ranks}
     return replace(stretch, lines=lines, collectives=collectives)
 
 

@@ -89,7 +89,7 @@ class Line(Struct, frozen=True, eq=False):
     def take(self, rows: Mask | Series | slice) -> Line:
         return Line(self.code[rows], self.ns[rows], self.label[rows], self.call[rows])
 
-    def with_rows(self, before: Series, code: Series, call: Series) -> Line:
+    def with_rows(self, before: Series, code: Series, call: npt.NDArray[np.int32]) -> Line:
         """The line with issues or waits inserted before these rows, in the order given."""
         return Line(
             np.insert(self.code, before, code),
