@@ -243,12 +243,6 @@ class Painted:
         return Pieces(Segments(start, end, kind, detail), edges)
 
 
-def cut(layers: Sequence[Layer], begin: int, end: int, rest: Detail = Detail.OTHER) -> Segments:
-    """One window of the painted layers."""
-    (segments,) = Painted(layers, rest).cut(np.array([begin], dtype=np.int64), np.array([end], dtype=np.int64))
-    return segments
-
-
 def traced_steps(
     rank: int,
     windows: Sequence[Window],

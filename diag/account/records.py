@@ -32,7 +32,7 @@ from diag.collectors.records import (
 )
 from diag.model import UNKNOWN
 from diag.model.ragged import edges_of, is_named, places_from
-from diag.model.steps import CollectiveCall, Detail, Kind, by_details, by_kinds
+from diag.model.steps import Detail, Kind, by_details, by_kinds
 from diag.rundir.columns import Ragged, Rows, Steps
 
 from . import intervals as iv
@@ -233,21 +233,10 @@ def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]])
     )
 
 
-def is_transfer(call: CollectiveCall) -> bool:
-    """Whether the call is a recorded send or receive. When its bytes were on the wire is unknown except for the time in
-    which a thread was blocked in it: an early receive is open for long, and the arrival of its data is not recorded."""
-    return call.key[2] == TRANSFER
-
-
-def open_span(call: CollectiveCall) -> tuple[int, int]:
-    """When a rank could be blocked in the call."""
-    if is_transfer(call):
-        return call.waited_ns or (call.start_ns, call.start_ns)
-    return call.start_ns, call.end_ns
-
-
 def open_spans(calls: Calls) -> tuple[iv.Times, iv.Times]:
-    """``open_span`` of each call: all begins, and all ends."""
+    """When a rank could be blocked in each call: all begins, and all ends. When the bytes of a recorded send or receive
+    were on the wire is unknown except for the time in which a thread was blocked in it: an early receive is open for
+    long, and the arrival of its data is not recorded."""
     transfer, waited = calls.labelled(TRANSFER), calls.waited
     start: iv.Times = np.where(transfer & waited, calls.wait_start_ns, calls.start_ns)
     end: iv.Times = np.where(transfer, np.where(waited, calls.wait_end_ns, calls.start_ns), calls.end_ns)

@@ -176,11 +176,6 @@ def _put_together(several: Sequence[Segments | CriticalPath]) -> Segments:
     return Segments(**columns)
 
 
-def joined(steps: Sequence[Segments | CriticalPath]) -> Segments:
-    """The pieces of all of them as columns, one step after the other."""
-    return Pieces.of(steps).every
-
-
 def by_cause(pieces: Segments | CriticalPath) -> npt.NDArray[np.int64]:
     """Nanoseconds by kind and detail, [kinds, details]."""
     spent: npt.NDArray[np.int64] = by_causes([pieces])[0]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.account import intervals as iv
-from diag.account.intervals import Layer, covers, cut, disjoint, within
+from diag.account.intervals import Layer, Painted, covers, disjoint, within
 from diag.model.steps import Detail, Kind
 
 SIZE = 64
@@ -53,7 +53,7 @@ def test_windows_and_membership(a: list[tuple[int, int]], begin: int, end: int) 
 def test_painting_is_exact(layers: list[list[tuple[int, int]]], begin: int, end: int) -> None:
     begin, end = min(begin, end), max(begin, end)
     labelled = [Layer(Kind.COMPUTE, detail, iv.make(layer)) for detail, layer in zip(Detail, layers, strict=False)]
-    segments = cut(disjoint(labelled), begin, end)
+    (segments,) = Painted(disjoint(labelled)).cut(np.array([begin]), np.array([end]))
     parts = [np.stack((segments.start_ns[[i]], segments.end_ns[[i]]), axis=1) for i in range(len(segments.start_ns))]
     assert sum(iv.total(part) for part in parts) == end - begin
     assert np.array([bitmap(part) for part in parts], dtype=int).reshape(-1, SIZE).sum(axis=0).max(initial=0) <= 1
