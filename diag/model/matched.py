@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, Self, overload
 
 import numpy as np
@@ -138,12 +137,15 @@ class MatchedCollectives(Sequence[MatchedCollective]):
 
     @cached_property
     def _teams(self) -> tuple[Ints, tuple[tuple[int, ...], ...]]:
-        places: dict[bytes, int] = {}
-        data, edges = np.ascontiguousarray(self.rank, dtype=np.int64).tobytes(), (self.edges * 8).tolist()
-        team = [places.setdefault(data[begin:end], len(places)) for begin, end in pairwise(edges)]
-        return np.array(team, dtype=np.int64), tuple(
-            tuple(np.frombuffer(each, dtype=np.int64).tolist()) for each in places
-        )
+        sizes, ranks = self.sizes, np.ascontiguousarray(self.rank, dtype=np.int64)
+        before = ranks[np.arange(len(ranks)) - np.repeat(sizes, sizes)]  # the same member of the one before, of a size
+        differs = np.diff(sizes, prepend=0) != 0
+        differs |= self.by(before != ranks, np.logical_or)
+        new, data, places = np.flatnonzero(differs), ranks.tobytes(), dict[bytes, int]()
+        spans = zip((self.edges[new] * 8).tolist(), (self.edges[new + 1] * 8).tolist(), strict=True)
+        team = np.array([places.setdefault(data[begin:end], len(places)) for begin, end in spans], dtype=np.int64)
+        teams = tuple(tuple(np.frombuffer(each, dtype=np.int64).tolist()) for each in places)
+        return np.repeat(team, np.diff(new, append=len(self))), teams
 
     @property
     def team(self) -> Ints:

@@ -133,6 +133,7 @@ def test_matched_collectives_come_back_as_they_were(of_ranks: dict[int, list[Col
     assert list(table.take(np.arange(len(rows))[::2])) == list(table[::2]) == rows[::2]
     assert list(MatchedCollectives.joined([table[:2], MatchedCollectives.of(()), table[2:], table])) == rows + rows
     assert [table.teams[team] for team in table.team.tolist()] == [met.ranks for met in rows]
+    assert table.teams == tuple(dict.fromkeys(met.ranks for met in rows))
     assert table.by(table.wait_ns, np.maximum).tolist() == [max(met.wait_ns) for met in rows]
     assert table.key_columns.keys() == [met.key for met in rows]
 
