@@ -286,19 +286,16 @@ def _all_records(piece: bytes, decode_lines: Callable[[bytes], list[T]], checks:
     None if one may be damaged. ``checks``: as in ``each_piece``."""
     if len(piece) > RECORDED_FILES.line_bytes:
         return None
-    lines = piece.split(b"\n")
+    lines = piece.count(b"\n")
     # JSON has no raw line break in a string, and no "{" right after "}" in an object: each line begins with an object.
-    if (
-        lines.pop()
-        or not all(line[:1] == b"{" and line[-1:] == b"}" for line in lines)
-        or (not checks and _huge(piece))
-    ):
+    objects = piece[:1] == b"{" and piece[-2:] == b"}\n" and piece.count(b"}\n{") == lines - 1
+    if not objects or (not checks and _huge(piece)):
         return None
     try:
         records = decode_lines(piece)
     except DAMAGED:
         return None
-    return records if len(records) == len(lines) else None
+    return records if len(records) == lines else None
 
 
 def read_record(

@@ -125,13 +125,14 @@ class RowsReader:
 
     def take(self, lines: list[CollectiveLine]) -> None:
         """HugeError for a number that does not fit: then none of the lines is taken."""
-        of_groups = chain.from_iterable(ranks for line in lines for ranks in line.groups.values())
-        if max(chain(of_groups, (line.dropped for line in lines)), default=0) >= MOST_NS:
+        named, dropped = [line.groups for line in lines if line.groups], [line.dropped for line in lines]
+        of_groups = chain.from_iterable(ranks for groups in named for ranks in groups.values())
+        if max(chain(of_groups, dropped), default=0) >= MOST_NS:
             raise HugeError
         self._builder.add_lines(lines)
-        for line in lines:
-            self._groups.update(line.groups)
-            self._dropped += line.dropped
+        for groups in named:
+            self._groups.update(groups)
+        self._dropped += sum(dropped)
 
     def take_groups(self, lines: list[CollectiveLine]) -> None:
         """Without the rows of the lines."""
@@ -145,7 +146,8 @@ class RowsReader:
 
 def _take(path: Path, run: Path, first: int, last: int, take: Callable[[list[CollectiveLine]], object]) -> list[Gap]:
     def checked(lines: list[CollectiveLine]) -> None:
-        if not all(first <= line.step < last for line in lines):
+        steps = [line.step for line in lines] or [first]
+        if min(steps) < first or max(steps) >= last:
             raise UnorderedError
         take(lines)
 
