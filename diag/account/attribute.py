@@ -25,7 +25,7 @@ from diag.words.formatting import rank_ranges
 from . import intervals as iv
 from . import of_traces, records
 from .blame import Meetings
-from .calls import Matched
+from .calls import Listed, Matched
 from .critical_path import Readiness, Timeline, held_up, readiness, walks
 from .device_clock import DeviceClocked, on_device_clocks
 from .idle_parts import idle_parts
@@ -69,7 +69,8 @@ def attribute(
     alignment = _align(ranks, matched, anchors, bool(clocked))
     # Each rank's steps on its own clock are dropped when they are placed.
     placed = {rank: _placed(steps.pop(rank), anchors[rank], alignment, rank) for rank in tuple(steps)}
-    every = RankSteps.together([of_rank for _, of_rank in sorted(placed.items()) if of_rank])
+    every, views = RankSteps.with_views({rank: of_rank for rank, of_rank in sorted(placed.items()) if of_rank})
+    placed |= views
     # Ranks off the common clock are accounted for separately: no waits, no blame.
     tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, every) else frozenset()
     calls = {rank: of_rank.calls for rank, of_rank in placed.items()}
@@ -80,16 +81,15 @@ def attribute(
     timelines = {rank: Timeline(of_rank) for rank, of_rank in placed.items() if of_rank}
     came = readiness(matched, timelines)
     axes = axes_of(tables)
-    meetings = Meetings(timelines, came, axes.stages())
     numbers: list[int] = np.unique(every.step).tolist()
-    waits = waiting(matched)
     begun = _begun_in(came, every, numbers)
+    paths, changes = walks(numbers, timelines, came, tied)
+    late = Meetings(timelines, came, axes.stages()).lateness(held_up(came, begun, paths, changes))
+    del timelines, came  # they take more memory than what was found with them
+    waits = waiting(matched)
     left_out = steps_left_out(tables, numbers) if left_out is None else left_out
     detailed = None if detailed is None else frozenset(detailed)
     division, marker = _division(ranks)
-    paths, changes = walks(numbers, timelines, came, tied)
-    listed = [begun[number] for number in numbers]
-    late = meetings.lateness(held_up(came, listed, paths, changes))
     order = np.lexsort((every.rank, every.step))
     notes = tuple(left_out.get(number, "") for number in numbers)
     accounts = StepAccounts(
@@ -115,7 +115,7 @@ def attribute(
         aligned=bool(tied),
         untied=tuple(sorted(set(placed) - tied)) if tied else (),
         comm_known=bool(every.comm_known.any()),
-        collectives=_measured(matched, begun, numbers if detailed is None else sorted(detailed)),
+        collectives=_measured(matched, begun, numbers, numbers if detailed is None else sorted(detailed)),
         rank_steps=every if detailed is None else every.of_steps(detailed),
         axes=axes,
         division=division,
@@ -329,8 +329,8 @@ def waiting(matched: Matched, members: Bools | None = None) -> dict[int, iv.Inte
     return {rank: iv.make(spans[places]) for rank, places in of_ranks if len(places)}
 
 
-def _begun_in(came: Readiness, every: RankSteps, numbers: Sequence[int]) -> dict[int, list[int]]:
-    """By step, in order: the numbers of the collectives that some rank began in it. ``numbers``: of all steps."""
+def _begun_in(came: Readiness, every: RankSteps, numbers: Sequence[int]) -> Listed:
+    """By step, in order: the collectives that some rank began in it. ``numbers``: of all steps."""
     order = np.lexsort((every.rank, every.step))
     last = np.ones(len(every), dtype=np.bool_)  # of two parts of one step in two traces, the last one counts
     last[order[:-1]] = (np.diff(every.rank[order]) != 0) | (np.diff(every.step[order]) != 0)
@@ -345,17 +345,15 @@ def _begun_in(came: Readiness, every: RankSteps, numbers: Sequence[int]) -> dict
     _, more = np.unique(step[elsewhere] * len(first) + number[elsewhere], return_index=True)
     once = np.concatenate((first[first >= 0], elsewhere[more]))
     once = once[np.lexsort((once, step[once]))]
-    edges = np.searchsorted(step[once], np.arange(len(numbers) + 1)).tolist()
-    begun = number[once].tolist()
-    return {step: begun[i:j] for step, (i, j) in zip(numbers, pairwise(edges), strict=True)}
+    return Listed(number[once], np.searchsorted(step[once], np.arange(len(numbers) + 1)))
 
 
-def _measured(matched: Matched, begun: Mapping[int, Sequence[int]], steps: Sequence[int]) -> MatchedCollectives:
-    """The collectives that began in these steps."""
+def _measured(matched: Matched, begun: Listed, numbers: Sequence[int], steps: Sequence[int]) -> MatchedCollectives:
+    """The collectives that began in these steps. ``numbers``: of all steps."""
     if not steps:
         return NO_COLLECTIVES
-    measured = measure(matched.only(np.array([number for step in steps for number in begun[step]], dtype=np.int64)))
-    return dataclasses.replace(measured, step=np.repeat(steps, [len(begun[step]) for step in steps]))
+    chosen = begun.of(np.searchsorted(numbers, steps))
+    return dataclasses.replace(measure(matched.only(chosen.numbers)), step=np.repeat(steps, np.diff(chosen.edges)))
 
 
 def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:

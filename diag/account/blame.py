@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +27,7 @@ from diag.account.policy import CRITICAL_PATH
 from diag.model.ragged import edges_of
 from diag.model.steps import NO_BLAMES, Blames, Detail, Kind
 
+from .calls import Listed
 from .critical_path import LABELS, Activities, Activity, Readiness, Timeline, details_of, kinds_of, label_of
 from .intervals import CoveredOfMany, Intervals, Times
 
@@ -348,22 +348,23 @@ class Meetings:
         self._ranks = np.array(came.ranks, dtype=np.int64)
         self._standing = Standing([timeline.standing for timeline in timelines.values()])
 
-    def lateness(self, met: Sequence[Sequence[int]]) -> Lateness:
-        """By step, over all collectives at which its path met other ranks, by their numbers."""
-        if not any(met):
-            return Lateness.none(len(met))
+    def lateness(self, met: Listed) -> Lateness:
+        """By step, over all collectives at which its path met other ranks."""
+        steps = len(met.edges) - 1
+        if not len(met.numbers):
+            return Lateness.none(steps)
         at_once = max(1, CRITICAL_PATH.numbers_at_once // (len(self._ranks) * len(self._labels)))
-        parts = [self._of_steps(met[first : first + at_once]) for first in range(0, len(met), at_once)]
+        parts = [self._of_steps(met.of(slice(first, first + at_once))) for first in range(0, steps, at_once)]
         return Lateness.joined(parts)
 
-    def _of_steps(self, met: Sequence[Sequence[int]]) -> Lateness:
-        by_round = self._late_ranks(met)
+    def _of_steps(self, met: Listed) -> Lateness:
+        steps, by_round = len(met.edges) - 1, self._late_ranks(met)
         if not by_round:
-            return Lateness.none(len(met))
-        blame_ns = np.zeros((len(met), len(self._ranks), len(self._labels)), dtype=np.int64)
+            return Lateness.none(steps)
+        blame_ns = np.zeros((steps, len(self._ranks), len(self._labels)), dtype=np.int64)
         unknown = np.zeros(blame_ns.shape[:2], dtype=np.int64)
         charged = _Charged(*unknown.shape)
-        waited, explained, once = np.zeros((3, len(met)), dtype=np.int64)
+        waited, explained, once = np.zeros((3, steps), dtype=np.int64)
         for of_round in by_round:
             for late, activity in self._activities(of_round):
                 once[late.step] += np.where(late.late, late.waited_ns, 0).max(axis=1)
@@ -402,16 +403,15 @@ class Meetings:
         blames = Blames(ranks[order].astype(np.int32), kinds_of(label), details_of(label), spent[order])
         return blames, np.searchsorted(steps[order], np.arange(len(blame_ns) + 1))
 
-    def _late_ranks(self, met: Sequence[Sequence[int]]) -> list[list[_Late]]:
+    def _late_ranks(self, met: Listed) -> list[list[_Late]]:
         """The meetings with late ranks: the first ones of all steps, then the second ones, and so on."""
-        came, matched = self._came, self._matched
+        came, matched, counts = self._came, self._matched, np.diff(met.edges)
         # By step and row: waiting for the rank is accounted for until then.
-        accounted_ns = np.full((len(met), len(self._ranks)), _NEVER)
+        accounted_ns = np.full((len(counts), len(self._ranks)), _NEVER)
         found: list[_Late] = []
-        edges, every = edges_of(list(map(len, met))), np.fromiter(chain.from_iterable(met), np.int64)
-        for place in range(int(np.diff(edges).max(initial=0))):
-            steps = np.flatnonzero(np.diff(edges) > place)
-            numbers = every[edges[steps] + place]
+        for place in range(int(counts.max(initial=0))):
+            steps = np.flatnonzero(counts > place)
+            numbers = met.numbers[met.edges[steps] + place]
             for size in np.unique(matched.sizes[numbers]).tolist():
                 alike = matched.sizes[numbers] == size
                 step, number = steps[alike], numbers[alike]
@@ -430,7 +430,7 @@ class Meetings:
                 # waited for. Their progress up to the meeting would not compare: some compute during the transfer.
                 until = np.where(late, came.ready_ns[at], _NEVER).max(axis=1)
                 found.append(_Late(step, number, at, late, waited_ns, self._last_met_ns(number, at), until))
-        return self._in_turn(found, len(met))
+        return self._in_turn(found, len(counts))
 
     @staticmethod
     def _in_turn(found: Sequence[_Late], steps: int) -> list[list[_Late]]:

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from diag.collectors.records import RECV, SEND
 from diag.model import UNKNOWN
 from diag.model.keys import Key, Keys
-from diag.model.ragged import is_named, owners, places_from
+from diag.model.parts import stored_once
+from diag.model.ragged import entries_of, is_named, owners, places_from
 from diag.model.steps import CollectiveCall
 from diag.rundir.columns import Bools, Codes, Columns, Ints
 
@@ -102,9 +103,9 @@ class Calls(Columns[CollectiveCall]):
             of_groups = np.array([groups.setdefault(group, len(groups)) for group in calls.groups], dtype=np.int32)
             for name, parts in columns.items():
                 column = getattr(calls, name)
-                coded = of_groups if name == "group" else codes if name in ("label", "op", "dtype") else None
+                coded = of_groups if name == "group" else None if name in UNCODED else codes
                 parts.append(column if coded is None or not len(column) else coded[column])
-        together: dict[str, Any] = {name: np.concatenate(parts) for name, parts in columns.items()}
+        together: dict[str, Any] = {name: stored_once(np.concatenate(parts)) for name, parts in columns.items()}
         return cls(**together, groups=tuple(groups), names=tuple(names))
 
     def __len__(self) -> int:
@@ -165,6 +166,9 @@ class Calls(Columns[CollectiveCall]):
             )  # fmt: skip
 
 
+UNCODED = tuple(name for name in Calls.columns() if name not in ("group", "label", "op", "dtype"))
+
+
 class Some(Sequence[CollectiveCall]):
     """Some calls of a rank, by their places."""
 
@@ -218,6 +222,18 @@ def some_of(calls: Calls, places: Ints) -> tuple[Calls, Ints]:
     listed = np.zeros(len(calls), dtype=np.bool_)
     listed[places] = True
     return (calls, places) if listed.all() else (calls.take(listed), (np.cumsum(listed) - 1)[places])
+
+
+class Listed(NamedTuple):
+    """Numbers of collectives by step: those of step i are ``edges[i]`` to ``edges[i + 1]`` of ``numbers``."""
+
+    numbers: Ints
+    edges: Ints
+
+    def of(self, steps: Ints | slice) -> Listed:
+        """Those of the steps at these places."""
+        at, edges = entries_of(self.edges, steps)
+        return Listed(self.numbers[at], edges)
 
 
 class Matched(Mapping[Key, Mapping[int, CollectiveCall]]):

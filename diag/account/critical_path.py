@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from diag.model.keys import Keys
 from diag.model.ragged import edges_of, owners, places_from
 from diag.model.steps import Detail, Kind, by_kinds
 
-from .calls import Matched
+from .calls import Listed, Matched
 from .intervals import Intervals, Times
 from .rank_steps import RankSteps
 
@@ -225,12 +224,10 @@ def readiness(matched: Matched, timelines: Mapping[int, Timeline]) -> Readiness:
     return Readiness(matched, tuple(timelines), rows, start, end, ready, idle, matched.all_of(still != 0), numbers)
 
 
-def held_up(
-    came: Readiness, begun: Sequence[Sequence[int]], paths: Paths, changes: Sequence[set[int]]
-) -> list[list[int]]:
+def held_up(came: Readiness, begun: Listed, paths: Paths, changes: Times) -> Listed:
     """For each path, the numbers of the collectives at which it met other ranks, in order of arrival: those whose
     last-arriving rank was on the path at its arrival. ``begun``: by path, the collectives that began in its step;
-    ``changes``: those at which it changes to a rank that others waited for.
+    ``changes``: those at which it changes to a rank that others waited for, as returned by ``walks``.
 
     Collectives at which the path changes ranks are included. A last rank that called, did something else and asked for
     the result after the others had left was ready after them: at that time the path may be on one of them again.
@@ -238,9 +235,9 @@ def held_up(
     matched = came.matched
     last = np.flatnonzero(came.nearly_last())
     edges = np.searchsorted(last, matched.edges)
-    numbers = np.fromiter(chain.from_iterable(begun), np.int64)
+    numbers = begun.numbers
     counts = edges[numbers + 1] - edges[numbers]
-    step = np.repeat(np.repeat(np.arange(len(begun)), [len(of_step) for of_step in begun]), counts)
+    step = np.repeat(owners(begun.edges), counts)
     number = np.repeat(numbers, counts)
     at = last[places_from(edges[numbers], counts)]
     order = np.lexsort((matched.place_of_key[number], came.ready_ns[at], step))
@@ -256,14 +253,11 @@ def held_up(
     for near in (before, before + 1):
         piece = np.clip(near, begin, until - 1)
         met |= (paths.rank[piece] == rank) & (paths.start_ns[piece] <= arrival) & (arrival <= paths.end_ns[piece])
-    changed = [at * len(matched) + of for at, of_path in enumerate(changes) for of in of_path]
     which = step * len(matched) + number
-    met |= np.isin(which, np.array(changed, dtype=np.int64))
+    met |= np.isin(which, changes)
     _, once = np.unique(which[met], return_index=True)
     once = np.flatnonzero(met)[np.sort(once)]
-    ends = np.searchsorted(step[once], np.arange(len(begun) + 1)).tolist()
-    held = number[once].tolist()
-    return [held[i:j] for i, j in pairwise(ends)]
+    return Listed(number[once], np.searchsorted(step[once], np.arange(len(begun.edges))))
 
 
 class _Parts:
@@ -367,21 +361,20 @@ class _Walked(NamedTuple):
 
 def walks(
     numbers: Sequence[int], timelines: Mapping[int, Timeline], came: Readiness, tied: Collection[int]
-) -> tuple[Paths, list[set[int]]]:
-    """The path through each step; and the numbers of the collectives at which it changes to a rank that others waited
-    for. ``numbers``: of the steps, in order; ``tied``: the ranks that are on the common clock.
+) -> tuple[Paths, Times]:
+    """The path through each step; and the collectives at which it changes to a rank that others waited for, each as the
+    place of its step times the number of all collectives, plus its own. ``numbers``: of the steps, in order; ``tied``:
+    the ranks that are on the common clock.
 
     A path is followed from one collective to the next. Steps do not depend on each other, so those of all steps are
     followed together."""
+    jumped = np.zeros(0, dtype=np.int64)
     if not numbers:
-        return Paths.of([]), []
+        return Paths.of([]), jumped
     lines = _Lines(list(timelines.values()), came)
     ranks, matched = np.array(came.ranks, dtype=np.int64), came.matched
     present, begins, row, time = _begun(numbers, list(timelines.values()), ranks, tied)
     found: list[_Walked] = []
-    # Collectives at which the path has changed to the late rank already. A collective may be cut in pieces (by gloo's
-    # copies, for example): pieces after the arrival belong to this rank, and only the one around it changes ranks.
-    jumped: list[set[int]] = [set() for _ in numbers]
     by_rank = np.argsort(ranks)
     step = np.flatnonzero(time > begins[np.arange(len(numbers)), row])
     while len(step):
@@ -406,15 +399,16 @@ def walks(
         begun = lines.call_start_ns[call]
         start = np.where((call >= 0) & (start < begun) & (begun < until), begun, start)
         number = np.where(call >= 0, lines.number[call], -1)
-        seen = [of in jumped[each] for each, of in zip(step.tolist(), number.tolist(), strict=True)]
-        number[np.array(seen, dtype=np.bool_)] = -1
+        # A collective may be cut in pieces (by gloo's copies, for example): pieces after the arrival belong to the late
+        # rank, and only the one around it changes ranks.
+        code = step * len(matched) + number
+        number[np.isin(code, jumped)] = -1
         last, ready = _last_ready(came, number, present[step])
         arrival = np.minimum(ready, until)
         changes = (last >= 0) & (last != ranks[at]) & (arrival - start > CRITICAL_PATH.noise_of_waits_ns)
         since = np.where(changes, arrival, start)
         found.append(_Walked(step, at, comm, comm, since, until, call))
-        for each, of in zip(step[changes].tolist(), number[changes].tolist(), strict=True):
-            jumped[each].add(of)
+        jumped = np.concatenate((jumped, code[changes]))
         time[step] = since
         row_of_last = by_rank[np.searchsorted(ranks, last, sorter=by_rank)]
         row[step] = np.where(changes, row_of_last, at)

@@ -15,7 +15,7 @@ from diag.model.ragged import edges_of, entries_of, owners
 from diag.model.steps import Detail, Pieces, RankStep, Stall
 from diag.rundir.columns import Bools, Columns, Ints, Places
 
-from .calls import Calls, Some, calls_in
+from .calls import UNCODED, Calls, Some, calls_in
 
 SOURCES = ("records", "events", "trace")
 FLAGS = ("comm_known", "hidden_known", "waits_known")
@@ -86,7 +86,8 @@ class RankSteps(Columns[RankStep]):
     @classmethod
     def together(cls, several: Sequence[RankSteps]) -> RankSteps:
         """One after the other."""
-        several = several or [cls.of(())]
+        if len(several) < 2:
+            return several[0] if several else cls.of(())
         steps, calls = (edges_of(list(map(len, of))).tolist() for of in (several, [each.calls for each in several]))
         columns: dict[str, Any] = {name: np.concatenate([getattr(each, name) for each in several]) for name in COLUMNS}
         for name in _OF_SOME:
@@ -99,6 +100,17 @@ class RankSteps(Columns[RankStep]):
             places=np.concatenate([each.places + first for each, first in zip(several, calls, strict=False)]),
             place_edges=edges_of(np.concatenate([np.diff(each.place_edges) for each in several])),
         )
+
+    @classmethod
+    def with_views(cls, ranks: Mapping[int, RankSteps]) -> tuple[RankSteps, dict[int, RankSteps]]:
+        """Several ``together``; and each of them with its pieces and calls as views of these, which lie in memory
+        once."""
+        every, views, step, call = cls.together(list(ranks.values())), dict[int, RankSteps](), 0, 0
+        for rank, own in ranks.items():
+            steps, calls = slice(step, step := step + len(own)), slice(call, call := call + len(own.calls))
+            columns: dict[str, Any] = {name: getattr(every.calls, name)[calls] for name in UNCODED}
+            views[rank] = replace(own, segments=every.segments.take(steps), calls=replace(own.calls, **columns))
+        return every, views
 
     def take(self, chosen: Places) -> RankSteps:
         """The steps at these places, or those for which a mask is true. The calls stay all of them."""

@@ -114,6 +114,16 @@ def test_tables_of_steps_are_joined_as_their_rows_are() -> None:
     assert shown(RankSteps.of(by_rank)) == shown(by_rank)
 
 
+def test_the_numbers_of_ranks_put_together_lie_in_memory_once() -> None:
+    own = {table.rank[0]: table for table in partition(recorded()) if table}
+    every, views = RankSteps.with_views(own)
+    assert shown(every) == [of_step for table in own.values() for of_step in shown(table)]
+    assert list(map(shown, views.values())) == list(map(shown, own.values()))
+    for view in views.values():
+        assert np.shares_memory(view.segments.every.start_ns, every.segments.every.start_ns)
+        assert np.shares_memory(view.calls.start_ns, every.calls.start_ns)
+
+
 def test_ranks_lie_apart_on_the_line() -> None:
     table = RankSteps.together(list(partition(recorded())))
     shift_ns, pieces = on_line(table)

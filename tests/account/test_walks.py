@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.account.calls import Key, Matched, calls_in
+from diag.account.calls import Listed, Matched, calls_in
 from diag.account.critical_path import (
     Readiness,
     Timeline,
@@ -20,6 +20,8 @@ from diag.account.critical_path import (
 )
 from diag.account.policy import CRITICAL_PATH
 from diag.account.rank_steps import RankSteps
+from diag.model.keys import Key
+from diag.model.ragged import edges_of
 from diag.model.steps import CollectiveCall, CriticalPath, Detail, Kind, PathPiece, RankStep, Segments
 
 UNIT_NS = 20_000  # a wait of two is noise
@@ -168,9 +170,19 @@ def test_paths_followed_together_are_those_of_each_step(ranks: dict[int, list[Ra
     steps = [{rank: own[number] for rank, own in by_step.items() if number in own} for number in numbers]
     every, changes = walks(numbers, lines, came, frozenset(ranks))
     paths = [every.path(at) for at in range(len(steps))]
-    for path, changed, members in zip(paths, changes, steps, strict=True):
+    changed_at = [
+        [code % len(came.matched) for code in changes.tolist() if code // len(came.matched) == at]
+        for at in range(len(steps))
+    ]
+    for path, changed, members in zip(paths, changed_at, steps, strict=True):
         at_keys = frozenset(came.matched.keys_of[number] for number in changed)
         assert (path.pieces(), path.keys, at_keys) == walk(members, lines, came)
     begun = [list(range(number, len(came.matched), len(steps))) for number in range(len(steps))]
-    held = held_up(came, begun, every, changes)
-    assert held == [met_at(*each, came, of_step) for *each, of_step in zip(paths, changes, begun, strict=True)]
+    listed = Listed(
+        np.array([of for of_step in begun for of in of_step], dtype=np.int64), edges_of(list(map(len, begun)))
+    )
+    held = held_up(came, listed, every, changes)
+    each_held = [held.of(np.array([at])).numbers.tolist() for at in range(len(steps))]
+    assert each_held == [
+        met_at(path, changed, came, of_step) for path, changed, of_step in zip(paths, changed_at, begun, strict=True)
+    ]
