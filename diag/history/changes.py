@@ -20,8 +20,15 @@ from .policy import HISTORY
 
 def level(values: Floats) -> float:
     """The mean without the highest values: without evaluations and checkpoints."""
-    least = np.sort(values)[: max(1, len(values) - int(HISTORY.trimmed_share * len(values)))]
-    return float(least.mean())
+    return float(_levels(values[None])[0])
+
+
+def _levels(rows: Floats) -> Floats:
+    """The level of each row."""
+    count = rows.shape[1]
+    least = np.sort(rows, axis=1)[:, : max(1, count - int(HISTORY.trimmed_share * count))]
+    levels: Floats = least.mean(axis=1)
+    return levels
 
 
 def change_points(values: Floats, *, summed: bool = False) -> list[int]:
@@ -32,7 +39,9 @@ def change_points(values: Floats, *, summed: bool = False) -> list[int]:
     if len(values) <= HISTORY.most_values:
         return _changes(values, _Ranks(), HISTORY.least_steps)
     size = -(-len(values) // HISTORY.most_values)
-    means = np.array([level(values[edge : edge + size]) for edge in range(0, len(values), size)])
+    whole = values[: len(values) // size * size].reshape(-1, size)
+    rest = values[whole.size :]
+    means = np.concatenate((_levels(whole), _levels(rest[None]) if len(rest) else rest))
     newest = len(values) - HISTORY.most_values
     found = [_refined(values, at * size, size) for at in _changes(means, _Ranks(), HISTORY.least_steps)]
     found += [newest + at for at in _changes(values[newest:], _Ranks(), HISTORY.least_steps)]

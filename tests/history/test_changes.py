@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.history.changes import change_points, level
+from diag.history.changes import _levels, change_points, level
+from diag.history.policy import HISTORY
 
 
 def noise(count: int, correlated: float, random: np.random.Generator, spread: float = 0.05) -> np.ndarray:
@@ -19,6 +20,14 @@ def noise(count: int, correlated: float, random: np.random.Generator, spread: fl
     values = 100 * (1 + spread * values)
     values[:: max(7, count // 20)] *= 5
     return values
+
+
+@pytest.mark.parametrize("count", [1, 9, 20, 333])
+def test_the_levels_of_windows_are_those_of_each(count: int) -> None:
+    windows = np.random.default_rng(4).lognormal(15, 1, (7, count))
+    kept = count - int(HISTORY.trimmed_share * count)
+    assert _levels(windows).tolist() == [level(window) for window in windows]
+    assert level(windows[0]) == np.sort(windows[0])[:kept].mean()
 
 
 @pytest.mark.parametrize("correlated", [0.0, 0.5, 0.9])
