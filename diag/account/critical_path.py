@@ -385,7 +385,8 @@ def walks(
         inside = index >= 0
         rest = inside & (comm < 0)
         own = inside & (comm < index)  # the rank's own activity after its last communication
-        first = np.where(rest, lines.after(at, begin), comm + 1)
+        first = comm + 1
+        first[rest] = lines.after(at[rest], begin[rest])
         none = np.full(len(step), -1)
         found.append(_Walked(*(each[own] for each in (step, at, first, index, begin, until, none))))
         go = inside & (comm >= 0)
