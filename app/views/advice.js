@@ -2,9 +2,8 @@
 
 const COPIED_MS = 1600;
 
-export default function ({ data, parentElement }) {
+export default now => place(now, data => {
   const root = make("ol", "advice");
-  colour(root, data.colours);
   data.rows.forEach((row, at) => {
     const line = root.appendChild(make("li", "row"));
     const title = line.appendChild(make("span", "title", row.title));
@@ -17,8 +16,8 @@ export default function ({ data, parentElement }) {
     line.append(make("span", "memory", row.memory), make("span", row.safe ? "risk" : "risk unsafe", row.risk));
     line.append(row.copy ? copying(row, at, root) : make("span", "none", ""));
   });
-  place(parentElement, root);
-}
+  return [root];
+});
 
 function copying(row, at, root) {
   const button = make("button", "copy", "Copy");

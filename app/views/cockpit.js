@@ -3,22 +3,15 @@
 
 const SPARK = { width: 110, height: 26 };
 const SVG = "http://www.w3.org/2000/svg";
-const VIEWS = new WeakMap();
 // The columns after that of the ticks: heading, and what a click on it sorts by, largest first unless it is text.
 const COLUMNS = [["Run", "name"], ["Cause, worst first", "worst"], ["Step time by step"], ["Parts of the step", "stepMs"], ["Change", "changed"]];
 
-export default function ({ data, parentElement, setStateValue, setTriggerValue }) {
-  const view = VIEWS.get(parentElement) || { ticked: new Set(data.ticked), drawn: "", by: "worst", up: false };
-  VIEWS.set(parentElement, view);
-  const drawn = JSON.stringify(data);
-  if (drawn === view.drawn && parentElement.querySelector(".cockpit")) return;
-  view.drawn = drawn;
-  const held = parentElement.querySelector(".cockpit :focus")?.dataset.key; // the list is drawn anew while one reads it
-  parentElement.querySelector(".cockpit")?.remove();
+export default now => place(now, (data, view) => {
+  view.ticked ||= new Set(data.ticked);
+  view.by ||= "worst";
   const root = make("div", "cockpit");
-  colour(root, data.colours);
   root.append(legendOf(data.parts));
-  const lines = new Map(data.rows.map(row => [row, line(row, data, view, setStateValue, setTriggerValue)]));
+  const lines = new Map(data.rows.map(row => [row, line(row, data, view)]));
   const list = make("div", "rows");
   list.setAttribute("role", "list");
   const head = root.appendChild(make("div", "row head"));
@@ -49,9 +42,8 @@ export default function ({ data, parentElement, setStateValue, setTriggerValue }
     return made;
   }
   sort();
-  parentElement.append(root);
-  if (held) [...root.querySelectorAll("[data-key]")].find(node => node.dataset.key === held)?.focus();
-}
+  return [root];
+});
 
 /** The rows by the chosen column, which come worst first; what is not known is last either way. */
 function sorted(rows, { by, up }) {
@@ -61,7 +53,7 @@ function sorted(rows, { by, up }) {
   return [...known.sort((a, b) => sign * (by === "name" ? a.name.localeCompare(b.name, "en", { numeric: true }) : a[by] - b[by])), ...rest];
 }
 
-function line(row, data, view, setStateValue, setTriggerValue) {
+function line(row, data, view) {
   const node = make("div", row.broken ? "row broken" : "row");
   node.setAttribute("role", "listitem");
   const tick = node.appendChild(make("input"));
@@ -71,7 +63,7 @@ function line(row, data, view, setStateValue, setTriggerValue) {
   tick.setAttribute("aria-label", `Choose ${row.name}`);
   tick.addEventListener("change", () => {
     if (tick.checked) view.ticked.add(row.name); else view.ticked.delete(row.name);
-    setStateValue("ticked", [...view.ticked]);
+    view.now.setStateValue("ticked", [...view.ticked]);
   });
   const who = node.appendChild(make("div", "who"));
   const [own, dash] = row.look;
@@ -84,7 +76,7 @@ function line(row, data, view, setStateValue, setTriggerValue) {
   open.type = "button";
   open.dataset.key = `open ${row.name}`;
   open.title = `Open ${row.name}`;
-  open.addEventListener("click", () => setTriggerValue("open", row.name));
+  open.addEventListener("click", () => view.now.setTriggerValue("open", row.name));
   const state = who.appendChild(make("div", "state"));
   const [sign, severity] = row.mark;
   if (severity) state.append(make("span", `mark ${severity}`, `${sign} ${severity}`));

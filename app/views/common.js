@@ -32,10 +32,50 @@ function predictedBar(track, [low, likely, high]) {
   interval.style.width = `${high - low}%`;
 }
 
-/** Puts the root in the place of what was drawn before. */
-function place(parentElement, root) {
-  const old = parentElement.querySelector(`.${root.className}`);
+const PLACED = new WeakMap(); // by the element that a component is in
+const STOPS = "button, input, [tabindex]", PRESS_ENDS = ["pointerup", "pointercancel", "keyup", "blur"];
+
+/** Shows what `drawing` makes of the data: a root and, if its width matters, a function that draws it for one. What was
+ *  made of equal data stays. So does what one presses on, until the press has ended: if it were replaced, no click would
+ *  follow. `drawing` gets a view, which lasts; `view.now` has the newest functions that tell the server. */
+function place(now, drawing) {
+  const view = PLACED.get(now.parentElement) || { root: null, pressed: false };
+  PLACED.set(now.parentElement, view);
+  view.watch?.disconnect();
+  const watch = new ResizeObserver(() => view.redraw?.(view.root.clientWidth));
+  Object.assign(view, { now, drawing, watch, asked: JSON.stringify(now.data) });
+  if (!view.pressed) renew(view);
+  watch.observe(view.root);
+  return () => watch.disconnect();
+}
+
+function renew(view) {
+  const { parentElement, data } = view.now;
+  if (view.shown === view.asked && parentElement.contains(view.root)) return;
+  const [root, redraw] = view.drawing(data, view);
+  colour(root, data.colours);
+  root.addEventListener("pointerdown", () => press(view));
+  root.addEventListener("keydown", () => press(view));
+  const old = parentElement.querySelector(`.${root.className}`), stops = within => [...within.querySelectorAll(STOPS)];
+  const held = old?.querySelector(":focus"), at = held ? stops(old).indexOf(held) : -1;
   if (old) old.replaceWith(root); else parentElement.append(root);
+  Object.assign(view, { root, redraw, shown: view.asked });
+  if (held) (stops(root).find(stop => held.dataset.key && stop.dataset.key === held.dataset.key) || stops(root)[at])?.focus({ preventScroll: true });
+}
+
+function press(view) {
+  if (view.pressed) return;
+  view.pressed = true;
+  const release = event => {
+    if (event.type === "blur" && event.target !== window) return; // the focus has moved, the press goes on
+    for (const name of PRESS_ENDS) window.removeEventListener(name, release, true);
+    setTimeout(() => { // after the click
+      view.pressed = false;
+      renew(view);
+      view.watch.observe(view.root);
+    });
+  };
+  for (const name of PRESS_ENDS) window.addEventListener(name, release, true);
 }
 
 /** Puts a text on the clipboard; whether that was allowed. */

@@ -2,9 +2,8 @@
 
 const SAID_MS = 1600;
 
-export default function ({ data, parentElement }) {
+export default now => place(now, data => {
   const root = make("section", "copies");
-  colour(root, data.colours);
   for (const [name, text] of data.texts) {
     const button = root.appendChild(make("button", "", name));
     button.type = "button";
@@ -13,5 +12,5 @@ export default function ({ data, parentElement }) {
       setTimeout(() => { button.textContent = name; }, SAID_MS);
     });
   }
-  place(parentElement, root);
-}
+  return [root];
+});

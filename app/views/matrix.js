@@ -1,8 +1,7 @@
 // Ranks by groups of a hang: a table, those at fault first.
 
-export default function ({ data, parentElement }) {
+export default now => place(now, data => {
   const root = make("div", "matrix");
-  colour(root, data.colours);
   root.append(legendOf(data.seen.map(at => data.states[at])));
   const scroll = root.appendChild(make("div", "scroll"));
   scroll.tabIndex = 0; // wider than a window: scrolled by keyboard
@@ -31,5 +30,5 @@ export default function ({ data, parentElement }) {
     }
   }
   if (data.more) root.append(make("p", "more", data.more));
-  place(parentElement, root);
-}
+  return [root];
+});

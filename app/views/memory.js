@@ -6,16 +6,12 @@ const FAILED_MOST = 0.6; // of what was held: the height of an allocation that f
 const FEW = 12; // stacks that are listed at first
 const FONT = "12px ui-sans-serif, system-ui, sans-serif";
 
-export default function ({ data, parentElement }) {
+export default now => place(now, data => {
   const root = make("section", "memory");
-  colour(root, data.colours);
   const redraw = data.at.length ? overTime(root, data) : () => {};
   if (data.segments?.length) blocks(root, data);
-  place(parentElement, root);
-  const watch = new ResizeObserver(redraw);
-  watch.observe(root);
-  return () => watch.disconnect();
-}
+  return [root, redraw];
+});
 
 const bytes = n => {
   for (const [unit, name] of [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]])

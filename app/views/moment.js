@@ -2,15 +2,14 @@
 
 const ROW_PX = 22, PALE = 0.28;
 
-export default function ({ data, parentElement, setTriggerValue }) {
+export default now => place(now, (data, view) => {
   const root = make("section", "moment");
-  colour(root, data.colours);
   const caption = root.appendChild(make("p", "caption"));
   caption.append(make("b", "", data.title), data.rest);
   const open = root.appendChild(make("button", "open"));
   open.type = "button";
   open.setAttribute("aria-label", data.alt);
-  open.addEventListener("click", () => setTriggerValue("open", true));
+  open.addEventListener("click", () => view.now.setTriggerValue("open", true));
   const rows = data.rows.map(row => {
     open.append(make("span", row.named ? "name named" : "name", `${row.named ? "▸ " : ""}rank ${row.rank}`));
     const canvas = open.appendChild(make("canvas"));
@@ -22,11 +21,8 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const axis = open.appendChild(make("span", "axis"));
   axis.append(make("span", "", data.ends[0]), make("span", "", data.ends[1]));
   root.append(legendOf(data.parts.filter(([name]) => data.strong.includes(name))));
-  place(parentElement, root);
-  const redraw = new ResizeObserver(() => rows.forEach(([row, canvas]) => drawRow(row, canvas, data)));
-  redraw.observe(root);
-  return () => redraw.disconnect();
-}
+  return [root, () => rows.forEach(([row, canvas]) => drawRow(row, canvas, data))];
+});
 
 function drawRow(row, canvas, data) {
   const ratio = window.devicePixelRatio || 1, width = canvas.clientWidth;

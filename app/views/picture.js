@@ -8,19 +8,15 @@ const HOST_PX = 96, HOST_LINE = 12, HOST_FONT = "11px ui-sans-serif, system-ui, 
 const EDGE = 8; // pixels around, for the mark of a cell at the border
 const RINGED_CELL = 7; // a smaller cell at fault has a ring around it
 
-export default function ({ data, parentElement, setTriggerValue }) {
+export default now => place(now, (data, view) => {
   const root = make("section", "picture");
-  colour(root, data.colours);
   const caption = root.appendChild(make("p", "caption"));
   caption.append(make("b", "", data.title), data.rest);
-  const choose = rank => setTriggerValue("rank", rank);
+  const choose = rank => view.now.setTriggerValue("rank", rank);
   const drawn = data.kind === "bars" ? bars(root, data, choose) : grid(root, data, choose);
   root.append(make("p", "hidden", data.alt));
-  place(parentElement, root);
-  const redraw = new ResizeObserver(() => drawn(root.clientWidth));
-  redraw.observe(root);
-  return () => redraw.disconnect();
-}
+  return [root, drawn];
+});
 
 /** A box beside the pointer. */
 function tip(root) {

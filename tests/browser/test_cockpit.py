@@ -83,6 +83,22 @@ def test_runs_are_sorted_by_a_heading(browser: Browser, served: Served) -> None:
         assert found.complaints == []
 
 
+def test_a_press_during_which_the_list_is_drawn_again_is_a_click(browser: Browser, served: Served) -> None:
+    """A tick draws the page again, here in other colours, so that all rows are others."""
+    with visit(browser, height=900, width=1440) as found:
+        found.open(served.at("?baseline=alright"), until="All numbers")
+        page = found.page
+        rows(page).get_by_role("button", name="third", exact=True).hover()
+        page.mouse.down()
+        page.emulate_media(color_scheme="dark")
+        page.get_by_role("checkbox", name="Choose slow", exact=True).evaluate("it => it.click()")
+        expect(page.get_by_text("1 ticked run")).to_be_visible()
+        found.settle()
+        page.mouse.up()
+        expect(page.get_by_role("heading", name="third", exact=True)).to_be_visible()
+        assert found.complaints == []
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("path", ["compare", "collectives", "timeline", "first"])
 def test_no_column_of_a_table_is_cut_on_a_phone(browser: Browser, served: Served, path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from diag.api import open_run
-from diag.app.theme import LIGHT
+from diag.app.theme import DARK, LIGHT
 from diag.serve.server import SAMPLES
 from diag.show.page import advice_of
 from tests.app.runs import write_run
@@ -115,6 +116,37 @@ def test_a_rank_is_chosen_by_keyboard(browser: Browser, served: Served) -> None:
         found.page.keyboard.press("ArrowDown")
         found.page.keyboard.press("Enter")
         found.page.wait_for_url("**rank=1**")
+
+
+def choose_in_the_dark(page: Page, number: int) -> None:
+    """Chooses a rank without the mouse: all of the page is drawn again, in other colours."""
+    page.emulate_media(color_scheme="dark")
+    rank(page, number).evaluate("it => it.click()")
+    page.wait_for_url(f"**rank={number}**")
+    expect(page.locator("ol.advice")).to_have_attribute("style", re.compile(DARK.ink))
+
+
+def test_a_press_during_which_the_page_is_drawn_again_is_a_click(browser: Browser, served: Served) -> None:
+    with visit(browser, height=LAPTOP, width=1440) as found:
+        found.open(served.at("?run=fsdp2-not-overlapped"), until="after advice 1")
+        page, picture = found.page, found.page.locator("section.picture").first
+        rank(page, 1).hover()
+        page.mouse.down()
+        choose_in_the_dark(page, 0)
+        page.mouse.up()
+        page.wait_for_url("**rank=1**")
+        expect(picture).to_have_attribute("style", re.compile(DARK.ink))
+        assert found.complaints == []
+
+
+def test_what_has_the_focus_keeps_it_while_the_page_is_drawn_again(browser: Browser, served: Served) -> None:
+    with visit(browser, height=LAPTOP, width=1440) as found:
+        found.open(served.at("?run=fsdp2-not-overlapped"), until="after advice 1")
+        second = found.page.get_by_role("button", name="Copy what to type for 2", exact=True)
+        second.focus()
+        choose_in_the_dark(found.page, 0)
+        expect(second).to_be_focused()
+        assert found.complaints == []
 
 
 def test_figures_below_the_window_are_drawn_when_one_scrolls_to_them(browser: Browser, served: Served) -> None:
