@@ -39,9 +39,7 @@ class Quantity:
 
 STEP_TIME = Quantity("step time", "step time, ms", lambda mean: mean("dur_ns") / MS)
 STEPS = Quantity("steps per second", "steps per second", lambda mean: 1e9 / mean("period_ns"))
-TOKENS = Quantity(
-    "tokens per second", "tokens per second and rank", lambda mean: mean("tokens") * 1e9 / mean("period_ns")
-)
+TOKENS = Quantity("tokens per second", "tokens/s per rank", lambda mean: mean("tokens") * 1e9 / mean("period_ns"))
 LOSS = Quantity("loss", "loss", lambda mean: mean("loss"), from_zero=False)
 MEMORY = Quantity("memory", "peak memory, GB", lambda mean: mean("memory") / GB)
 
@@ -81,11 +79,9 @@ def curve_figure(
     height: int,
     columns: int = 2,
     places: Sequence[int] | None = None,
-    legend: bool = True,
 ) -> go.Figure:
     """A small figure for each quantity, over the same steps. A run has the same colour in all of them and one entry in
-    the legend. ``places``: of the runs among the looks (`look_at`); without them, in their order. ``legend``: False
-    where it is drawn outside of the figure."""
+    the legend. ``places``: of the runs among the looks (`look_at`); without them, in their order."""
     places = range(len(runs)) if places is None else places
     figure = go.Figure()
     rows = -(-len(quantities) // columns)
@@ -115,9 +111,8 @@ def curve_figure(
             x=across[0], y=up[1], xref="paper", yref="paper", text=quantity.axis, showarrow=False,
             xanchor="left", yanchor="bottom", yshift=4, font={"size": 13, "color": theme.soft},
         )  # fmt: skip
-    above = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1 + 28 / height, "yanchor": "bottom"}
     return finish(
-        figure, theme, height, showlegend=legend and len(runs) > 1, legend=above, hovermode="closest",
+        figure, theme, height, showlegend=len(runs) > 1, hovermode="closest",
         margin={"l": 8, "r": 16, "t": 28, "b": 8}, **layout,
     )  # fmt: skip
 

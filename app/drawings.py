@@ -321,7 +321,8 @@ def step_history(view: RunView, rank: int, theme: Theme, selected: int | None = 
                 stackgroup="parts",
                 **options,
             )
-        _legend(figure, part.value, theme.part[part])
+        if np.nansum(grid[row]) > DASHBOARD.least_legend_share * np.nansum(view.dur_ns[row]):
+            _legend(figure, part.value, theme.part[part])
     classes = [_class(view, block) for block in blocks]
     figure.add_bar(
         x=names,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -105,6 +105,44 @@ def finish(figure: go.Figure, theme: Theme, height: int, **layout: Any) -> go.Fi
     )
     figure.update_layout(**layout)
     return figure
+
+
+class Entry(NamedTuple):
+    """An entry of a legend. ``name``: escaped for Plotly; ``mark``: the symbol of points, or the dash of a line."""
+
+    name: str
+    colour: str
+    line: bool
+    mark: str
+    opacity: float
+
+
+def legend_of(figure: go.Figure) -> list[Entry]:
+    """The entries that Plotly's legend of the figure has."""
+    named = [trace for trace in figure.data if trace.name and trace.type in _NAMED and trace.showlegend is not False]
+    shown = figure.layout.showlegend
+    if shown is None:
+        shown = len(named) > 1 or any(trace.showlegend for trace in named)
+    return [_entry(trace) for trace in named] if shown else []
+
+
+_NAMED = ("bar", "scatter")
+
+
+def _entry(trace: Any) -> Entry:
+    marker, is_bar = trace.marker, trace.type == "bar"
+    if not is_bar and trace.fill:
+        return Entry(trace.name, trace.fillcolor, False, "square", 1.0)
+    if not is_bar and "lines" in (trace.mode or "lines"):
+        return Entry(trace.name, trace.line.color, True, trace.line.dash or "solid", 1.0)
+    colour = _first(marker.color) or trace.line.color  # Plotly's: of points without one, that of their line
+    symbol = "square" if is_bar else (_first(marker.symbol) or "circle").removesuffix("-open")
+    return Entry(trace.name, colour, False, symbol, 1.0 if marker.opacity is None else marker.opacity)
+
+
+def _first(values: Any) -> Any:
+    """Of one for all points, that."""
+    return values if values is None or isinstance(values, str) else values[0]
 
 
 def name_above(figure: go.Figure, row: int, name: str, value: str, more: str = "") -> None:

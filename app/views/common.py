@@ -13,7 +13,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from diag.app.address import show_link
-from diag.app.figures import blocks_of, field_columns, make_cells_clickable
+from diag.app.figures import Entry, blocks_of, field_columns, legend_of, make_cells_clickable
 from diag.app.markup import plain, prose
 from diag.app.picture import grid_of_ms
 from diag.app.policy import DASHBOARD
@@ -113,7 +113,48 @@ def made_in_view(figure: Callable[[], go.Figure], key: str) -> go.Figure | None:
 @st.fragment
 def draw(figure: Callable[[], go.Figure], key: str, alt: str) -> None:
     if (made := made_in_view(figure, key)) is not None:
-        st.plotly_chart(made, key=key, config=CONFIG, alt=visible(alt))
+        plot(made, key, alt)
+
+
+def plot(figure: go.Figure, key: str, alt: str, **options: Any) -> Any:
+    """Draws a figure below its legend, which has as many lines as the window needs: Plotly's would take them from the
+    figure's height, and on a phone a line for each entry. ``options``: of ``st.plotly_chart``, which answers."""
+    with st.container(gap="xxsmall"):
+        if entries := legend_of(figure):
+            figure.update_layout(showlegend=False)
+            st.html(_legend(entries))
+        return st.plotly_chart(figure, key=key, config=CONFIG, alt=visible(alt), **options)
+
+
+_SHAPES = {  # of Plotly's symbols
+    "circle": "circle(50%)",
+    "diamond": "polygon(50% 0, 100% 50%, 50% 100%, 0 50%)",
+    "triangle-down": "polygon(0 0, 100% 0, 50% 100%)",
+    "triangle-up": "polygon(50% 0, 100% 100%, 0 100%)",
+    "cross": "polygon(35% 0, 65% 0, 65% 35%, 100% 35%, 100% 65%, 65% 65%, 65% 100%, 35% 100%, 35% 65%, 0 65%, "
+    "0 35%, 35% 35%)",
+    "star": "polygon(50% 0, 62% 35%, 100% 35%, 69% 58%, 81% 95%, 50% 73%, 19% 95%, 31% 58%, 0 35%, 38% 35%)",
+    "hexagon": "polygon(50% 0, 95% 25%, 95% 75%, 50% 100%, 5% 75%, 5% 25%)",
+}
+
+
+def _legend(entries: Sequence[Entry]) -> str:
+    items = [
+        f'<span role="listitem"><i style="display: inline-block; margin-right: 6px; {_swatch(entry)}"></i>'
+        f"{entry.name}</span>"
+        for entry in entries
+    ]
+    style = "display: flex; flex-wrap: wrap; gap: 0 14px; font-size: 13px"
+    return f'<div role="list" aria-label="Legend" style="{style}">{"".join(items)}</div>'
+
+
+def _swatch(entry: Entry) -> str:
+    if entry.line:
+        style = {"solid": "solid", "dot": "dotted"}.get(entry.mark, "dashed")
+        return f"width: 22px; vertical-align: middle; border-top: 2px {style} {entry.colour}"
+    look = f"width: 11px; height: 11px; background: {entry.colour}; opacity: {entry.opacity}"
+    shape = _SHAPES.get(entry.mark)
+    return f"{look}; clip-path: {shape}" if shape else f"{look}; border-radius: 2px"
 
 
 def show_field(
@@ -138,9 +179,7 @@ def show_field(
     if (made := made_in_view(figure, key)) is None:
         return
     clickable = make_cells_clickable(made)
-    st.plotly_chart(
-        made, key=key, on_select=choose, selection_mode="points", config=CONFIG, alt=visible(alt)
-    )  # fmt: skip
+    plot(made, key, alt, on_select=choose, selection_mode="points")
     if cell := chosen():
         show_on_timeline(*cell)
     elif clickable:

@@ -18,7 +18,7 @@ from diag.app.markup import plain
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import CONFIG, draw, head, nothing, show_code, show_table
+from diag.app.views.common import draw, head, nothing, plot, show_code, show_table
 from diag.collectors.layout import RunLayout
 from diag.history.condense import condensed
 from diag.history.losses import RESTART, SLOW, STUCK
@@ -112,8 +112,7 @@ def goodput_figure(goodput: Goodput, theme: Theme) -> go.Figure:
             marker={"color": colour, "line": {"width": 0}}, hovertemplate=f"{text}<extra></extra>",
         )  # fmt: skip
     return finish(
-        figure, theme, 96, barmode="stack", showlegend=True,
-        legend={"orientation": "h", "x": 0, "y": -0.4, "yanchor": "top", "traceorder": "normal"},
+        figure, theme, 64, barmode="stack", showlegend=True,
         xaxis={"range": [0, 100], "ticksuffix": " %", "showgrid": False, "visible": False},
         yaxis={"visible": False}, margin={"l": 0, "r": 0, "t": 4, "b": 4}, hovermode="closest",
     )  # fmt: skip
@@ -144,8 +143,7 @@ def life_figure(life: Life, theme: Theme) -> go.Figure:
     top *= 1.25 / MS  # a checkpoint or a stall is longer by far: cut off
     _incidents(figure, life, timed, top, theme)
     return finish(
-        figure, theme, 380, showlegend=True, hovermode="closest", dragmode="zoom",
-        legend={"orientation": "h", "x": 0, "y": -0.14, "yanchor": "top"},
+        figure, theme, 360, hovermode="closest", dragmode="zoom",
         xaxis={"title": None if timed else {"text": "step"}, "showgrid": False, "type": "date" if timed else "linear"},
         yaxis={"title": {"text": "ms"}, "range": [0, top or 1]}, margin={"l": 8, "r": 8, "t": 16, "b": 8},
     )  # fmt: skip
@@ -235,9 +233,7 @@ def _figure(view: RunView, life: Life, theme: Theme) -> None:
     turn = st.session_state.get(_TURN, 0)
     figure = life_figure(life, theme)
     alt = f"Step time over the life of the run, {counted(len(life.incidents), 'incident')}"
-    chosen = st.plotly_chart(
-        figure, key=f"life {turn}", on_select="rerun", selection_mode="points", config=CONFIG, alt=visible(alt)
-    )
+    chosen = plot(figure, f"life {turn}", alt, on_select="rerun", selection_mode="points")
     places = [place for point in chosen.selection.points if (place := _place_of(point)) is not None]
     if places and places[0] < len(life.incidents):
         incident = life.incidents[places[0]]

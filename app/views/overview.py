@@ -25,12 +25,12 @@ from diag.app.standing import standing_picture
 from diag.app.theme import DARK, LIGHT, SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
 from diag.app.views import live
 from diag.app.views.common import (
-    CONFIG,
     bullets,
     component,
     draw,
     in_view,
     made_in_view,
+    plot,
     show_code,
     show_evidence,
     show_field,
@@ -451,14 +451,7 @@ def _differences(view: RunView, theme: Theme) -> None:
     _lead(drawing)
     figure = made_in_view(lambda: drawing.draw(theme), drawing.key)
     if figure is not None:
-        st.plotly_chart(
-            figure,
-            key=drawing.key,
-            on_select=lambda: _choose_rank(view),
-            selection_mode="points",
-            config=CONFIG,
-            alt=drawing.alt,
-        )
+        plot(figure, drawing.key, drawing.alt, on_select=lambda: _choose_rank(view), selection_mode="points")
         st.caption("Click a rank to show its steps above.")
 
 
@@ -500,9 +493,7 @@ def _breakdown(view: RunView, theme: Theme) -> tuple[int, int | None]:
         _lead(steps)
         figure = made_in_view(lambda: steps.draw(theme), steps.key)
         if figure is not None:
-            st.plotly_chart(
-                figure, key=steps.key, on_select=_choose_step, selection_mode="points", config=CONFIG, alt=steps.alt
-            )
+            plot(figure, steps.key, steps.alt, on_select=_choose_step, selection_mode="points")
     number = None if step is None else view.steps[step]
     if number is not None:
         show_on_timeline(rank, number)

@@ -44,7 +44,7 @@ from diag.app.curves import (
     throughput,
 )
 from diag.app.looks import state_of
-from diag.app.markup import label, plain
+from diag.app.markup import plain
 from diag.app.policy import DASHBOARD
 from diag.app.theme import theme_of
 from diag.app.views.common import bullets, component, draw, show_error, show_rows
@@ -312,18 +312,6 @@ def _several(chosen: Sequence[RunState], rows: Mapping[Path, RunRow], baseline: 
     show_by_name(list(views.values()), list(views))
 
 
-def _legend(names: Sequence[str], looks: Sequence[tuple[str, str]]) -> None:
-    """Draws it above the figure, in as many lines as the window needs: Plotly takes them from the figure's height."""
-    line = "display: inline-block; width: 22px; margin-right: 6px; vertical-align: middle; border-top: 2px"
-    entries = [
-        f'<span role="listitem"><i style="{line} {"solid" if dash == "solid" else "dashed"} {colour}"></i>'
-        f"{label(name, 40)}</span>"
-        for name, (colour, dash) in zip(names, looks, strict=True)
-    ]
-    style = "display: flex; flex-wrap: wrap; gap: 0 16px; font-size: 0.85rem"
-    st.html(f'<div role="list" aria-label="Colours of the runs" style="{style}">{"".join(entries)}</div>')
-
-
 def _curves(states: Sequence[tuple[str, RunState]], places: Mapping[str, int], listed: int, ticked: bool) -> None:
     """``places``: of the runs that are drawn, among the looks of curves; ``listed``: how many runs there are to choose
     from."""
@@ -343,10 +331,8 @@ def _curves(states: Sequence[tuple[str, RunState]], places: Mapping[str, int], l
         return
     names = ", ".join(quantity.name for quantity in quantities)
     theme, drawn = theme_of(st.context.theme.type), [places[name] for name, _ in curves]
-    if len(curves) > 1:
-        _legend([name for name, _ in curves], [look_at(place, theme) for place in drawn])
     draw(
-        lambda: curve_figure(curves, quantities, theme, DASHBOARD.curves_of_runs_px, places=drawn, legend=False),
+        lambda: curve_figure(curves, quantities, theme, DASHBOARD.curves_of_runs_px, places=drawn),
         "curves",
         f"{names} by step, of {counted(len(curves), 'run')}",
     )

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 
 from diag.api import open_run
@@ -147,6 +148,36 @@ def test_a_class_is_in_the_legend_where_no_part_has_its_colour(view: RunView) ->
     assert not any("(class)" in name for name in legend(view))
     late = replace(view, bottlenecks=(Bottleneck.HOST,) * len(view.steps))
     assert "host (class)" in legend(late)
+
+
+def test_a_part_of_next_to_nothing_is_not_in_the_legend_of_the_steps(view: RunView) -> None:
+    def names(one: RunView) -> set[str]:
+        return {entry.name for entry in common.legend_of(drawings.step_history(one, 1, LIGHT))}
+
+    assert Part.DATA.value in names(view)
+    nothing = {**view.parts, Part.DATA: view.parts[Part.DATA] / 1e6}
+    assert Part.DATA.value not in names(replace(view, parts=nothing))
+
+
+def test_a_legend_has_the_entries_that_plotly_would_show() -> None:
+    figure = go.Figure()
+    figure.add_bar(x=[1], y=[1], name="bars", marker={"color": ["#111111", "#222222"]})
+    assert common.legend_of(figure) == []  # of a single one there is nothing to tell apart
+    figure.add_scatter(x=[1, 2], y=[1, 2], name="line", line={"color": "#333333", "dash": "dot"}, mode="lines")
+    figure.add_scatter(
+        x=[1], y=[1], name="points", mode="markers", marker={"symbol": ["diamond-open"]}, line={"color": "red"}
+    )
+    figure.add_scatter(x=[1], y=[1], name="area", fill="tonexty", fillcolor="#444444")
+    figure.add_scatter(x=[1], y=[1], name="untold", showlegend=False)
+    figure.add_heatmap(z=[[1]], name="field")
+    assert common.legend_of(figure) == [
+        common.Entry("bars", "#111111", False, "square", 1.0),
+        common.Entry("line", "#333333", True, "dot", 1.0),
+        common.Entry("points", "red", False, "diamond", 1.0),
+        common.Entry("area", "#444444", False, "square", 1.0),
+    ]
+    figure.update_layout(showlegend=False)
+    assert common.legend_of(figure) == []
 
 
 def test_idle_time_of_a_device_is_stacked_by_its_cause(tmp_path: Path) -> None:

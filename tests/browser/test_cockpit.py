@@ -147,7 +147,7 @@ def test_what_differs_between_many_ticked_runs(browser: Browser, served: Served,
 
 
 def legend_of_curves(page: Page) -> Locator:
-    return page.get_by_role("list", name="Colours of the runs").get_by_role("listitem")
+    return page.get_by_role("list", name="Legend").get_by_role("listitem")
 
 
 def look_of_curves(page: Page) -> dict[str, str]:

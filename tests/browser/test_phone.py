@@ -47,10 +47,31 @@ def test_bars_have_the_width_of_the_phone_and_their_names_are_whole(
         assert found.complaints == []
 
 
+def test_a_legend_stands_above_its_figure_several_names_to_a_line(browser: Browser, served: Served) -> None:
+    with visit(browser, height=HEIGHT, width=WIDTH) as found:
+        found.open(served.at("?run=fsdp2-slow-loader-rank1"), until="Where the time goes")
+        found.page.get_by_text("Every step of rank 1").evaluate("it => it.scrollIntoView()")
+        legend, figure = (
+            found.page.get_by_role("list", name="Legend").first,
+            found.page.locator(".js-plotly-plot").first,
+        )
+        expect(figure).to_be_attached()
+        names = legend.get_by_role("listitem")
+        expect(names.filter(has_text="profiler window")).to_be_visible()
+        found.settle()
+        whole = [box(name) for name in names.all()]
+        assert len({name["y"] for name in whole}) < len(whole)
+        assert max(name["right"] for name in whole) <= WIDTH
+        assert box(legend)["y"] + box(legend)["height"] <= box(figure)["y"]
+        assert figure.locator(".legend").count() == 0
+        assert found.complaints == []
+
+
 def test_curves_of_many_runs_have_their_height_below_the_legend(browser: Browser, served: Served) -> None:
     with visit(browser, height=HEIGHT, width=WIDTH) as found:
         found.open(served.at(), until="All numbers")
-        legend = found.page.get_by_role("list", name="Colours of the runs")
+        found.page.get_by_role("heading", name="Curves").evaluate("it => it.scrollIntoView()")
+        legend = found.page.get_by_role("list", name="Legend")
         expect(legend.get_by_role("listitem")).to_have_count(6)
         legend.evaluate("it => it.scrollIntoView()")
         figure = found.page.locator(".js-plotly-plot").first
