@@ -231,6 +231,7 @@ def _streamlit(script: Path, options: dict[str, Any]) -> App:
     """Imports Streamlit and sets it up. SystemExit if the dashboard cannot use its version."""
     with _without_plotly():
         from streamlit import config
+    from streamlit import delta_generator
     from streamlit.components.v2 import manifest_scanner
 
     try:
@@ -243,6 +244,9 @@ def _streamlit(script: Path, options: dict[str, Any]) -> App:
     config.get_config_files = _no_files
     config.get_config_options(force_reparse=True, options_from_flags=options)
     manifest_scanner.scan_component_manifests = _no_components
+    serialization: Any = import_module("streamlit.components.v2.bidi_component.serialization")
+    serialization.is_dataframe_like = _no_data_frame
+    delta_generator._use_warning_has_been_displayed = True  # one about the REPL, which reads the source of every caller
     keep_to_one_page()
     return App(script, routes=routes())
 
@@ -270,6 +274,12 @@ def _make_figures() -> None:
 def _no_components(max_workers: int | None = None) -> list[Any]:  # noqa: ARG001 - in place of Streamlit's
     """No components: the dashboard uses none, and a scan reads the metadata of every installed package (0.5 s)."""
     return []
+
+
+def _no_data_frame(value: object) -> bool:  # noqa: ARG001 - in place of Streamlit's
+    """No component of the dashboard is sent a data frame, and Streamlit imports pandas to see that a list or dict is
+    none: a second, before the picture on the first screen."""
+    return False
 
 
 def _no_files(file_name: str) -> list[str]:  # noqa: ARG001 - in place of Streamlit's

@@ -121,6 +121,26 @@ print(plotly.io.templates.default)
     assert done.stdout.split() == ["False", "streamlit"]
 
 
+def test_the_first_element_looks_neither_for_data_frames_nor_at_the_source_of_its_callers(tmp_path: Path) -> None:
+    """Streamlit imports pandas to see that a list is no data frame, and looks through all modules for a REPL."""
+    code = f"""
+import sys
+from pathlib import Path
+from diag.app import server
+server._streamlit(Path({str(tmp_path / "script.py")!r}), {{}})
+from streamlit import delta_generator, env_util
+from streamlit.components.v2.bidi_component.serialization import serialize_mixed_data
+from streamlit.proto.BidiComponent_pb2 import BidiComponent
+looked, sent = [], BidiComponent()
+env_util.is_repl = lambda: looked.append(True)
+delta_generator._maybe_print_use_warning()
+serialize_mixed_data({{"rows": [1, 2], "colours": {{"ink": "black"}}}}, sent)
+print(sent.json, looked, "pandas" in sys.modules, sep="|")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == '{"rows": [1, 2], "colours": {"ink": "black"}}|[]|False'
+
+
 def test_no_samples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(server, "SAMPLES", tmp_path / "nothing")
     with pytest.raises(DiagError, match="no sample runs") as error:
