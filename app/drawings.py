@@ -581,6 +581,7 @@ def memory_peaks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
         figure,
         theme,
         rows_height(len(names), least=260),
+        margin={"l": 8, "r": 16, "t": 26, "b": 8},  # above: the word at the capacity
         barmode="group",
         bargap=0.4,
         showlegend=memory.on_device,

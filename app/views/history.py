@@ -145,7 +145,7 @@ def life_figure(life: Life, theme: Theme) -> go.Figure:
     return finish(
         figure, theme, 360, hovermode="closest", dragmode="zoom",
         xaxis={"title": None if timed else {"text": "step"}, "showgrid": False, "type": "date" if timed else "linear"},
-        yaxis={"title": {"text": "ms"}, "range": [0, top or 1]}, margin={"l": 8, "r": 8, "t": 16, "b": 8},
+        yaxis={"title": {"text": "ms"}, "range": [0, top or 1]}, margin={"l": 8, "r": 8, "t": 24, "b": 8},
     )  # fmt: skip
 
 
