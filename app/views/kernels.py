@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import plotly.graph_objects as go
 import streamlit as st
 
-from diag.app.address import choose
+from diag.app.address import choose, go_to_page
 from diag.app.figures import MS, finish, name_above, named_bars, rows_height
 from diag.app.markup import label, plain
 from diag.app.policy import DASHBOARD
@@ -19,20 +19,35 @@ from diag.app.views.common import (
     bullets,
     draw,
     head,
+    made_in_view,
     nothing,
+    plot,
     show_metrics,
     show_on_timeline,
     show_rows,
+    side_by_side,
     without_steps,
 )
-from diag.model.breakdown import Efficiency, KernelKind, KernelStat, KernelTable, ModuleTable, PathStat, PathTable
+from diag.model.breakdown import (
+    Efficiency,
+    KernelKind,
+    KernelStat,
+    KernelTable,
+    ModuleStat,
+    ModuleTable,
+    PathStat,
+    PathTable,
+)
 from diag.model.steps import HOST_DETAILS, Detail, Kind
 from diag.show.breakdowns import between_memories, kernel_table, module_table, utilisation
 from diag.show.page import Metric
+from diag.tables.module_ranges import ROOT
 from diag.tables.zoom import BACKWARD, DETAILS, FORWARD, Category
 from diag.timeline import timeline_of
 from diag.words.formatting import counted, duration, number, share, short_name
 from diag.words.wording import per_whole
+
+_TURN = "kernels turn"  # how often a click has led away: the figures begin anew without a selection
 
 
 def show(view: RunView) -> None:
@@ -52,8 +67,12 @@ def show(view: RunView) -> None:
         known, unknown = _measures(breakdowns.efficiency)
         if known:
             _efficiency(known)
-        _kernels(view, breakdowns.kernels, theme)
-        _modules(view, breakdowns.modules, theme)
+        # Both on the first screen; a message needs no half of the page.
+        left, right = side_by_side("kernels-modules") if breakdowns.modules else (st.container(), st.container())
+        with left:
+            _kernels(view, breakdowns.kernels, theme)
+        with right:
+            _modules(view, breakdowns.modules, theme)
     _path(breakdowns.path, theme)
     if breakdowns.kernels.rows and unknown:  # below what is known
         st.markdown("**Not known**\n" + bullets(tuple(unknown)))
@@ -110,7 +129,8 @@ def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
             f"{counted(len(table.rows), table.unit)} by {time}:"
         )
     )
-    draw(lambda: kernels(table, theme), "kernels", f"Top {counted(shown, table.unit)} by time, in milliseconds a step")
+    alt = f"Top {counted(shown, table.unit)} by time, in milliseconds a step"
+    _opening(view, lambda: kernels(table, theme), "kernels", alt, [row.name for row in table.rows])
     table_of_kernels = kernel_table(table, per_whole(view.result.attribution), DASHBOARD.most_kernel_rows)
     picked = show_rows(
         table_of_kernels,
@@ -141,7 +161,8 @@ def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> No
     if not table.rows:
         nothing("No module ran in the counted steps.")
         return
-    draw(lambda: modules(table, theme), "modules", "Milliseconds a step in each module, forward and backward")
+    alt = "Milliseconds a step in each module, forward and backward"
+    _opening(view, lambda: modules(table, theme), "modules", alt, [row.name for row in _longest(table)])
     shown = module_table(table, view.result.breakdowns.kernels.unit, DASHBOARD.most_kernel_rows)
     picked = show_rows(shown, key="module-table", alt="Time of each module", on_select="rerun")
     _named(view, [table.rows[row].name for row in picked.selection.rows])
@@ -149,18 +170,42 @@ def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> No
     st.caption(plain(" ".join((what, *shown.notes))))
 
 
-def _named(view: RunView, names: Sequence[str]) -> None:
-    """Draws a timeline link for each name picked in a table, if any rank has a traced step."""
+def _opening(view: RunView, figure: Callable[[], go.Figure], key: str, alt: str, names: Sequence[str]) -> None:
+    """Draws bars of which a click opens the timeline with the events of that name. ``names``: of the bars, from the top
+    down."""
+    turn = st.session_state.setdefault(_TURN, 0)
+    if (made := made_in_view(figure, key)) is None:
+        return
+    made.update_traces(selected={"marker": {"opacity": 1}}, unselected={"marker": {"opacity": 1}})
+    chosen = plot(made, f"{key} {turn}", alt, on_select="rerun", selection_mode="points")
+    if chosen.selection.points and (place := _traced(view)) is not None:
+        st.session_state[_TURN] = turn + 1
+        rank, step = place
+        go_to_page("timeline", rank=rank, step=step, **_finding(names[int(chosen.selection.points[0]["y"])]))
+
+
+def _finding(name: str) -> dict[str, str]:
+    """The search for it on the timeline: events of the root name no module."""
+    return {} if name == ROOT else {"find": name}
+
+
+def _traced(view: RunView) -> tuple[int, int] | None:
+    """A rank and a step of it that was traced, of the page's rank if there is one."""
     ranks = timeline_of(view.result).ranks
     steps = view.result.attribution.traced.numbers
     traced = {rank: [step for step in lanes.traced if step in steps] for rank, lanes in ranks.items()}
     rank = next((rank for rank in (view.page.rank, *traced) if traced.get(rank)), None)
-    if rank is None:
+    return None if rank is None else (rank, traced[rank][0])
+
+
+def _named(view: RunView, names: Sequence[str]) -> None:
+    """Draws a timeline link for each name picked in a table, if any rank has a traced step."""
+    if (place := _traced(view)) is None:
         return
     for name in names:
-        show_on_timeline(rank, traced[rank][0], name=name)
+        show_on_timeline(*place, name=_finding(name).get("find", ""))
     if not names:
-        st.caption("A tick gives a link to the timeline; a click on a heading sorts.")
+        st.caption("A click on a bar shows it on the timeline, a tick gives a link; a click on a heading sorts.")
 
 
 def _path(table: PathTable, theme: Theme) -> None:
@@ -226,9 +271,13 @@ def kernels(table: KernelTable, theme: Theme) -> go.Figure:
     )
 
 
+def _longest(table: ModuleTable) -> list[ModuleStat]:
+    return sorted(table.rows, key=lambda row: -(row.forward_ns + row.backward_ns))[: DASHBOARD.most_kernel_bars]
+
+
 def modules(table: ModuleTable, theme: Theme) -> go.Figure:
     """Milliseconds per rank and step in the longest modules, submodules included."""
-    rows = sorted(table.rows, key=lambda row: -(row.forward_ns + row.backward_ns))[: DASHBOARD.most_kernel_bars]
+    rows = _longest(table)
     steps = max(1, table.rank_steps)
     figure = go.Figure()
     for name, values, colour in (

@@ -55,6 +55,10 @@ def advice(words: str) -> Callable[[Page], Locator]:
     return lambda page: page.get_by_role("listitem").filter(has_text=words).first
 
 
+def figure(page: Page, key: str) -> Locator:
+    return page.locator(f"[class*='st-key-{key}-'] .js-plotly-plot")
+
+
 COMPARED = re.compile(r"The step is .*(shorter|longer|as long)")  # the sentence of the terminal
 SLOW_LINK, STRAGGLER = "?run=fsdp2-slow-link-rank1", "?run=fsdp2-straggler-rank0"
 TASKS = {
@@ -63,7 +67,11 @@ TASKS = {
     "which collective takes longest": Task(
         SLOW_LINK, (menu("Collectives"),), lambda page: page.locator(".ytick").filter(has_text="all-gather 197").first
     ),
-    "which module": Task(STRAGGLER, (menu("Kernels"),), text("Named by FSDP unit")),
+    "which module": Task(
+        STRAGGLER,
+        (menu("Kernels"),),
+        lambda page: figure(page, "modules").locator(".annotation").filter(has_text="(root)"),
+    ),
     "would prefetch help": Task("?run=fsdp2-not-overlapped", (), advice("prefetch")),
     "what is live at the peak": Task("?run=peak", (menu("Memory"),), text("Allocated at the peak")),
     "the network, or a rank": Task(SLOW_LINK, (menu("Collectives"),), text("The others' waiting is for its link")),
@@ -106,6 +114,26 @@ def test_a_task_takes_two_clicks_at_most(browser: Browser, folder: Served, name:
             click(page).click()
         expect(task.seen(page)).to_be_visible()
         assert page.evaluate("clicks") == len(task.clicks) <= MOST_CLICKS
+        assert found.complaints == []
+
+
+def test_a_module_is_shown_on_the_timeline_by_a_click_on_its_bar(browser: Browser, served: Served) -> None:
+    """The menu, and that click. Both the modules and the operators are on the first screen."""
+    with visit(browser, height=900, width=1440) as found:
+        page = found.page
+        found.open(served.at(STRAGGLER), until="rank")
+        menu("Kernels")(page).click()
+        bars = figure(page, "modules")
+        expect(bars.locator(".annotation").filter(has_text="blocks.0")).to_be_in_viewport()
+        expect(figure(page, "kernels").locator(".annotation").first).to_be_in_viewport()
+        found.settle()
+        names = bars.locator(".annotation-text").all_text_contents()
+        place = next(at for at, name in enumerate(names) if name.startswith("blocks.0"))
+        bar = bars.locator(".trace.bars").first.locator(".point path").nth(place).bounding_box()
+        assert bar is not None
+        page.mouse.click(bar["x"] + bar["width"] / 2, bar["y"] + bar["height"] / 2)
+        page.wait_for_url("**/timeline**find=blocks.0**")
+        expect(page.get_by_text(re.compile("^[1-9][0-9]* on [12] of 2 ranks"))).to_be_visible()
         assert found.complaints == []
 
 
