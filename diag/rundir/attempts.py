@@ -49,15 +49,15 @@ def gaps_of_attempts(layout: RunLayout) -> list[Gap]:
 
 
 def notes_on_attempts(layout: RunLayout) -> list[str]:
-    """Which attempt the answer is about, and the commands for the others; nothing where there is one alone."""
+    """The commands for the other attempts; nothing where there is one alone. Which one the answer is about, the facts
+    of the run say."""
     if not layout.is_run() or attempts_of(layout) == 1:
         return []
     numbers, number = {0, *layout.first.restart_numbers()}, layout.number
     other = min(numbers - {number}, key=lambda other: (abs(other - number), other))
     run = shown(str(layout.first.root)).removesuffix(f"/{FIRST_ATTEMPT}")
-    which = f"attempt {number + 1} of {attempts_of(layout)} is analysed; "
-    commands = f"diag analyze {shlex.quote(f'{run}/restart-{other}')}", f"diag history {shlex.quote(run)}"
-    return [f"{which}{commands[0]} shows attempt {other + 1}, {commands[1]} all of them"]
+    analyze = f"diag analyze {shlex.quote(f'{run}/restart-{other}')}"
+    return [f"to see attempt {other + 1}: {analyze}; all attempts: diag history {shlex.quote(run)}"]
 
 
 def attempts_of(layout: RunLayout) -> int:

@@ -68,8 +68,8 @@ def test_a_run_that_was_restarted_is_its_newest_attempt(restarted: Path) -> None
         where = f"{restarted}/restart-{attempt - 1}"
         assert f" · attempt {attempt} of 2 · {where}" in printed
         assert (
-            f"Attempt {attempt} of 2 is analysed; diag analyze {restarted}/restart-{2 - attempt} shows attempt "
-            f"{3 - attempt}, diag history {restarted} all of them"
+            f"! To see attempt {3 - attempt}: diag analyze {restarted}/restart-{2 - attempt}; "
+            f"all attempts: diag history {restarted}"
         ) in printed
         assert ("exit code 1" in printed) == (attempt == 1)
         done = diag_command("analyze", path, "--json")
