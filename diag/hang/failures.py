@@ -682,7 +682,7 @@ def last_words(job: JobLogs) -> list[Line]:
     steps += [line for line in job.logs.lines if FULL_BAR.search(line.text) or LAST_STEP.search(line.text)]
     closes = last_of_each(line for line in (*job.logs.lines, *job.logs.last_lines) if _closes(line)) if steps else {}
     ends = [hit.line for hit in job.named("ended-well")]
-    ends += job.once(_done_by_all) + job.once(_greeted_by_all)
+    ends += job.once(_done_by_all)
     ends += [line for line in steps if line.path in closes and closes[line.path].number > line.number]
     return ends if ends and not _begins_after(job, last_of_each(ends)) else []
 
@@ -708,15 +708,6 @@ def _done_by_all(job: JobLogs) -> list[Line]:
     done = grouped((line.path, line.speaker.rank) for line in hits)
     printed = grouped((line.path, line.speaker.rank) for line in job.logs.lines if line.path in done)
     return [line for line in hits if len(done[line.path]) < 2 or printed[line.path] - {None} <= done[line.path]]
-
-
-def _greeted_by_all(job: JobLogs) -> list[Line]:
-    """The lines of the program that prints one for each rank and ends, where all ranks of a file printed theirs."""
-    hits = [
-        (hit.line.path, int(hit.groups["size"]), int(hit.groups["rank"]), hit.line) for hit in job.named("hello-world")
-    ]
-    ranks = grouped(((path, size), rank) for path, size, rank, _ in hits)
-    return [line for path, size, _, line in hits if ranks[path, size] == set(range(size)) and size > 1]
 
 
 def _begins_after(job: JobLogs, ends: dict[str, Line]) -> bool:

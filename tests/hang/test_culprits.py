@@ -303,9 +303,7 @@ _HELLO = "Hello world from processor n{0}, rank {0} out of 3 processors\n"
 @pytest.mark.parametrize(
     ("text", "fault_class"),
     [
-        ("".join(map(_HELLO.format, (0, 2, 1))), "healthy"),
-        ("".join(map(_HELLO.format, (0, 2))), "undetermined"),  # rank 1 is missing
-        (f"{''.join(map(_HELLO.format, (0, 2, 1)))}loading the data set ...\n", "undetermined"),
+        ("".join(map(_HELLO.format, (0, 2, 1))), "undetermined"),  # a hang in MPI_Finalize prints the same
         ("100 images/sec: 204.8 +/- 0.0\ntotal images/sec: 204.75\n----\n", "healthy"),
         ("[METRIC] train_au_meet_expectation: success\n[METRIC] ====\n", "healthy"),
     ],

@@ -281,14 +281,6 @@ CLASSES = (
                 "The training printed that it reached its end.",
                 SUGGESTS,
             ),
-            "hello-world": harmless(
-                ("ello world", "ello, world", "ello World", "ello, World"),
-                r"\b[Hh]ello,? [Ww]orld\b[^\n]{0,200}?\b(?:rank|process) (?P<rank>\d{1,6}) (?:out )?of "
-                r"(?P<size>\d{1,6})\b",
-                "MPI's first program, of mpitutorial, Open MPI (examples/hello_c.c) and others",
-                "Rank {rank} of {size} printed all that this program prints.",
-                SUGGESTS,
-            ),
             "training-done": harmless(
                 (
                     "raining complete",
