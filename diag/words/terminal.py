@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import re
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -86,10 +85,6 @@ def _escaping_console() -> Any:
                 if style is not None and style.link:
                     style = style.update_link(None)
                 yield Segment(visible_lines(segment.text), style)
-
-        def _render_buffer(self, buffer: Iterable[Segment]) -> str:
-            filled = super()._render_buffer(buffer)  # at the ends of lines, with blanks
-            return re.sub(r"(?<! )(?: |\x1b\[[\d;]*m)+(?=\n)", lambda end: end[0].replace(" ", ""), filled)
 
     def escaped(text: Text) -> Text:
         shown = [part if part in "\n\t" else visible(part) for part in text.plain]

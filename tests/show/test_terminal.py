@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import io
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -146,19 +144,3 @@ def test_json_for_a_terminal_is_ascii() -> None:
         *(ROOT / "diag/show").glob("*.py"),
     ]
     assert [path.name for path in sources if "ensure_ascii" in path.read_text()] == []
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_no_line_ends_in_blanks(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
-    """rich fills lines up where it indents or breaks a text, and in tables."""
-    shown, written = _screen(monkeypatch, terminal=terminal)
-    shown.width = 20
-    table = Table("a", "b", box=None)
-    table.add_row("1", "")
-    indented = Padding("[bold]two words or more[/]", (0, 0, 0, 2))
-    for printed in (indented, "broken where it is full", table, ""):
-        shown.print(printed)
-    shown.print("goes on: ", end="")
-    lines = re.sub(r"\x1b\[[\d;]*m", "", written.getvalue()).split("\n")
-    assert lines[:4] == ["  two words or more", "broken where it is", "full", " a  b"]
-    assert [line for line in lines if line.endswith(" ")] == ["goes on: "]
