@@ -394,11 +394,6 @@ def first_traced(path: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def begins_with_run(stream: Path) -> bool:
-    """Whether the first part of a stream is still there, or was never written."""
-    return not RankLayout(stream.parent).streams().get(stream.stem, 0)
-
-
 def parts_of(stream: Path) -> list[Path]:
     """``numbered_parts`` without the numbers; the stream's own name if none is there."""
     return [path for _, path in numbered_parts(stream)] or [stream]

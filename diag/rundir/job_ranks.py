@@ -39,9 +39,8 @@ class JobRanks(Struct, frozen=True):
 
 def job_ranks(layout: RunLayout, *, whole: bool = False, known: Mapping[int, RankRecord] | None = None) -> JobRanks:
     """The ranks of the job that a run directory is of. Cheap to call again: rank.json is read when it has changed.
-    ``whole``: the identities of any number of ranks are read. ``known``: identities that were read, of ranks that are
-    of one job: nothing is read where these are all. OSError where the ranks cannot be listed; DiagError for a file in a
-    newer schema."""
+    ``whole``: the identities of any number of ranks are read. ``known``: identities of ranks of one job, not read again
+    where they are of all. OSError where the ranks cannot be listed; DiagError for a file in a newer schema."""
     with _LOCK:
         reader = _READERS.pop(layout.root, None) or _Reader(layout)
         _READERS[layout.root] = reader

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from diag.collectors.layout import RankLayout, RunLayout, begins_with_run, parts_of
+from diag.collectors.layout import RankLayout, RunLayout, parts_of
 from diag.collectors.records import CollectiveLine, StepRecord, SumLine, SummaryLine
 from diag.collectors.step_places import complete_from
 from diag.rundir.lines import each_line
@@ -39,7 +39,7 @@ def run(folder: Path, steps: int, calls: int, budget_mb: int, on_device: bool, f
         reached = first + min(done + _AT_ONCE, steps)
         if (begin := complete_from(files)) is not None:
             least_in_full = min(least_in_full, reached - begin)
-        if not begins_with_run(files.summary):
+        if files.streams().get(files.summary.stem):
             least_days = min(least_days, (reached - _first_with_phases(files)) / DAY)
         if done and done % (50 * _AT_ONCE) == 0:
             print(f"{done:,} steps", file=sys.stderr)
