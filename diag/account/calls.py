@@ -18,9 +18,11 @@ from diag.collectors.records import RECV, SEND
 from diag.model import UNKNOWN
 from diag.model.keys import Key, Keys
 from diag.model.parts import stored_once
-from diag.model.ragged import entries_of, is_named, owners, places_from
+from diag.model.ragged import entries_of, is_named, owners
 from diag.model.steps import CollectiveCall
 from diag.rundir.columns import Bools, Codes, Columns, Ints
+
+CODED = ("group", "label", "op", "dtype")
 
 
 class Group(NamedTuple):
@@ -103,7 +105,7 @@ class Calls(Columns[CollectiveCall]):
             of_groups = np.array([groups.setdefault(group, len(groups)) for group in calls.groups], dtype=np.int32)
             for name, parts in columns.items():
                 column = getattr(calls, name)
-                coded = of_groups if name == "group" else None if name in UNCODED else codes
+                coded = of_groups if name == "group" else codes if name in CODED else None
                 parts.append(column if coded is None or not len(column) else coded[column])
         together: dict[str, Any] = {name: stored_once(np.concatenate(parts)) for name, parts in columns.items()}
         return cls(**together, groups=tuple(groups), names=tuple(names))
@@ -164,9 +166,6 @@ class Calls(Columns[CollectiveCall]):
                 None if since == UNKNOWN else (since, until),
                 None if sent == UNKNOWN else sent, None if received == UNKNOWN else received,
             )  # fmt: skip
-
-
-UNCODED = tuple(name for name in Calls.columns() if name not in ("group", "label", "op", "dtype"))
 
 
 class Some(Sequence[CollectiveCall]):
@@ -284,8 +283,7 @@ class Matched(Mapping[Key, Mapping[int, CollectiveCall]]):
         some.group, some.seq, some.label, some.sizes = (
             column[numbers] for column in (self.group, self.seq, self.label, self.sizes)
         )
-        some.edges = np.concatenate(([0], np.cumsum(some.sizes)))
-        members = places_from(self.edges[numbers], some.sizes)
+        members, some.edges = entries_of(self.edges, numbers)
         some.rank, some.place, some.at = self.rank[members], self.place[members], self.at[members]
         return some
 

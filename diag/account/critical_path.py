@@ -17,7 +17,7 @@ from diag.account.policy import CRITICAL_PATH
 from diag.collectors.records import SEND
 from diag.model.accounts import Paths
 from diag.model.keys import Keys
-from diag.model.ragged import edges_of, owners, places_from
+from diag.model.ragged import edges_of, entries_of, owners, places_from
 from diag.model.steps import Detail, Kind, by_kinds
 
 from .calls import Listed, Matched
@@ -450,15 +450,13 @@ def _last_ready(came: Readiness, number: Times, present: Mask) -> tuple[Times, T
     if not len(known):
         return last, ready
     matched = came.matched
-    sizes = matched.sizes[number[known]]
-    edges = np.cumsum(sizes) - sizes
-    of = np.repeat(np.arange(len(known)), sizes)
-    at = places_from(matched.edges[number[known]], sizes)
+    at, edges = entries_of(matched.edges, number[known])
+    of, first = owners(edges), edges[:-1]
     here = present[known[of], came.row[at]]
     ready_ns = np.where(here, came.ready_ns[at], _NEVER)
-    latest = np.maximum.reduceat(ready_ns, edges)
-    rank = np.maximum.reduceat(np.where(here & (ready_ns == latest[of]), matched.rank[at], -1), edges)
-    several = np.add.reduceat(here.astype(np.int64), edges) > 1
+    latest = np.maximum.reduceat(ready_ns, first)
+    rank = np.maximum.reduceat(np.where(here & (ready_ns == latest[of]), matched.rank[at], -1), first)
+    several = np.add.reduceat(here.astype(np.int64), first) > 1
     last[known], ready[known] = np.where(several, rank, -1), np.where(several, latest, 0)
     return last, ready
 

@@ -27,7 +27,7 @@ from diag.account.policy import CLOCKS
 from diag.collectors.records import SYNCHRONISING
 from diag.model import UNKNOWN
 from diag.model.matched import MatchedCollectives
-from diag.model.ragged import places_from
+from diag.model.ragged import entries_of
 from diag.model.steps import CollectiveCall
 from diag.rundir.columns import Bools
 
@@ -142,9 +142,7 @@ class Met(NamedTuple):
 
     def only(self, which: Bounds) -> Met:
         """Some of the collectives."""
-        sizes = np.diff(self.edges)[which]
-        edges = np.concatenate(([0], np.cumsum(sizes)))
-        at = places_from(self.edges[which], sizes)
+        at, edges = entries_of(self.edges, which)
         return Met(self.members[at], self.start_ns[at], self.end_ns[at], edges)
 
 

@@ -15,7 +15,7 @@ from diag.model.ragged import edges_of, entries_of, owners
 from diag.model.steps import Detail, Pieces, RankStep, Stall
 from diag.rundir.columns import Bools, Columns, Ints, Places
 
-from .calls import UNCODED, Calls, Some, calls_in
+from .calls import CODED, Calls, Some, calls_in
 
 SOURCES = ("records", "events", "trace")
 FLAGS = ("comm_known", "hidden_known", "waits_known")
@@ -103,12 +103,12 @@ class RankSteps(Columns[RankStep]):
 
     @classmethod
     def with_views(cls, ranks: Mapping[int, RankSteps]) -> tuple[RankSteps, dict[int, RankSteps]]:
-        """Several ``together``; and each of them with its pieces and calls as views of these, which lie in memory
-        once."""
+        """Several ``together``, and each with its pieces and calls as views of these, which lie in memory once."""
         every, views, step, call = cls.together(list(ranks.values())), dict[int, RankSteps](), 0, 0
+        uncoded = set(Calls.columns()) - set(CODED)
         for rank, own in ranks.items():
             steps, calls = slice(step, step := step + len(own)), slice(call, call := call + len(own.calls))
-            columns: dict[str, Any] = {name: getattr(every.calls, name)[calls] for name in UNCODED}
+            columns: dict[str, Any] = {name: getattr(every.calls, name)[calls] for name in uncoded}
             views[rank] = replace(own, segments=every.segments.take(steps), calls=replace(own.calls, **columns))
         return every, views
 

@@ -234,9 +234,8 @@ def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]])
 
 
 def open_spans(calls: Calls) -> tuple[iv.Times, iv.Times]:
-    """When a rank could be blocked in each call: all begins, and all ends. When the bytes of a recorded send or receive
-    were on the wire is unknown except for the time in which a thread was blocked in it: an early receive is open for
-    long, and the arrival of its data is not recorded."""
+    """When a rank could be blocked in each call: all begins, and all ends. Of a recorded send or receive, when a thread
+    was: an early receive is open for long, and the arrival of its data is not recorded."""
     transfer, waited = calls.labelled(TRANSFER), calls.waited
     start: iv.Times = np.where(transfer & waited, calls.wait_start_ns, calls.start_ns)
     end: iv.Times = np.where(transfer, np.where(waited, calls.wait_end_ns, calls.start_ns), calls.end_ns)

@@ -139,8 +139,7 @@ class MatchedCollectives(Sequence[MatchedCollective]):
     def _teams(self) -> tuple[Ints, tuple[tuple[int, ...], ...]]:
         sizes, ranks = self.sizes, np.ascontiguousarray(self.rank, dtype=np.int64)
         before = ranks[np.arange(len(ranks)) - np.repeat(sizes, sizes)]  # the same member of the one before, of a size
-        differs = np.diff(sizes, prepend=0) != 0
-        differs |= self.by(before != ranks, np.logical_or)
+        differs = (np.diff(sizes, prepend=0) != 0) | self.by(before != ranks, np.logical_or)
         new, data, places = np.flatnonzero(differs), ranks.tobytes(), dict[bytes, int]()
         spans = zip((self.edges[new] * 8).tolist(), (self.edges[new + 1] * 8).tolist(), strict=True)
         team = np.array([places.setdefault(data[begin:end], len(places)) for begin, end in spans], dtype=np.int64)
