@@ -675,6 +675,20 @@ def ended_well(job: JobLogs) -> bool:
     return bool(job.once(last_words)) and not job.once(failed)
 
 
+_STATES = ("seff", "scontrol", "mail", "pod")  # groups
+_DONE = ("COMPLETED", "Completed")
+
+
+def recorded_as_done(job: JobLogs) -> list[Line]:
+    """The lines of a scheduler that say that all that it lists ended with exit code 0, in files in which nothing else
+    tells of a failure: a job script that ignores its program's error ends with 0 as well."""
+    records = job.named("recorded-state")
+    states = {next(hit.groups[name] for name in _STATES if name in hit.groups) for hit in records}
+    lines = {hit.line for hit in records}
+    silent = all(hit.line in lines or hit.pattern.role == Role.HARMLESS for hit in job.hits)
+    return [hit.line for hit in records] if states and states <= set(_DONE) and silent else []
+
+
 def last_words(job: JobLogs) -> list[Line]:
     """The lines that say that a job reached its end, where nothing goes on after them. That the last step is done is
     no end by itself: a job may stand still as it saves."""

@@ -26,6 +26,7 @@ from diag.hang.failures import (
     is_measurement,
     is_step,
     last_words,
+    recorded_as_done,
     timeouts_of,
 )
 from diag.hang.flight import FlightFindings
@@ -212,6 +213,9 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
         lines = tuple(dict.fromkeys((*job.once(last_words), *lines)))[: HANG_ANSWER.most_next_steps]
         text = _of_a_test(job) or "The training printed that it reached its end, and nothing failed."
         return NoCause("healthy", HANG_EVIDENCE.ended_well, text, (), lines)
+    if recorded := recorded_as_done(job):
+        text = "The scheduler recorded that it ended with exit code 0, and nothing else in the logs tells of a failure."
+        return NoCause("healthy", HANG_EVIDENCE.ended_well, text, (), tuple(recorded[: HANG_ANSWER.most_next_steps]))
     whole = largest is not None and len(largest.members) == largest.size and all(m.completed for m in members)
     if whole and all(m.ended == "destroyed" for m in members):
         return NoCause("healthy", 0.9, "The run ended in order: every communicator was destroyed.", (), lines)

@@ -697,6 +697,14 @@ _DEVICES = (
                 "2.23+ (error), 2.28+ (non-fatal); transport/net_ib.cc:199 (v2.27.5), transport/net_ib/common.cc:134",
                 "Adapter {hca}, port {port}, lost its link.",
             ),
+            "port-down": confirms(
+                (" state DOWN physical_state ", " (Down)"),
+                r"^\s*(?:\d+/\d+: |link )?(?P<hca>\w+)(?:/| port )(?P<port>\d+)(?::? [^\n]{0,300}?\bstate DOWN "
+                r"physical_state (?P<state>\w+)| ==> (?P<netdev>\S+) \(Down\))",
+                "iproute2, rdma/link.c; MLNX_OFED, ibdev2netdev",
+                "Port {port} of {hca} is down[ ({state})][, as {netdev}].",
+                SUGGESTS,
+            ),
             "non-fatal-other": confirms(
                 ("Got non-fatal async event", "Got async event", "Got async error event"),
                 r"NET/IB : (?:(?P<hca>\w+):(?P<port>\d+) )?Got (?:non-fatal )?async (?:error )?event ?: "

@@ -125,7 +125,8 @@ ENDS: dict[str, LogPattern] = {
     ),
     "pod-exited": confirms(
         (" exited with code ",),
-        r"(?:\bPod: [\w-]+\.|^)(?P<host>[A-Za-z0-9][\w.-]{0,252}) exited with code (?P<exitcode>\d+)\s*$|"
+        r"(?:(?P<operator>\bPod: [\w-]+\.)|^)(?P<host>[A-Za-z0-9][\w.-]{0,252}) exited with code (?P<exitcode>\d+)"
+        r"(?(operator)(?![\w.])|\s*$)|"
         r"\brank (?P<rank>\d+) exited with code (?P<code>[1-9]\d*)\b",
         "Kubeflow's training operator 1.0+; pkg/controller.v1/common/pod.go; docker compose, pkg/compose/printer.go; "
         "mpiexec of HPE PALS",
@@ -134,8 +135,8 @@ ENDS: dict[str, LogPattern] = {
         SUGGESTS,
     ),
     "pod-failed": confirms(
-        (" Error   ",),
-        r"^(?P<host>[a-z0-9][a-z0-9.-]{0,252}) +\d+/\d+ +Error +\d+ ",
+        (" Error ", " CrashLoopBackOff "),
+        r"^(?P<host>[a-z0-9][a-z0-9.-]{0,252}) +\d+/\d+ +(?:Error|CrashLoopBackOff) +\d+ ",
         "Kubernetes, kubectl get pods; pkg/printers/internalversion/printers.go",
         "The container of {host} ended with an error.",
         SUGGESTS,

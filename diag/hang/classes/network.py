@@ -70,6 +70,21 @@ _GRPC_OF_PYTHON = "gRPC for Python; src/python/grpcio/grpc/_channel.py, grpc/aio
 _GRPC_CLOSED = r"Socket closed|(?:recvmsg: ?)?Connection reset by peer"
 
 
+_GRPC_TARGET = "gRPC 1.2 to 1.49, in TensorFlow and Ray; src/core/lib/iomgr/tcp_client_posix.cc, error.cc"
+
+
+def _of_grpc_target(why: str) -> str:
+    """An error of gRPC as it prints one with all that it knows: a JSON object with its fields in their order."""
+    return (
+        rf'"os_error":"(?P<error>{why})",(?:"[^"\n]{{1,40}}":"?[^",\n]{{0,200}}"?,){{0,4}}"target_address":"ipv[46]:'
+        r'(?P<other>\[[0-9a-fA-F:]+\]|[\d.]{7,15}):(?P<port>\d+)"'
+    )
+
+
+# The numbers of families of addresses (AF_MAX is 46 or less); Linux, include/linux/socket.h
+_OF_LINUX = r"(?:[1-3]?\d|4[0-5])"
+
+
 def _of_rpc(why: str) -> str:
     """A request of torch.distributed.rpc that the other worker did not get, or did not answer."""
     return (
@@ -153,10 +168,10 @@ CLASSES = (
             ),
             "family": LogPattern(
                 ("is neither AF_INET",),
-                r"with family (?!0 )\d+ is neither AF_INET",
+                rf"with family (?!0 ){_OF_LINUX} is neither AF_INET",
                 "2.12+; misc/socket.cc:538",
                 "The address has no family that NCCL can use.",
-                support=SUGGESTS,  # or a peer sent something that is no address
+                support=SUGGESTS,
             ),
             "socket-creation": LogPattern(
                 ("Socket creation failed : Address family not supported",),
@@ -345,6 +360,13 @@ CLASSES = (
                 "{other}, port {port}, does not answer gRPC.",
                 support=NAMES_AN_EFFECT,
             ),
+            "grpc-target-silent": LogPattern(
+                ('"target_address":"ipv',),
+                _of_grpc_target("Connection timed out|No route to host|Host is down|Network is unreachable"),
+                _GRPC_TARGET,
+                "{other}, port {port}, does not answer gRPC: {error}.",
+                support=SUGGESTS,  # it is tried again, as while the others start
+            ),
             "grpc-deadline": LogPattern(
                 ("status = StatusCode.DEADLINE_EXCEEDED",),
                 r"^\s*status = StatusCode\.DEADLINE_EXCEEDED\b",
@@ -466,6 +488,24 @@ CLASSES = (
                 "gRPC 1.38+, in JAX, TensorFlow and Ray; src/core/lib/iomgr/tcp_client_posix.cc",
                 "{other}, port {port}, refuses gRPC's connection.",
                 support=NAMES_AN_EFFECT,
+            ),
+            "grpc-target-refused": LogPattern(
+                ('"target_address":"ipv',),
+                _of_grpc_target("Connection refused"),
+                _GRPC_TARGET,
+                "{other}, port {port}, refuses gRPC's connection.",
+                support=SUGGESTS,  # it is tried again, as while the others start
+            ),
+            "program-refused": LogPattern(
+                ("onnection refused",),
+                r"(?:\bERROR|\b[Ee]rror|\b[Ff]ail(?:ed|ure)?|\b[Cc]ould not|\b[Uu]nable|\b[Cc]annot)(?: to)? "
+                r"connect(?:ing)? to \[?(?P<other>[\w-]+(?:\.[\w-]+)+|[0-9a-fA-F]*(?::[0-9a-fA-F]*){2,7})\]?"
+                r"(?:(?::|[: ]+port )(?P<port>\d+))?: Connection refused\b",
+                "PaddlePaddle 0.10, paddle/pserver/LightNetwork.cpp; brpc, src/brpc/socket.cpp; programs that print "
+                "what connect() returned",
+                "{other}[, port {port},] refuses the program's connection.",
+                support=NAMES_AN_EFFECT,
+                unless=("NCCL", "ssh: "),
             ),
             "exception-refused": LogPattern(
                 ("onnection refused", "ECONNREFUSED"),
@@ -766,6 +806,14 @@ CLASSES = (
             "rank_killed_exception": "the launcher raised it because it could not reach the host",
         },
         patterns={
+            "garbled-address": LogPattern(
+                ("is neither AF_INET",),
+                rf"with family (?!{_OF_LINUX} )(?P<family>\d+) is neither AF_INET",
+                "2.12+; misc/socket.cc:538",
+                "What a peer sent as its address is none: no family has number {family}. Another program, or another "
+                "version of NCCL, sent it.",
+                support=NAMES_AN_EFFECT,
+            ),
             "ssh-unreachable": LogPattern(
                 ("was not reachable via ssh",),
                 r"\bhost=(?P<store>[^\s,]{1,255}) was not reachable via ssh",

@@ -364,9 +364,10 @@ CLASSES = (
                 support=NAMES_AN_EFFECT,
             ),
             "ray-memory-threshold": LogPattern(
-                ("exceeds the memory usage threshold of",),
-                r"Memory on the node \(IP: (?P<host>[\w.:-]{1,255}?),.{0,600}?exceeds the memory usage threshold of",
-                "Ray 2.2+; raylet, node_manager.cc",
+                ("exceeds the memory usage threshold of", "System memory low at node with IP "),
+                r"(?:Memory on the node \(IP: |System memory low at node with IP )(?P<host>[\w.:-]{1,255}?)"
+                r"(?:,.{0,600}?exceeds the memory usage threshold of|\. Used memory .{0,200}?, killing latest task)",
+                "Ray 2.2+, with the second wording 2.0 and 2.1; raylet, node_manager.cc",
                 "Ray's memory monitor killed a worker on {host}.",
                 support=NAMES_AN_EFFECT,
             ),
@@ -945,7 +946,7 @@ CLASSES = (
                 ),
                 r"(?P<reason>DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE))|"
                 r"\b(?P<state>PREEMPTED|NODE_FAIL|TERM_RUNLIMIT|TERM_OWNER)\b|"
-                r"(?:Reason|Status|reason):\s*(?P<pod>Evicted)|"
+                r"(?:Reason|Status|reason):\s*(?P<pod>Evicted)|^[a-z0-9][a-z0-9.-]{0,252} +\d+/\d+ +(?P<row>Evicted) |"
                 r"\b(?P<event>Evicted|TaintManagerEviction|Preempted) +(?:\S+ \(x\d+ over \S+\)|\S+) +[\w-]+ +\S|"
                 r"PBS: job killed: (?P<limit>walltime) \S+ exceeded|"
                 r"\b(?:[Ii]nstance|VM|TPU|[Nn]ode|[Jj]ob) (?:[\w./-]{1,120} )?was (?P<taken>preempted)\b|"
@@ -954,8 +955,9 @@ CLASSES = (
                 r"(?:\bJobState=|^\s*State: |\bRun time \S+, )(?P<slurm>TIMEOUT|CANCELLED)\b|"
                 r"\b(?P<listed>TIMEOUT|CANCELLED)(?: by \d+|\+)?[ |]+0:\d+\b",
                 "any Slurm; LSF, PBS; Kubernetes; clouds; src/slurmd/slurmstepd, kubectl describe, kubectl get events",
-                "The scheduler ended it[ {reason}][: {state}][: {pod}][: {event}][: its {limit} was used up][: it was "
-                "{taken}][: it was active {long}its deadline][: its state is {slurm}][: its state is {listed}].",
+                "The scheduler ended it[ {reason}][: {state}][: {pod}][: {row}][: {event}][: its {limit} was used up]"
+                "[: it was {taken}][: it was active {long}its deadline][: its state is {slurm}][: its state is "
+                "{listed}].",
                 unless=("low on resource: memory", *_EVICTED_FOR_STORAGE, "Usage of EmptyDir volume"),
             ),
             "deleted-at-request": LogPattern(

@@ -10,6 +10,14 @@ _LONGER = (
     "`torch.distributed.distributed_c10d._set_pg_timeout`."
 )
 
+# What kubectl prints as a pod's status
+_OF_PODS = (
+    "Completed", "Succeeded", "Running", "Pending", "ContainerCreating", "PodInitializing", "Terminating", "Unknown",
+    "Error", "CrashLoopBackOff", "OOMKilled", "Evicted", "ErrImagePull", "ImagePullBackOff", "InvalidImageName",
+    "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "ContainerCannotRun", "NotReady",
+    "DeadlineExceeded", "ContainerStatusUnknown", "NodeLost", "SchedulingGated",
+)  # fmt: skip
+
 CLASSES = (
     FaultClass(
         id="slow_rank_preprocess",
@@ -279,6 +287,16 @@ CLASSES = (
                 "any; torchrun, nccl-tests, diag run, pytest; DLIO and MLPerf Storage (statscounter.py), "
                 "tf_cnn_benchmarks (benchmark_cnn.py)",
                 "The training printed that it reached its end.",
+                SUGGESTS,
+            ),
+            "recorded-state": harmless(
+                ("State: ", "JobState=", ", ExitCode ", *(f" {state}   " for state in _OF_PODS)),
+                r"^\s*State: (?P<seff>[A-Z_]{4,20}) \(exit code \d+\)|\bJobState=(?P<scontrol>[A-Z_]{4,20})\b|"
+                r"\bRun time \S+, (?P<mail>[A-Z_]{4,20}), ExitCode \d+|"
+                r"^(?P<name>[a-z0-9][a-z0-9.-]{0,252}) +\d+/\d+ +(?P<pod>[A-Z][\w:/]{2,40}) +\d+ ",
+                "any Slurm; contribs/seff/seff, src/scontrol/info_job.c, src/slurmctld/agent.c; kubectl get pods, "
+                "pkg/printers/internalversion/printers.go",
+                "Its state is recorded as [{seff}][{scontrol}][{mail}][{pod}].",
                 SUGGESTS,
             ),
             "training-done": harmless(

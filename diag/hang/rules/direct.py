@@ -24,8 +24,8 @@ _NOT_SET_UP = re.compile(
 )
 _NOT_OPENED = re.compile(r"\bUnable to open device\b|\bibv_open_device failed\b")
 # The reporter of these need not be the one at fault: a connection of every member with every other, a transfer
-# whose other end is not named, a server that is not reached.
-_OF_A_GROUP = ("gloo-full-mesh", "ofi-completion", "grpc-no-address")
+# whose other end is not named, a server that is not reached, an address that somebody sent.
+_OF_A_GROUP = ("gloo-full-mesh", "ofi-completion", "grpc-no-address", "garbled-address")
 _FAILS = (Role.ROOT, Role.CASCADE)
 _DIGITS = "0123456789"
 # Patterns of the warning's source: they count only where no pattern matches the message.
@@ -50,6 +50,8 @@ def _of_class(job: JobLogs, name: str) -> Clue | None:
         roots = [hit for hit in roots if not _NOT_OPENED.search(hit.line.text) or not _uses_others(job, hit)]
     if name == "memlock_limit" and not roots and _nothing_else(job):  # UCX takes another transport where it has one
         roots = [hit for hit in hits if hit.name == "verbs-memory"]
+    if name == "ib_link_down" and not roots and _nothing_else(job):  # a port that nobody uses is down as well
+        roots = [hit for hit in hits if hit.name == "port-down"]
     if name == "gdr_acs" and job.named("queue-event"):  # the queue says what failed: this status can be its echo
         return None
     known = job.once(_lines_with_a_cause)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from diag.ended.codes import BY_SHELLS
+from diag.ended.codes import MOST_OF_UNIX, signal_name, signal_number
 from diag.ended.model import Clue, Culprit, Source, short_host
 from diag.ended.raised import OF_A_WORKER, about_others, is_of_a_device, lost_worker, shortened
 from diag.events.left import Ended, who_left
@@ -220,10 +220,13 @@ def _ends_with_codes(job: JobLogs, blocks: tuple[FailedRank, ...], aborts: bool)
             ends.append(_WithCode(culprit, hit.line, code_below(job, hit.line), observed=not waits, waits=waits))
     # What torchrun ends aborts as well, and so does a watchdog: its line counts where it is all that there is.
     alone = len(job.named("exitcode")) == 1 and not blocks and not _fails_otherwise(job)
+    aborted_there = {block.host for block in blocks if block.exitcode == -ABORTED and _of_several_hosts(block)}
     for end in job.once(reported_ends):
+        if end.hit.name == "srun-exited" and end.culprit.host in aborted_there:  # it saw torchrun end after its rank
+            continue
         by_torchrun = end.hit.name == "exitcode" and not alone
         aborted = end.code == -ABORTED and (end.hit.name == "spawn-exited" or (aborts and not by_torchrun))
-        if end.fault_class == EXCEPTION and (end.code is None or 0 < end.code < BY_SHELLS or aborted):
+        if end.fault_class == EXCEPTION and (end.code is None or _by_itself(end.code) or aborted):
             ends.append(_WithCode(end.culprit, end.hit.line, end.code))
     for hit in job.named("mpi-abort"):
         rank = int(next(hit.groups[name] for name in ("rank", "number", "process") if name in hit.groups))
@@ -231,11 +234,21 @@ def _ends_with_codes(job: JobLogs, blocks: tuple[FailedRank, ...], aborts: bool)
         ends.append(_WithCode(job.of_rank(rank), hit.line, code))
     known_root = any(block.root for block in blocks)
     for block in blocks:
-        aborted = block.exitcode == -ABORTED and aborts
+        aborted = block.exitcode == -ABORTED and aborts and not _of_several_hosts(block)
         if (block.root or not known_root) and block.rank is not None and ((block.exitcode or 0) > 0 or aborted):
             culprit = job.of_rank(block.rank, block.host)
             ends.append(_WithCode(culprit, block.evidence, block.exitcode or 0, first=block.root))
     return ends
+
+
+def _by_itself(code: int) -> bool:
+    """Whether a process gave this exit code itself, as 255 for exit(-1)."""
+    return 0 < code <= MOST_OF_UNIX and not signal_name(signal_number(code))
+
+
+def _of_several_hosts(block: FailedRank) -> bool:
+    """Whether the launcher that saw a rank end is one of several, each of which sees the ranks of its host alone."""
+    return None not in (block.rank, block.local_rank) and block.rank != block.local_rank
 
 
 def _fails_otherwise(job: JobLogs) -> bool:

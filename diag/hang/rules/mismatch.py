@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -15,7 +15,7 @@ from diag.events.rows import Call, Did, Event, GroupRank, JobRank, M
 from diag.events.said import Report, who_said_so
 from diag.events.vote import vote
 from diag.hang.classes.base import Hit
-from diag.hang.failures import GroupTimeouts, Timeout, groups_of, speaker_of, timeouts_of
+from diag.hang.failures import GroupTimeouts, Timeout, groups_of, is_world, speaker_of, timeouts_of
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import NcclCall, StrayCalls
 from diag.hang.numbering import Member, Numbering, member_culprit
@@ -295,7 +295,8 @@ def _stray_calls(job: JobLogs) -> list[Clue]:
 def _watchdogs(job: JobLogs) -> list[Clue]:
     """Watchdogs of one group that stopped at different calls. Numbers of different groups are never compared."""
     mismatches = []
-    for group in groups_of(job, job.once(timeouts_of)):
+    groups = groups_of(job, job.once(timeouts_of))
+    for group in groups:
         if any(report.rank is None for report in group.reports):
             continue
         reports = {report.rank: report for report in group.reports if report.rank is not None}
@@ -307,7 +308,22 @@ def _watchdogs(job: JobLogs) -> list[Clue]:
             mismatches.append(
                 clue if group.group else replace(clue, confidence=min(clue.confidence, HANG_RULES.group_unnamed))
             )
-    return mismatches
+    return mismatches or _apart(job, groups)
+
+
+def _apart(job: JobLogs, groups: Sequence[GroupTimeouts]) -> list[Clue]:
+    """All ranks of a job of two, each of which waits in another call of the whole job, where only some of the messages
+    name the group: the sizes of one call say that it needs both."""
+    reports = {report.rank: report for group in groups for report in group.reports if report.rank is not None}
+    unnamed = any(not group.group for group in groups) and all(is_world(group.group or "0") for group in groups)
+    if not unnamed or set(reports) != {0, 1} or job.logs.world_size not in (None, 2):
+        return []
+    one, other = reports[0], reports[1]
+    sizes = {members_of(report.op, report.numel_in or 0, report.numel_out or 0) for report in (one, other)}
+    if one.seq == other.seq or 2 not in sizes or sizes - {2, None}:
+        return []
+    note = f"Rank 0 waits in {one.words}, and rank 1 in {other.words}; the sizes say that both ranks are needed."
+    return [Clue("desync", (), (one.line.evidence, other.line.evidence), HANG_EVIDENCE.names_an_effect, note)]
 
 
 def _one_group(job: JobLogs, reports: Mapping[int, Timeout]) -> bool:

@@ -27,7 +27,8 @@ _CONNECT = {name: CLASSES[name].patterns_of(Role.ROOT) for name in ("net_connect
 LOST = CLASSES["net_connection_lost"].patterns_of(Role.ROOT)
 # Interfaces that end on their own host: bridges and pairs of containers, tunnels, virtual machines, the loopback.
 _LOCAL_NAMES = ("veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "ip6tnl", "tunl", "sit", "lo")
-_DOCKERS = ipaddress.ip_network("172.17.0.0/16")
+# Docker's default bridge has it on every host. The addresses behind it are those of containers, which reach each other.
+_BRIDGE_OF_DOCKER = ipaddress.ip_address("172.17.0.1")
 
 
 def connections(job: JobLogs) -> list[Clue]:
@@ -80,13 +81,13 @@ def _connect(job: JobLogs, name: str) -> Clue | None:
 
 
 def _reaches_nobody(peer: str) -> bool:
-    """Whether an address means another place on every host: link-local, or Docker's default bridge."""
+    """Whether an address means another place on every host: link-local, or that of Docker's default bridge."""
     name = peer.partition("<")[0].partition("%")[0].strip("[]")
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
         return False
-    return address.is_link_local or address in _DOCKERS
+    return address.is_link_local or address == _BRIDGE_OF_DOCKER
 
 
 def _words(culprit: Culprit) -> str:

@@ -142,6 +142,12 @@ def _kernel_oom(job: JobLogs, ended: list[_Ended]) -> list[_Ended]:
 _OF_A_JOB = re.compile(r"(?i)^(?:python|pt_|torchrun|deepspeed|accelerate|ray\b|vllm|sglang|mpi|orted|prted|train)")
 
 
+# The limit that was used up is that of a job or a container, and not the memory of the host.
+_OF_A_CONTAINER = re.compile(
+    r"(?:oom_memcg=|killed as a result of limit of )/\S*?(?:kubepods|slurm|docker|containerd|libpod|lxc|htcondor)"
+)
+
+
 def _kernel_alone(job: JobLogs, kernel: list[_Ended]) -> Clue | None:
     """What the kernel's lines say by themselves. Without a victim, who called its killer may have been another."""
     calls = [_Ended(Culprit(host=hit.line.speaker.host), hit) for hit in job.named("kernel-oom-call")]
@@ -151,7 +157,10 @@ def _kernel_alone(job: JobLogs, kernel: list[_Ended]) -> Clue | None:
     named = any(entry.culprit.rank is not None for entry in kernel)
     hits = [entry.hit for entry in kernel]
     # Without a rank it may have been a DataLoader's worker, or nothing of this job.
-    ours = any(_OF_A_JOB.match(hit.groups.get("name") or hit.groups.get("task", "")) for hit in hits)
+    ours = any(
+        _OF_A_JOB.match(hit.groups.get("name") or hit.groups.get("task", "")) or _OF_A_CONTAINER.search(hit.line.text)
+        for hit in hits
+    )
     unsure = HANG_EVIDENCE.suggests if ours else HANG_RULES.perhaps_another_job
     sure = hits[0].pattern.confidence if named else unsure
     return clue_of("rank_killed_sigkill", hits, [entry.culprit for entry in kernel], hits[0].sentence, confidence=sure)
