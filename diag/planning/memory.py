@@ -28,7 +28,8 @@ from .step_memory import Kernels, Types, block_ops, kept_of_block
 # Counted tensor by tensor for a pre-norm decoder whose attention does not save scores (FlashAttention, SDPA), without
 # dropout. Per token and block: inputs and outputs of both norms, queries, keys and values (queries and keys twice
 # where they have norms), attention's output, the MLP's hidden layer before and after its activation function; with a
-# gate, also its other factor and the product.
+# gate, also its other factor and the product. Latent attention also keeps inputs and outputs of the norms of its two
+# vectors, whole on each rank of tensor parallelism as in torchtitan.
 # Korthikanti et al. (arXiv 2205.05198, equation 1) count the same for GPT with dropout: 34 x tokens x hidden in 16
 # bits, and 5 x heads x length^2 more if scores are saved.
 
@@ -106,23 +107,24 @@ def kept_by_autocast(
 
 def _of_attention(shape: Shape, width: int) -> int:
     """Bytes per token: queries, keys, values, the output, and one number per head for the softmax."""
-    queries, keys = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
-    return width * (2 * queries + 2 * keys) + 4 * shape.heads
+    return width * sum(shape.attended) + 4 * shape.heads
 
 
 def _of_products(shape: Shape, width: int, tensor: int) -> int:
     """Bytes per token: results of the matrix products other than queries, keys and values, each saved once: attention's
-    output projection, the MLP's hidden layer (with a gate also the other factor), and its result."""
+    output projection and latent vectors, the MLP's hidden layer (with a gate also the other factor), and its result."""
     hidden = round(shape.used_ffn * (2 if shape.gated else 1))
-    return width * (2 * shape.hidden // tensor + hidden)
+    vectors = shape.latent.norms + shape.latent.rotated if shape.latent is not None else 0
+    return width * (2 * shape.hidden // tensor + vectors + hidden)
 
 
 def _of_the_rest(shape: Shape, width: int, tensor: int) -> int:
-    """Bytes per token: input and output of both norms, inputs of the norms of queries and keys, and the MLP's hidden
-    layer before and after its activation function; with a gate, also the other factor and the product: eager PyTorch
-    saves all four."""
+    """Bytes per token: input and output of both norms, what norms within attention keep, and the MLP's hidden layer
+    before and after its activation function; with a gate, also the other factor and the product: eager PyTorch saves
+    all four."""
     hidden = round(shape.used_ffn * (4 if shape.gated else 2))
-    return width * (2 * 2 * shape.hidden // tensor + hidden + shape.normed)
+    within = shape.normed + (shape.latent.kept if shape.latent is not None else 0)
+    return width * (2 * 2 * shape.hidden // tensor + hidden + within)
 
 
 # -- share -------------------------------------------------------------------------------------------------------------

@@ -39,6 +39,12 @@ class Latent(Struct, frozen=True):
     def norms(self) -> int:
         return self.queries + self.keys
 
+    @property
+    def kept(self) -> int:
+        """Elements of a token that the products and norms of both vectors keep: the norms' inputs and outputs. The
+        rotated part of the key stays with the vector that one product makes together with it."""
+        return 2 * self.norms + self.rotated
+
 
 class Shape(Struct, frozen=True):
     """A decoder-only transformer. Each block has ``experts`` MLPs, of which a token uses ``experts_used``, and beside
@@ -74,6 +80,16 @@ class Shape(Struct, frozen=True):
     def normed(self) -> int:
         """Elements of a token's queries and keys that have norms of their own."""
         return self.head_size * (self.heads + self.kv_heads) if self.qk_norms else 0
+
+    @property
+    def attended(self) -> tuple[int, int, int, int]:
+        """Elements of a token that attention keeps: queries, keys, values and its output. The values of latent
+        attention stay together with the plain part of the keys: one product makes both."""
+        queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
+        if self.latent is None:
+            return queries, keys, keys, queries
+        values = self.heads * self.latent.values
+        return queries, keys, self.heads * self.latent.plain + values, values
 
     @property
     def attention(self) -> int:
@@ -182,9 +198,8 @@ class Shape(Struct, frozen=True):
     @property
     def scored(self) -> float:
         """Elements of all heads that enter the attention's products of two activations, in the mean of both."""
-        if self.latent is not None:
-            return self.heads * (self.latent.plain + self.latent.rotated + self.latent.values) / 2
-        return self.heads * self.head_size
+        queries, _, _, output = self.attended
+        return (queries + output) / 2
 
 
 def _llama(

@@ -18,7 +18,7 @@ from msgspec import Struct
 from diag.model.states import ModelStates, Sharding, model_states
 
 from .gathering import Account, Flat, FlatUnits, Gathering, MemoryUse, Peak, Sharded, Whole
-from .shape import RECIPES, Recipe, Shape
+from .shape import RECIPES, Latent, Recipe, Shape
 
 # -- decoder ops -------------------------------------------------------------------------------------------------------
 #
@@ -80,12 +80,32 @@ class Types(Struct, frozen=True):
 def block_ops(shape: Shape, block: int, types: Types, kernels: Kernels) -> Iterator[Op]:
     """The operations of one block, in order of forward. Backward enters the last with the gradient of the block's
     output (``hidden`` elements), which stays for the residual, and leaves the first with that of its input."""
+    width, copy = types.width, shape.hidden * types.copied
+    queries, keys, values, output = (count * width for count in shape.attended)
+    ffn = shape.experts_used * shape.ffn * width
+    yield _norm("attention norm", block, shape, types, kernels)
+    if shape.latent is None:
+        yield from _projections(shape, block, types)
+    else:
+        yield from _of_latents(shape, shape.latent, block, types, kernels)
+    if shape.qk_norms:
+        yield _norm_of_heads(block, shape, types, kernels)
+    statistic = 4 * shape.heads  # of the softmax, in fp32
+    summed = 4 * queries // width if kernels.sums_queries and width < 4 else 0
+    gradients = queries + keys + (values if shape.latent is None else output)
+    yield Op("attention", block, 0, queries + keys + values + statistic, gradients, output, beside=summed)
+    weight = shape.hidden * output // width + (shape.hidden if shape.biases else 0)
+    yield Op("output", block, weight, output, output + copy, copy, cast=types.copied)
+    yield _norm("feed-forward norm", block, shape, types, kernels)
+    yield from _feed_forward(shape, block, ffn, types)
+
+
+def _projections(shape: Shape, block: int, types: Types) -> Iterator[Op]:
+    """Operations: queries, keys, values."""
     width = types.width
     hidden, stream, copy = shape.hidden * width, shape.hidden * types.stream, shape.hidden * types.copied
-    queries, keys = shape.heads * shape.head_size * width, shape.kv_heads * shape.head_size * width
-    ffn = shape.experts_used * shape.ffn * width
+    queries, keys, *_ = (count * width for count in shape.attended)
     biases = [size // width if shape.biases or shape.qkv_biases else 0 for size in (queries, keys)]
-    yield _norm("attention norm", block, shape, types, kernels)
     # The first projection is the last in backward: the normalized input is freed with it.
     weight = shape.hidden * queries // width + biases[0]
     # The rotary embedding saves only its angles. It turns in fp32, and creates a second gradient of its input.
@@ -96,15 +116,35 @@ def block_ops(shape: Shape, block: int, types: Types, kernels: Kernels) -> Itera
     weight = shape.hidden * keys // width + biases[1]
     yield Op("keys", block, weight, copy, stream, keys + stream, beside=max(copy, turns * keys), cast=types.copied)
     yield Op("values", block, weight, copy, stream, keys, beside=copy, cast=types.copied)
-    if shape.qk_norms:
-        yield _norm_of_heads(block, shape, types, kernels)
-    statistic = 4 * shape.heads  # of the softmax, in fp32
-    summed = 4 * queries // width if kernels.sums_queries and width < 4 else 0
-    yield Op("attention", block, 0, queries + 2 * keys + statistic, queries + 2 * keys, queries, beside=summed)
-    weight = shape.hidden * queries // width + (shape.hidden if shape.biases else 0)
-    yield Op("output", block, weight, queries, queries + copy, copy, cast=types.copied)
-    yield _norm("feed-forward norm", block, shape, types, kernels)
-    yield from _feed_forward(shape, block, ffn, types)
+
+
+def _of_latents(shape: Shape, latent: Latent, block: int, types: Types, kernels: Kernels) -> Iterator[Op]:
+    """Of the queries, then of keys with values: a product makes a vector, which has a norm, and another makes all heads
+    of it. The rotated part of the key belongs to the first product of the keys."""
+    width = types.width
+    stream, copy = shape.hidden * types.stream, shape.hidden * types.copied
+    queries, keys, both, values = shape.attended
+    for name, vector, rotated, heads, gradients in (
+        ("queries", latent.queries, 0, queries, queries),
+        ("keys and values", latent.keys, latent.rotated, both, keys + values),
+    ):
+        made, normed = (vector + rotated) * width, vector * width
+        # The normalized input is kept once; autocast copies it for each product.
+        first = name == "queries"
+        yield Op(
+            f"vector of {name}", block, shape.hidden * (vector + rotated), shape.hidden * width if first else copy,
+            stream, made + (stream if first else 0), beside=max(copy, made), cast=types.copied,
+        )  # fmt: skip
+        # A norm keeps its input, with what shares its storage, or a copy in fp32: of autocast, or of the composition.
+        copied = types.autocast or (width < 4 and not kernels.fused_norms)
+        kept = (4 * vector if copied else made) + (0 if kernels.fused_norms else 4 * vector)
+        yield Op(f"norm of {name}", block, vector, kept + 4, makes=normed, spends=normed, beside=kept)
+        # Backward puts the gradients of the parts together, and turns the rotated ones in fp32.
+        turned = 4 * (shape.heads if first else 1) * latent.rotated
+        yield Op(
+            name, block, vector * heads, normed, made, gradients * width, beside=heads * width + turned,
+            cast=types.copied,
+        )  # fmt: skip
 
 
 def _feed_forward(shape: Shape, block: int, ffn: int, types: Types) -> Iterator[Op]:
@@ -275,9 +315,10 @@ def operations(step: Step) -> list[Op]:
 
 
 def modelled(shape: Shape) -> bool:
-    """Whether these operations cover the whole model: not with experts."""
+    """Whether these operations cover the whole model: not with experts, nor the backward of latent attention, whose
+    temporaries nobody measured."""
     step = Step(shape, RECIPES["fp32"], Sharding.NONE, 1, 1, 1)
-    return sum(op.weight for op in operations(step)) == shape.parameters
+    return shape.latent is None and sum(op.weight for op in operations(step)) == shape.parameters
 
 
 def unit_of_op(op: Op, wrap: str, place: int) -> int:

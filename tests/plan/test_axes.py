@@ -100,6 +100,15 @@ def test_with_sequence_parallelism_all_of_a_block_is_cut(tensor: int) -> None:
     assert (own.blocks * tensor, own.logits * tensor) == (whole.blocks, whole.logits)
 
 
+@pytest.mark.parametrize("tensor", [2, 8])
+def test_latent_vectors_are_whole_on_each_rank(tensor: int) -> None:
+    """As in torchtitan, whose products and norms of them are not parallel: 2 x 1536 + 2 x 512 + 64 elements."""
+    shape = PRESETS["deepseek-v3"]
+    whole = activations(shape, 4096, 2, Checkpointing.NONE)
+    own = activations(cut(shape, tensor), 4096, 2, Checkpointing.NONE, tensor=tensor)
+    assert own.blocks * tensor - whole.blocks == (tensor - 1) * 2 * 4160 * 4096 * shape.layers
+
+
 def test_context_parallelism_cuts_the_sequence() -> None:
     one, two = (planned(f"dp={64 // cp},cp={cp}").activations for cp in (1, 2))
     assert one is not None
