@@ -12,11 +12,7 @@ import streamlit as st
 from msgspec.structs import replace
 
 from diag.app.address import choose
-from diag.app.figures import (
-    MS,
-    finish,
-    rows_height,
-)
+from diag.app.figures import MS, finish, name_above, named_bars
 from diag.app.markup import label, plain
 from diag.app.picture import host_of_rank, rows_of_hosts, within_words
 from diag.app.policy import DASHBOARD
@@ -378,7 +374,8 @@ def steps(
     measured_ns: int | None = None,
 ) -> go.Figure:
     """A bar per prospect in milliseconds per step, with the interval in which a measurement is expected. The first bar
-    is the measured step, the last ones what was measured with changes. Refused prospects are left out.
+    is the measured step, the last ones what was measured with changes. Refused prospects are left out. Name and value
+    stand above each bar, so that they have room on a phone too; dotted: how long the measured step is.
     ``measured_ns``: the measured step where there is no prospect."""
     drawn = [(name, prospect) for name, prospect in prospects if not prospect.refused]
     measured = prospects[0][1].step_ns if measured_ns is None else measured_ns
@@ -396,7 +393,7 @@ def steps(
             x=[ns / MS for ns in likely],
             y=list(range(len(names))),
             orientation="h",
-            marker={"color": colours},
+            marker={"color": colours, "line": {"width": 0}},
             error_x={
                 "type": "data",
                 "symmetric": False,
@@ -411,16 +408,17 @@ def steps(
             hovertemplate="%{customdata[0]}<br>%{x:,.1f} ms a step, %{customdata[1]}<extra></extra>",
         )
     )
-    for at, (ns, top) in enumerate(zip(likely, high, strict=True)):
-        figure.add_annotation(
-            x=top / MS, y=at, text=f"{number(ns / MS)} ms", showarrow=False, xanchor="left", xshift=6, font={"size": 12}
-        )
-    figure.add_vline(x=measured / MS, line={"color": theme.faint, "width": 1, "dash": "dot"})
+    for at, (name, ns) in enumerate(zip(names, likely, strict=True)):
+        name_above(figure, at, name, f"{number(ns / MS)} ms")
+    # Beside each bar, not through the names above them.
+    half = DASHBOARD.named_bar_share / 2
+    look = {"type": "line", "x0": measured / MS, "x1": measured / MS, "line": {"color": theme.soft, "dash": "dot"}}
+    figure.update_layout(shapes=[{**look, "y0": at - half, "y1": at + half} for at in range(1, len(names))])
     return finish(
         figure,
         theme,
-        rows_height(len(names), least=150, each=36),
-        bargap=0.4,
-        xaxis={"title": {"text": "milliseconds a step"}, "range": [0, max(high) / MS * 1.25]},
-        yaxis={"autorange": "reversed", "tickvals": list(range(len(names))), "ticktext": names, "title": None},
+        DASHBOARD.named_bar_px * len(names) + 60,
+        showlegend=False,
+        xaxis={"title": {"text": "milliseconds a step"}, "range": [0, max(high) / MS * 1.02]},
+        **named_bars(len(names)),
     )

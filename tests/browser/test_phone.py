@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 from playwright.sync_api import Browser, Locator, expect
@@ -44,6 +45,23 @@ def test_bars_have_the_width_of_the_phone_and_their_names_are_whole(
         assert longest - whole["left"] > 0.85 * whole["width"]
         for name in figure.locator(".annotation").all():
             assert box(name)["right"] <= whole["right"] + 1, name.inner_text()
+        assert found.complaints == []
+
+
+def test_names_and_numbers_of_a_prediction_are_whole(browser: Browser, served: Served) -> None:
+    """None is crossed by the line that marks the measured step."""
+    with visit(browser, height=HEIGHT, width=WIDTH) as found:
+        found.open(served.at("what-if?run=fsdp2-slow-link-rank1&baseline=fsdp2-not-overlapped"), until="The step would")
+        found.page.get_by_text("The step would").first.evaluate("it => it.scrollIntoView()")
+        figure = found.page.locator(".js-plotly-plot").first
+        written = figure.locator(".annotation-text")
+        expect(written).to_have_count(3)
+        found.settle()
+        texts, marks = ([box(one) for one in found.all()] for found in (written, figure.locator(".shapelayer path")))
+        assert max(text["right"] for text in texts) <= box(figure)["right"]
+        assert len(marks) == 2
+        for text, mark in product(texts, marks):
+            assert mark["y"] + mark["height"] <= text["y"] + 1 or mark["y"] >= text["y"] + text["height"] - 1
         assert found.complaints == []
 
 
