@@ -131,6 +131,7 @@ def main() -> None:
     begin = time.process_time()
     shown.run()
     component("figures")(key="figures", data=of_figures())
+    component("colours")(key="colours", on_changed_change=lambda: None)
     if state is not None:
         if live.redrawn():
             charge(state.path, time.process_time() - begin)

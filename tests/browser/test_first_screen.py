@@ -118,8 +118,18 @@ def test_a_rank_is_chosen_by_keyboard(browser: Browser, served: Served) -> None:
         found.page.wait_for_url("**rank=1**")
 
 
+def test_colours_of_the_system_that_change_change_those_of_the_figures(browser: Browser, served: Served) -> None:
+    with visit(browser, height=LAPTOP, width=1440) as found:
+        found.open(served.at("?run=fsdp2-not-overlapped"), until="after advice 1")
+        picture = found.page.locator("section.picture").first
+        for scheme, theme in (("dark", DARK), ("light", LIGHT)):
+            found.page.emulate_media(color_scheme=scheme)
+            expect(picture).to_have_attribute("style", re.compile(theme.ink))
+        assert found.complaints == []
+
+
 def choose_in_the_dark(page: Page, number: int) -> None:
-    """Chooses a rank without the mouse: all of the page is drawn again, in other colours."""
+    """Chooses a rank without the mouse. The page is drawn again, in other colours."""
     page.emulate_media(color_scheme="dark")
     rank(page, number).evaluate("it => it.click()")
     page.wait_for_url(f"**rank={number}**")
