@@ -33,11 +33,13 @@ function predictedBar(track, [low, likely, high]) {
 }
 
 const PLACED = new WeakMap(); // by the element that a component is in
+const SCROLLED = ".scroll"; // what is wider than the window
 const STOPS = "button, input, [tabindex]", PRESS_ENDS = ["pointerup", "pointercancel", "keyup", "blur"];
 
 /** Shows what `drawing` makes of the data: a root and, if its width matters, a function that draws it for one. What was
- *  made of equal data stays. So does what one presses on, until the press has ended: if it were replaced, no click would
- *  follow. `drawing` gets a view, which lasts; `view.now` has the newest functions that tell the server. */
+ *  made of equal data stays, and always the focus and how far one has scrolled. So does what one presses on, until the
+ *  press has ended: if it were replaced, no click would follow. `drawing` gets a view, which lasts; `view.now` has the
+ *  newest functions that tell the server. */
 function place(now, drawing) {
   const view = PLACED.get(now.parentElement) || { root: null, pressed: false };
   PLACED.set(now.parentElement, view);
@@ -58,7 +60,9 @@ function renew(view) {
   root.addEventListener("keydown", () => press(view));
   const old = parentElement.querySelector(`.${root.className}`), stops = within => [...within.querySelectorAll(STOPS)];
   const held = old?.querySelector(":focus"), at = held ? stops(old).indexOf(held) : -1;
+  const scrolled = [...(old?.querySelectorAll(SCROLLED) || [])].map(each => each.scrollLeft);
   if (old) old.replaceWith(root); else parentElement.append(root);
+  root.querySelectorAll(SCROLLED).forEach((each, i) => { each.scrollLeft = scrolled[i] || 0; });
   Object.assign(view, { root, redraw, shown: view.asked });
   if (held) (stops(root).find(stop => held.dataset.key && stop.dataset.key === held.dataset.key) || stops(root)[at])?.focus({ preventScroll: true });
 }

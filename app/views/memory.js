@@ -6,9 +6,9 @@ const FAILED_MOST = 0.6; // of what was held: the height of an allocation that f
 const FEW = 12; // stacks that are listed at first
 const FONT = "12px ui-sans-serif, system-ui, sans-serif";
 
-export default now => place(now, data => {
+export default now => place(now, (data, view) => {
   const root = make("section", "memory");
-  const redraw = data.at.length ? overTime(root, data) : () => {};
+  const redraw = data.at.length ? overTime(root, data, view) : () => {};
   if (data.segments?.length) blocks(root, data);
   return [root, redraw];
 });
@@ -28,7 +28,7 @@ function ticks(from, to, about) {
   return found;
 }
 
-function overTime(root, data) {
+function overTime(root, data, view) {
   const legend = root.appendChild(legendOf(data.categories.map(([name, shade]) => [name, shade])));
   [...legend.children].forEach((entry, at) => { entry.title = data.categories[at][2]; });
   if (data.outside) legend.append(...legendOf([[`${data.outside[0]}: ${data.outside[3]}`, data.outside[1]]]).children);
@@ -59,7 +59,10 @@ function overTime(root, data) {
   // A capacity far above would leave the picture empty; then only its number is said.
   const top = 1.12 * (data.capacity && data.capacity < 3 * most ? Math.max(most, data.capacity) : most);
   const low = data.at[0], high = Math.max(data.at.at(-1), low + 1e-9);
-  let chosen = data.peak, wide = 0;
+  // The moment chosen before holds if the new data has it; the peak, if none was.
+  const same = view.of === data.alt, kept = same ? data.moments.indexOf(view.moment) : -1;
+  let chosen = kept >= 0 ? kept : data.peak, all = same && view.all, wide = 0;
+  view.of = data.alt;
 
   function nearest(at) {
     let found = 0;
@@ -178,8 +181,9 @@ function overTime(root, data) {
     if (text) label(c, text, at > wide / 2 ? at - 8 : at + 8, up - 6, at > wide / 2 ? "right" : "left");
   }
 
-  let all = false;
   function list() {
+    view.moment = chosen === data.peak ? null : data.moments[chosen];
+    view.all = all;
     const live = data.origins.map((origin, i) => [origin, i]).filter(([origin]) => origin[3][chosen] > 0);
     live.sort((a, b) => b[0][3][chosen] - a[0][3][chosen]);
     const head = make("p", "at");

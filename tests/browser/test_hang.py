@@ -10,6 +10,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
+from diag.app.theme import DARK
 from diag.collectors.layout import RunLayout
 from tests.app.served import dashboard
 from tests.browser.chromium import PATIENCE_MS, visit
@@ -28,6 +29,26 @@ def test_the_rank_at_fault_is_the_first_row(browser: Browser, tmp_path: Path) ->
         rows = found.page.get_by_role("rowheader")
         expect(rows.first).to_have_text("at fault ▸ rank 2")
         expect(rows).to_have_count(2)
+        assert found.complaints == []
+
+
+def write_wide(folder: Path) -> Path:
+    """Rank 2 of four missed a call; eight groups, which a small window has no room for."""
+    groups = {str(number): (0, 1, 2, 3) for number in range(8)}
+    for rank in range(4):
+        calls = " ".join(f"{name}:all_reduce" for name in groups) + ("" if rank == 2 else " 0:all_gather?")
+        (folder / f"_dump_{rank}").write_text(json.dumps(dump(rank, groups, calls)))
+    return folder
+
+
+def test_how_far_the_matrix_is_scrolled_stays_when_the_page_is_drawn_again(browser: Browser, tmp_path: Path) -> None:
+    with dashboard(write_wide(tmp_path)) as served, visit(browser, height=844, width=390) as found:
+        found.open(served.at(), until="Ranks in each group")
+        scrolled = found.page.locator(".matrix .scroll")
+        scrolled.evaluate("it => { it.scrollLeft = 150; }")
+        found.page.emulate_media(color_scheme="dark")
+        expect(found.page.locator(".matrix")).to_have_attribute("style", re.compile(DARK.ink))
+        assert scrolled.evaluate("it => it.scrollLeft") == 150
         assert found.complaints == []
 
 

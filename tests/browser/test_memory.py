@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from diag.api import open_run
-from diag.app.theme import theme_of
+from diag.app.theme import DARK, theme_of
 from diag.serve.server import SAMPLES
 from diag.show.page import page_of
 from diag.words.formatting import spaced
@@ -89,6 +89,10 @@ def test_a_moment_shows_what_is_live_there(browser: Browser, recorded: Served) -
         curve.click(position={"x": 75, "y": 100})  # the beginning: only the parameters
         expect(picture.get_by_text("Live here: 4.19 MB")).to_be_visible()
         expect(live).to_have_count(1)
+        page.emulate_media(color_scheme="dark")  # the page is drawn again
+        expect(picture).to_have_attribute("style", re.compile(DARK.ink))
+        expect(picture.get_by_text("Live here: 4.19 MB")).to_be_visible()
+        expect(curve).to_be_focused()
         page.keyboard.press("Home")
         expect(picture.get_by_text("At the peak: 24.1 MB")).to_be_visible()
         expect(picture.get_by_role("listitem", name="Segment of")).to_have_count(5)
