@@ -22,7 +22,7 @@ from diag.app.policy import DASHBOARD
 from diag.app.standing import InOnePlace, Standing, standing_picture
 from diag.app.standing import places_of as places_of_ranks
 from diag.app.theme import theme_of
-from diag.app.views.common import bullets, component, show_code, show_error, show_table
+from diag.app.views.common import bullets, component, show_code, show_error, show_table, side_by_side
 from diag.ended.model import UNDETERMINED, Source
 from diag.ended.outcome import READ_MORE
 from diag.errors import DiagError
@@ -297,7 +297,11 @@ def _matrix(investigation: Investigation, groups: Sequence[GroupPlaces]) -> None
     shown, left_out = drawn_groups(groups, culprits)
     if (picture := picture_of_places(groups, culprits, theme)) is not None:
         component("picture")(key="places", data=picture)
-    st.markdown(plain(" ".join(("Ranks by groups, with the number of each rank's last call.", *left_out))))
+    st.markdown(
+        plain(
+            " ".join((f"Ranks by {counted(len(shown), 'group')}, with the number of each rank's last call.", *left_out))
+        )
+    )
     component("matrix")(key="matrix", data=matrix_of(shown, culprits, theme))
 
 
@@ -356,7 +360,8 @@ def _stacks(triage: Triage) -> None:
         st.markdown(f"{counted(len(ranks), 'rank')}{order}; the outermost call first.")
         show_code("\n".join(row.plain for row in stack_tree(triage.merged_stacks)), None)
         return
-    for column, stack in zip(st.columns(min(2, max(1, len(triage.stacks)))), triage.stacks[:2], strict=False):
+    columns = side_by_side("stacks") if len(triage.stacks) > 1 else [st.container()]
+    for column, stack in zip(columns, triage.stacks[:2], strict=False):
         with column:
             st.markdown(f"**Rank {stack.rank}**, {plain(stack.what)}")
             show_code(

@@ -52,6 +52,17 @@ def test_how_far_the_matrix_is_scrolled_stays_when_the_page_is_drawn_again(brows
         assert found.complaints == []
 
 
+def test_in_a_small_window_stacks_stand_below_each_other(browser: Browser, tmp_path: Path) -> None:
+    with dashboard(write_wide(tmp_path)) as served, visit(browser, height=900, width=800) as found:
+        found.open(served.at(), until="Ranks by 8 groups")
+        culprit, victim = found.page.get_by_test_id("stCode").all()
+        first, second = culprit.bounding_box(), victim.bounding_box()
+        assert first is not None
+        assert second is not None
+        assert second["y"] >= first["y"] + first["height"]
+        assert found.complaints == []
+
+
 def beats(run: Path, after_s: dict[int, float], age_s: dict[int, float]) -> None:
     """The last heartbeats: how long after the last step they were, and how long ago they came."""
     for rank, after in after_s.items():
