@@ -216,7 +216,7 @@ def _by_name(views: Sequence[RunView], names: Sequence[str]) -> None:
 
 def _verdicts(against: RunView, view: RunView, before: str, after: str) -> None:
     runs = (against, view)
-    numbers = [{metric.label: metric.value for metric in run.page.metrics} for run in runs]
+    numbers = [{metric.label: metric.value for metric in run.page.metrics if metric.value != UNKNOWN} for run in runs]
     st.subheader("Verdicts", anchor="verdicts")
     st.caption("Shares of the step on the critical path.")
     show_table(
@@ -227,7 +227,7 @@ def _verdicts(against: RunView, view: RunView, before: str, after: str) -> None:
                 Column("run", weight=0): [before, after],
                 Column("verdict", long=True): [run.result.verdict.headline for run in runs],
                 **{
-                    Column(name): [of_run.get(name, UNKNOWN) for of_run in numbers]
+                    Column(name): [of_run.get(name) for of_run in numbers]
                     for name in (EXPOSED_COMM, DATA_WAIT, HOST_WAIT)
                 },
             },

@@ -40,6 +40,12 @@ def test_the_difference_is_diags(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "Not comparable" not in text(test)
 
 
+def test_a_share_that_neither_run_knows_is_no_column(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown("compare", folder / "slow", monkeypatch, folder)
+    assert test.table[-1].value.columns.tolist() == ["Run", "Verdict", "Exposed comm.", "Data wait"]
+    assert len(test.table[-1].value) == 2
+
+
 def test_settings_that_differ_are_a_table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test = shown("compare", folder / "slow", monkeypatch, folder)
     assert "None that was recorded." in text(test)
