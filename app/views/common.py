@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
@@ -141,7 +142,7 @@ _SHAPES = {  # of Plotly's symbols
 def _legend(entries: Sequence[Entry]) -> str:
     items = [
         f'<span role="listitem"><i style="display: inline-block; margin-right: 6px; {_swatch(entry)}"></i>'
-        f"{entry.name}</span>"
+        f"{html.escape(html.unescape(entry.name))}</span>"  # Plotly shows of tags only a few, and HTML all
         for entry in entries
     ]
     style = "display: flex; flex-wrap: wrap; gap: 0 14px; font-size: 13px"

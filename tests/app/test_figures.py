@@ -13,7 +13,7 @@ from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView, split, view_of
 from diag.app.theme import DARK, LIGHT
 from diag.app.views import loading, memory
-from diag.app.views.common import METRIC_PX, card_px
+from diag.app.views.common import METRIC_PX, _legend, card_px
 from diag.collectors.records import MemoryRecord
 from diag.diagnoses.compare import RankDifference
 from diag.model.parts import PartColumns
@@ -316,3 +316,9 @@ def test_nothing_is_shaded_where_no_step_was_left_out_for_a_profiler(view: RunVi
 def test_places_in_a_row_are_one_span() -> None:
     assert common.spans([2, 3, 4, 9, 11, 12]) == [(2, 4), (9, 9), (11, 12)]
     assert common.spans([]) == []
+
+
+def test_a_legend_shows_names_literally() -> None:
+    entries = [common.Entry(name, "#000", False, "square", 1.0) for name in ("<img src=x>", "&lt;b&gt; &amp; c")]
+    assert "<img" not in _legend(entries)
+    assert "&lt;b&gt; &amp; c</span>" in _legend(entries)
