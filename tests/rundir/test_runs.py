@@ -140,9 +140,9 @@ def test_another_attempt_is_named_with_the_command_that_analyses_it(tmp_path: Pa
     run = write_run(tmp_path / "the run", ranks=2)
     again = write_run(RunLayout(run).restart(1).root, ranks=2)
     (note,) = [note for note in open_run(run).coverage.notes if "attempt" in note]
-    words = shlex.split(note.partition("; ")[2].partition(" shows attempt 1")[0])
+    words = shlex.split(note.removeprefix("to see attempt 1: ").partition("; ")[0])
     assert words == ["diag", "analyze", f"{run}/restart-0"]
     (note,) = [note for note in open_run(words[2]).coverage.notes if "attempt" in note]
-    words = shlex.split(note.partition("; ")[2].partition(" shows attempt 2")[0])
+    words = shlex.split(note.removeprefix("to see attempt 2: ").partition("; ")[0])
     assert words == ["diag", "analyze", str(again)]
     assert diag(*words[1:]).stdout.startswith("2 of 2 ranks")
