@@ -12,6 +12,7 @@ from diag.ended.model import Culprit, short_host
 from diag.events.vote import vote
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
+from diag.hang.classes.endings import DONE
 from diag.hang.classes.processes import SAYS
 from diag.hang.job import JobLogs, culprit_of
 from diag.hang.model import MOST_RANKS, Line, Role, Speaker, absent_of, grouped
@@ -648,8 +649,10 @@ _CLOSES = re.compile(
 _OF_HELPERS = re.compile(r"\bException (?:in thread|ignored in)\b")
 # What begins, or waits, where a line is the last of its file
 _BEGINS = re.compile(
-    r"(?i)\b(?:start(?:s|ing|ed)?|begin(?:s|ning)?|loading|initiali[sz]ing|launching|preparing|saving|destroying|"
-    r"syncing|synchroni[sz]ing|waiting|evaluating|uploading|building|compiling)\b|(?<!exiting)(?<!exiting )\.\.\.\s*$|"
+    r"(?i)^FAILED \(|^\[  FAILED  \]|\b(?:start(?:s|ing|ed)?|begin(?:s|ning)?|loading|initiali[sz]ing|launching|"
+    r"preparing|saving|destroying|"
+    r"syncing|synchroni[sz]ing|(?<!done )waiting|evaluating|uploading|building|compiling)\b|(?<!exiting)(?<!exiting "
+    r")\.\.\.\s*$|"
     r"\u2026\s*$|"
     r"(?<!\d)\d{1,2}%\||\bnThread\b|\bsize +count +type\b"
 )
@@ -675,18 +678,17 @@ def ended_well(job: JobLogs) -> bool:
     return bool(job.once(last_words)) and not job.once(failed)
 
 
-_STATES = ("seff", "scontrol", "mail", "pod")  # groups
-_DONE = ("COMPLETED", "Completed")
+_NO_STATE = {"name", "completions"}  # groups of a record beside what became of it
 
 
 def recorded_as_done(job: JobLogs) -> list[Line]:
     """The lines of a scheduler that say that all that it lists ended with exit code 0, in files in which nothing else
     tells of a failure: a job script that ignores its program's error ends with 0 as well."""
     records = job.named("recorded-state")
-    states = {next(hit.groups[name] for name in _STATES if name in hit.groups) for hit in records}
+    states = {text for hit in records for group, text in hit.groups.items() if group not in _NO_STATE}
     lines = {hit.line for hit in records}
     silent = all(hit.line in lines or hit.pattern.role == Role.HARMLESS for hit in job.hits)
-    return [hit.line for hit in records] if states and states <= set(_DONE) and silent else []
+    return [hit.line for hit in records] if states and states <= DONE and silent else []
 
 
 def last_words(job: JobLogs) -> list[Line]:

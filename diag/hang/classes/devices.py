@@ -250,9 +250,41 @@ _DEVICES = (
             ),
             "no-device-handle": LogPattern(
                 ("Unable to determine the device handle",),
-                r"Unable to determine the device handle(?: for GPU ?(?P<bus_id>[0-9a-fA-F:.]*[0-9a-fA-F]))?",
-                "any driver; nvidia-smi",
+                r"Unable to determine the device handle(?: for (?:GPU|gpu) ?(?:(?P<gpu>\d{1,2}): )?"
+                r"(?P<bus_id>[0-9a-fA-F:.]*[0-9a-fA-F]))?",
+                "any driver, with the GPU's number in newer ones; nvidia-smi",
                 "The driver lost the GPU[ at {bus_id}].",
+            ),
+            "smi-errors": LogPattern(
+                ("ERR!",),
+                # The fan's sensor alone may be what is broken.
+                r"^\|\s+(?:(?P<gpu>\d{1,2})\s+\S[^|\n]{0,60}\|\s+(?P<bus_id>[0-9a-fA-F]{8}:[0-9a-fA-F]{2}:"
+                r"[0-9a-fA-F]{2}\.\d)[^\n]{0,40}\|\s+ERR!|(?:ERR!|\d+%|N/A)\s+ERR!\s+\S+\s+[^|\n]{0,40}\|)",
+                "any driver; nvidia-smi",
+                "nvidia-smi cannot read the state of the GPU[ at {bus_id}].",
+                support=NAMES_AN_EFFECT,
+            ),
+            "smi-row": confirms(
+                (":00.0 O", ":00.0 N/A"),
+                r"^\|\s+(?P<gpu>\d{1,2})\s+\S[^|\n]{0,60}\|\s+(?P<bus_id>[0-9a-fA-F]{8}:[0-9a-fA-F]{2}:"
+                r"[0-9a-fA-F]{2}\.\d)\s",
+                "any driver; nvidia-smi",
+                "A row of nvidia-smi's table begins.",
+                SUGGESTS,
+            ),
+            "gpu-burn-faulty": LogPattern(
+                (": FAULTY",),
+                r"^\s*GPU (?P<gpu>\d{1,2}): FAULTY\b",
+                "gpu-burn; gpu_burn-drv.cpp",
+                "gpu-burn found that GPU {gpu} computes wrong results.",
+            ),
+            "pcie-uncorrected": LogPattern(
+                ("PCIe Bus Error: severity=", "AER: Uncorrect"),
+                r"\b(?:nvidia|nvgpu|amdgpu|habanalabs|xe|i915) (?P<bus_id>[0-9a-fA-F:]{7,}\.[0-7]): (?:AER: )?PCIe Bus "
+                r"Error: severity=Uncorrect(?:ed|able)\b",
+                "any kernel; drivers/pci/pcie/aer.c (Uncorrected, Uncorrectable from 6.11)",
+                "The kernel reports an error on the PCIe link of the GPU at {bus_id} that it could not correct.",
+                support=NAMES_AN_EFFECT,
             ),
             "p2p-disabled-on-nvlink": LogPattern(
                 ("P2P is disabled between NVLINK connected GPUs",),
@@ -439,6 +471,22 @@ _DEVICES = (
                 "The driver's kernel module and its library have different versions: the host needs a restart, or the "
                 "driver to be loaded again.",
             ),
+            "driver-modules-differ": LogPattern(
+                ("NVRM: API mismatch",),
+                r"NVRM: API mismatch: the client ",
+                "any driver; kernel log of the NVIDIA driver",
+                "The driver's kernel module and its library have different versions: the host needs a restart, or the "
+                "driver to be loaded again.",
+                support=NAMES_AN_EFFECT,
+            ),
+            "no-nvml": LogPattern(
+                ("ailed to initialize NVML: ", "No devices were found"),
+                r"^Failed to initialize NVML: (?P<error>Unknown Error|Insufficient Permissions|GPU access blocked by "
+                r"the operating system|Driver Not Loaded)|^No devices were (?P<none>found)\s*$",
+                "any driver; nvidia-smi, nvml.h",
+                "nvidia-smi [cannot use the driver: {error}][lists no device: none was {none}].",
+                support=NAMES_AN_EFFECT,
+            ),
             "nccl-unhandled": LogPattern(
                 ("unhandled cuda error", "nhandledCudaError", "UNHANDLED_CUDA_ERROR"),
                 r"(?i:nccl)[^\n]{0,300}?(?:unhandled cuda error|UnhandledCudaError|UNHANDLED_CUDA_ERROR)",
@@ -615,7 +663,7 @@ _DEVICES = (
                 r"error|fatal firmware error|Health issue observed|handling bad device|"
                 r"mlx5_\w+_one failed with error code|Firmware over \d+ MS in (?:pre-)?initializing state, aborting|"
                 r"timeout\. Will cause a leak of a command resource|failed, status internal error\(0x1\)|"
-                r"mlx5_error_sw_reset)",
+                r"mlx5_error_sw_reset|poll_health:\d+:\(pid \d+\): Fatal error \d+ detected)",
                 "kernel log of mlx5, Linux 4+; drivers/net/ethernet/mellanox/mlx5/core/health.c, main.c",
                 "The driver reports that the adapter at {hca} failed.",
             ),
@@ -705,6 +753,20 @@ _DEVICES = (
                 "Port {port} of {hca} is down[ ({state})][, as {netdev}].",
                 SUGGESTS,
             ),
+            "port-row-down": confirms(
+                ("State: Down", "1: DOWN", "PORT_DOWN (1)", "Link layer is down"),
+                r"^\s*(?:State: Down|state:\s+1: DOWN|state:\s+PORT_DOWN \(1\))\s*$",
+                "infiniband-diags, src/ibstat.c, scripts/ibstatus.in; rdma-core, libibverbs/examples/devinfo.c",
+                "A port of an adapter is down.",
+                SUGGESTS,
+            ),
+            "adapter-row": confirms(
+                ("CA '", "Infiniband device '", "hca_id:"),
+                r"^\s*(?:CA |Infiniband device |hca_id:\s+)'?(?P<hca>\w{1,40})'?(?: port (?P<port>\d+) status:)?\s*$",
+                "infiniband-diags, src/ibstat.c, scripts/ibstatus.in; rdma-core, libibverbs/examples/devinfo.c",
+                "The state of adapter {hca} follows.",
+                SUGGESTS,
+            ),
             "non-fatal-other": confirms(
                 ("Got non-fatal async event", "Got async event", "Got async error event"),
                 r"NET/IB : (?:(?P<hca>\w+):(?P<port>\d+) )?Got (?:non-fatal )?async (?:error )?event ?: "
@@ -779,12 +841,15 @@ _INFINIBAND = (
                     "WC_RNR_RETRY_EXC_ERR",
                     "InfiniBand retry count between two MPI processes",
                     "Failed status 12",
+                    "RETRY EXCEEDED ERROR",
                     "a work item failed: status 1",
                 ),
                 r"(?:local_nic: ?(?P<hca>\w{1,64}), ?peer_nic: ?(?P<peer>[^\s,]{1,255}),[^)]{0,80}\): )?"
                 r"(?:transport retry counter "
                 r"exceeded|RNR retry counter exceeded|WC_(?:RNR_)?RETRY_EXC_ERR|InfiniBand retry count between two MPI "
-                r"processes has been exceeded|\bFailed status 12: wr_id|\ba work item failed: status 1[23]\b)",
+                r"processes has been exceeded|\bFailed status 12: wr_id|error polling \w+ CQ with status (?:RNR "
+                r")?RETRY EXCEEDED "
+                r"ERROR|\ba work item failed: status 1[23]\b)",
                 "rdma-core, libibverbs/verbs.c (ibv_wc_status_str), as Mooncake, mscclpp, SPDK, MVAPICH and perftest "
                 "print it; Open MPI's openib, help-mpi-btl-openib.txt",
                 "A transfer[ over {hca}][ to {peer}] failed after all of its retries.",

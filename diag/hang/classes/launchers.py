@@ -186,6 +186,22 @@ ENDS: dict[str, LogPattern] = {
         "systemd saw the service's process end[ with exit code {exitcode}][ by signal {signal}].",
         SUGGESTS,
     ),
+    "recorded-signal": confirms(
+        ("FAILED", "xit_status", "Exited ("),
+        r"[ |]FAILED[ |]+\d+:(?P<signal>4|7|8|9|11)\b|(?:\b[Ee]xit_status(?: ?= ?| +)|\bExited \()"
+        r"(?P<exitcode>1(?:2[89]|[34]\d))\b",
+        "Slurm, src/sacct/print.c; OpenPBS and Torque, qstat -f; Grid Engine, qacct; docker ps",
+        "The record of the job says that a signal ended it[: number {signal}][: exit code {exitcode}].",
+        SUGGESTS,
+    ),
+    "replica-exited": confirms(
+        (" exited with a non-zero status of ",),
+        r"\bThe replica (?P<host>workerpool\d+-\d+)(?: ran out-of-memory and)? exited with a non-zero status of "
+        r"(?P<exitcode>\d+)",
+        "Vertex AI's custom training",
+        "The container of replica {host} ended with exit code {exitcode}.",
+        SUGGESTS,
+    ),
     "pycharm-exited": confirms(
         ("Process finished with exit code ",),
         r"^Process finished with exit code (?P<exitcode>-?\d+)(?: \(0x[0-9A-Fa-f]+\))?\s*$",

@@ -388,8 +388,13 @@ CLASSES = (
                 support=NAMES_AN_EFFECT,
             ),
             "kernel-oom": LogPattern(
-                ("ut of memory: Killed process", "ut of memory: Kill process", "oom-kill:constraint="),
-                r"[Oo]ut of memory: Kill(?:ed)? process (?P<pid>\d+)(?: \((?P<name>[^)]*)\))?|"
+                (
+                    "ut of memory: Killed process",
+                    "ut of memory: Kill process",
+                    "oom-kill:constraint=",
+                    "oom_reaper: reaped",
+                ),
+                r"(?:[Oo]ut of memory: Kill(?:ed)?|oom_reaper: reaped) process (?P<pid>\d+)(?: \((?P<name>[^)]*)\))?|"
                 r"oom-kill:constraint=.{0,2000}?,task=(?P<task>[^,]{1,40}),pid=(?P<victim>\d+)",
                 "any kernel, with its own summary from 4.19; mm/oom_kill.c",
                 "The kernel's out-of-memory killer ended process [{pid}][{victim}].",
@@ -496,8 +501,10 @@ CLASSES = (
                 support=NAMES_AN_EFFECT,
             ),
             "kernel-sigsegv": LogPattern(
-                ("]: segfault at ", " general protection fault ip:"),
-                r"(?P<name>[\w.-]+)\[(?P<pid>\d+)\]:? (?:segfault at [0-9a-f]+ ip|general protection fault ip:)",
+                ("]: segfault at ", " general protection fault ip:", "] trap "),
+                r"(?P<name>[\w.-]+)\[(?P<pid>\d+)\]:? (?:segfault at [0-9a-f]+ ip|general protection fault ip:|trap "
+                r"(?:invalid opcode|divide error|"
+                r"stack segment) ip:)",
                 "any kernel; arch/x86/mm/fault.c, arch/x86/kernel/traps.c",
                 "The kernel saw process {pid} ({name}) crash.",
                 support=NAMES_AN_EFFECT,
@@ -887,7 +894,8 @@ CLASSES = (
                 r"nvme (?P<nvme>nvme\w+): I/O [^\n]{0,60}timeout, (?:aborting|reset controller)|"
                 r"libceph: (?P<osd>(?:osd|mon|mds)\d+)[^\n]{0,80}?(?: down$|socket (?:closed|error)|session lost)|"
                 r"ceph: (?P<mds>mds\d+) (?:hung|caps stale|reconnect denied)|beegfs: [^\n]{0,120}?Communication error|"
-                r"Remounting filesystem read-only|LustreError: [^\n]*?(?:Connection to|operation) (?P<target>\S+)|"
+                r"Remounting filesystem read-only|LustreError: [^\n]*?(?:Connection to|operation|client was evicted "
+                r"by) (?P<target>[^\s;]+)|"
                 r"Lustre: [^\n]{0,160}?Connection to (?P<ost>\S+)[^\n]{0,80}? was lost; in progress operations",
                 "any kernel; net/sunrpc/clnt.c, fs/smb/client/connect.c, block/blk-core.c, fs/buffer.c, "
                 "fs/ext4/super.c, "
@@ -937,6 +945,9 @@ CLASSES = (
                     "Preempted by",
                     "TERM_RUNLIMIT",
                     "TERM_OWNER",
+                    *("TERM_ADMIN", "TERM_PREEMPT", "TERM_REQUEUE_", "TERM_DEADLINE", "TERM_WINDOW", "TERM_CPULIMIT"),
+                    *("Job was evicted", "Job was aborted by", "xit_status", "Preempted to accommodate"),
+                    *("MaxRuntimeExceeded", "MaxWaitTimeExceeded", "Host EC2 (instance ", "due to worker preemption"),
                     "PBS: job killed: walltime",
                     " was preempted",
                     "interruption notice",
@@ -945,11 +956,15 @@ CLASSES = (
                     *("TIMEOUT", "CANCELLED"),
                 ),
                 r"(?P<reason>DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE))|"
-                r"\b(?P<state>PREEMPTED|NODE_FAIL|TERM_RUNLIMIT|TERM_OWNER)\b|"
+                r"\b(?P<state>PREEMPTED|NODE_FAIL|TERM_(?:RUNLIMIT|OWNER|ADMIN|PREEMPT|REQUEUE_(?:OWNER|ADMIN)|DEADLINE|WINDOW|"
+                r"CPULIMIT)|MaxRuntimeExceeded|MaxWaitTimeExceeded)\b|"
+                r"\bJob was (?P<condor>evicted|aborted by the user)\b|\b[Ee]xit_status ?[= ] ?(?P<pbs>271)\b|"
+                r"\b(?P<queue>Preempted to accommodate) a workload|Host EC2 \(instance [\w-]+\) (?P<batch>terminated)|"
+                r"\binterrupted due to (?P<worker>worker preemption)\b|"
                 r"(?:Reason|Status|reason):\s*(?P<pod>Evicted)|^[a-z0-9][a-z0-9.-]{0,252} +\d+/\d+ +(?P<row>Evicted) |"
                 r"\b(?P<event>Evicted|TaintManagerEviction|Preempted) +(?:\S+ \(x\d+ over \S+\)|\S+) +[\w-]+ +\S|"
                 r"PBS: job killed: (?P<limit>walltime) \S+ exceeded|"
-                r"\b(?:[Ii]nstance|VM|TPU|[Nn]ode|[Jj]ob) (?:[\w./-]{1,120} )?was (?P<taken>preempted)\b|"
+                r"\b(?:[Ii]nstance|VM|TPU|[Nn]ode|[Jj]ob) (?:['\"]?[\w./-]{1,120}['\"]? )?was (?P<taken>preempted)\b|"
                 r"(?i:\bspot (?:instance )?interruption notice)|"
                 r"\b(?:Job|Pod) was active (?:on the node )?(?P<long>longer than )(?:the )?specified deadline|"
                 r"(?:\bJobState=|^\s*State: |\bRun time \S+, )(?P<slurm>TIMEOUT|CANCELLED)\b|"
@@ -957,7 +972,9 @@ CLASSES = (
                 "any Slurm; LSF, PBS; Kubernetes; clouds; src/slurmd/slurmstepd, kubectl describe, kubectl get events",
                 "The scheduler ended it[ {reason}][: {state}][: {pod}][: {row}][: {event}][: its {limit} was used up]"
                 "[: it was {taken}][: it was active {long}its deadline][: its state is {slurm}][: its state is "
-                "{listed}].",
+                "{listed}][: the job was {condor}][: PBS ended it with SIGTERM, exit status {pbs}][: {queue} another "
+                "one]"
+                "[: its instance was {batch}][: {worker}].",
                 unless=("low on resource: memory", *_EVICTED_FOR_STORAGE, "Usage of EmptyDir volume"),
             ),
             "deleted-at-request": LogPattern(

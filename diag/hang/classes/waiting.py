@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from diag.hang.classes import endings
 from diag.hang.classes.base import SUGGESTS, FaultClass, LogPattern, cascade, confirms, harmless, of
+from diag.hang.classes.endings import ENDED_WELL, RECORDED
 from diag.hang.model import Role, StacksWhileItHangs, WhileItHangs
 
 _LONGER = (
     "Raise the group's timeout for that phase: init_process_group(timeout=timedelta(hours=2)), or "
     "`torch.distributed.distributed_c10d._set_pg_timeout`."
 )
-
-# What kubectl prints as a pod's status
-_OF_PODS = (
-    "Completed", "Succeeded", "Running", "Pending", "ContainerCreating", "PodInitializing", "Terminating", "Unknown",
-    "Error", "CrashLoopBackOff", "OOMKilled", "Evicted", "ErrImagePull", "ImagePullBackOff", "InvalidImageName",
-    "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "ContainerCannotRun", "NotReady",
-    "DeadlineExceeded", "ContainerStatusUnknown", "NodeLost", "SchedulingGated",
-)  # fmt: skip
 
 CLASSES = (
     FaultClass(
@@ -269,34 +263,17 @@ CLASSES = (
                 SUGGESTS,
             ),
             "ended-well": harmless(
-                (
-                    "Next: diag analyze",
-                    "Out of bounds values",
-                    "orker group successfully finished",
-                    "orker group finished (",
-                    "torchelastic.worker.status.SUCCEEDED",
-                    " passed",
-                    "train_au_meet_expectation: ",
-                    "total images/sec: ",
-                ),
-                r"^Recorded in .+\. Next: diag analyze|Out of bounds values *: 0 OK|"
-                r"^=* ?\d+ passed(?:, \d+ (?:skipped|deselected|xfailed|xpassed|warnings?))* in \d[\d.]*s\b|"
-                r"\b[Ww]orker group (?:successfully finished|finished \((?:WorkerState\.)?SUCCEEDED\))|"
-                r"\"torchelastic\.worker\.status\.SUCCEEDED\"|\btrain_au_meet_expectation: (?:success|fail)\b|"
-                r"^total images/sec: \d[\d.]*\s*$",
-                "any; torchrun, nccl-tests, diag run, pytest; DLIO and MLPerf Storage (statscounter.py), "
-                "tf_cnn_benchmarks (benchmark_cnn.py)",
+                endings.anchors(ENDED_WELL),
+                endings.regex(ENDED_WELL),
+                endings.sources(ENDED_WELL),
                 "The training printed that it reached its end.",
                 SUGGESTS,
             ),
             "recorded-state": harmless(
-                ("State: ", "JobState=", ", ExitCode ", *(f" {state}   " for state in _OF_PODS)),
-                r"^\s*State: (?P<seff>[A-Z_]{4,20}) \(exit code \d+\)|\bJobState=(?P<scontrol>[A-Z_]{4,20})\b|"
-                r"\bRun time \S+, (?P<mail>[A-Z_]{4,20}), ExitCode \d+|"
-                r"^(?P<name>[a-z0-9][a-z0-9.-]{0,252}) +\d+/\d+ +(?P<pod>[A-Z][\w:/]{2,40}) +\d+ ",
-                "any Slurm; contribs/seff/seff, src/scontrol/info_job.c, src/slurmctld/agent.c; kubectl get pods, "
-                "pkg/printers/internalversion/printers.go",
-                "Its state is recorded as [{seff}][{scontrol}][{mail}][{pod}].",
+                endings.anchors(RECORDED),
+                endings.regex(RECORDED),
+                endings.sources(RECORDED),
+                "What became of it is recorded.",
                 SUGGESTS,
             ),
             "training-done": harmless(

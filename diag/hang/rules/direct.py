@@ -28,6 +28,8 @@ _NOT_OPENED = re.compile(r"\bUnable to open device\b|\bibv_open_device failed\b"
 _OF_A_GROUP = ("gloo-full-mesh", "ofi-completion", "grpc-no-address", "garbled-address")
 _FAILS = (Role.ROOT, Role.CASCADE)
 _DIGITS = "0123456789"
+# Lines of a list or a table that say which device those below them are about
+_HEADS = {"port-row-down": "adapter-row", "smi-errors": "smi-row"}
 # Patterns of the warning's source: they count only where no pattern matches the message.
 _COARSE = ("network-warning", "topology-warning")
 
@@ -51,14 +53,14 @@ def _of_class(job: JobLogs, name: str) -> Clue | None:
     if name == "memlock_limit" and not roots and _nothing_else(job):  # UCX takes another transport where it has one
         roots = [hit for hit in hits if hit.name == "verbs-memory"]
     if name == "ib_link_down" and not roots and _nothing_else(job):  # a port that nobody uses is down as well
-        roots = [hit for hit in hits if hit.name == "port-down"]
+        roots = [hit for hit in hits if hit.name in ("port-down", "port-row-down")]
     if name == "gdr_acs" and job.named("queue-event"):  # the queue says what failed: this status can be its echo
         return None
     known = job.once(_lines_with_a_cause)
     roots = [hit for hit in roots if hit.name not in _COARSE or hit.line not in known]
     if not roots:
         return None
-    confirmations = [hit for hit in hits if hit.pattern.role == Role.CONFIRMATION]
+    confirmations = [hit for hit in hits if hit.pattern.role == Role.CONFIRMATION and hit.name not in _HEADS.values()]
     pairs = [(hit, culprit) for hit in roots for culprit in _culprits(job, hit)]
     culprits = _without_vague(_without_later(pairs) if name == "cuda_failure" else pairs)
     return clue_of(name, roots, _at_fault(job, name, roots, culprits), first_by_time(roots).sentence, confirmations)
@@ -191,10 +193,17 @@ def _culprits(job: JobLogs, hit: Hit) -> list[Culprit]:
     return [_culprit(job, hit)]
 
 
+def _under_its_head(job: JobLogs, hit: Hit) -> Hit:
+    """A line of a list or a table with the device that the last head before it names."""
+    heads = job.named(_HEADS[hit.name]) if hit.name in _HEADS else []
+    above = [head for head in heads if head.line.path == hit.line.path and head.line.number <= hit.line.number]
+    return replace(hit, groups={**above[-1].groups, **hit.groups}) if above else hit
+
+
 def _culprit(job: JobLogs, hit: Hit) -> Culprit:
     """The culprit of a line. The driver names a GPU by its PCI address, which communicators relate to a rank of that
     host."""
-    culprit = speaker_of(job, hit.line)
+    culprit, hit = speaker_of(job, hit.line), _under_its_head(job, hit)
     if hit.name == "mpi-unreachable" and (remote := _remote_below(job, hit.line)):
         return job.of_host(short_host(remote), peer=remote)
     if "store" in hit.groups or hit.name == "ssh-refused":

@@ -1,0 +1,166 @@
+"""What programs print at their end, and what schedulers, tools of devices and containers record of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.hang.api import triage
+from diag.hang.model import Triage
+
+
+def _answer(tmp_path: Path, *lines: str) -> Triage:
+    (tmp_path / "job.log").write_text("\n".join(lines) + "\n")
+    return triage([str(tmp_path)])
+
+
+_CONDOR = "005 (12.000.000) 05/06 08:01:02 Job terminated."
+_SACCT = "1234.batch   batch    projx    32  {0}      {1} "
+_RAISED = ("Traceback (most recent call last):", '  File "train.py", line 3, in step', "ValueError: bad")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "*** Best metric: 61.2 (epoch 9)",
+        "Training time 0:02:10",
+        "Training time 1 day, 3:02:10",
+        "2026-05-06 08:01:12 | INFO | fairseq_cli.train | done training in 1234.5 seconds",
+        "[node1] 2026-05-06 08:01:02,345 (trainer:487) INFO: The training was finished at 50 epochs",
+        "[05/06 08:01:02 d2.engine.hooks]: Total training time: 0:11:00 (0:01:00 on hooks)",
+        "Total img/sec on 4 GPU(s): 819.2 +-8.4",
+        ':::MLLOG {"event_type": "INTERVAL_END", "key": "run_stop", "value": null, "metadata": {"status": "success"}}',
+        "              0 tests completed and failed residual checks,",
+        " [exiting program at iteration 100] datetime: 2026-05-06 08:01:02",
+        "Test is a success! You are now ready for your distributed training!",
+        "LAUNCH INFO 2026-05-06 08:01:02,345 Pod completed",
+        "[  PASSED  ] 12 tests.",
+        "100% tests passed, 0 tests failed out of 12",
+        "Result = PASS",
+        "	GPU 0: OK",
+        "Total wall time: 0:01:02",
+        "   JOB DONE.",
+    ],
+)
+def test_a_program_that_prints_its_end_is_well(tmp_path: Path, line: str) -> None:
+    assert _answer(tmp_path, "start", line).fault_class == "healthy"
+    assert _answer(tmp_path, "start", line, *_RAISED).fault_class != "healthy"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ':::MLLOG {"event_type": "INTERVAL_END", "key": "run_stop", "value": null, "metadata": {"status": "aborted"}}',
+        "Training time of epoch 3: 0:02:10",
+        "              2 tests completed and failed residual checks,",
+        "[  FAILED  ] 1 test, listed below:",
+    ],
+)
+def test_lines_like_an_end_are_none(tmp_path: Path, line: str) -> None:
+    assert _answer(tmp_path, "start", line).fault_class != "healthy"
+    assert _answer(tmp_path, "[  PASSED  ] 11 tests.", "[  FAILED  ] 1 test, listed below:").fault_class != "healthy"
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault_class"),
+    [
+        ((_SACCT.format("COMPLETED", "0:0"),), "healthy"),
+        (("JobID|JobName|State|ExitCode", "1234|train|COMPLETED|0:0"), "healthy"),
+        ((_SACCT.format("COMPLETED", "0:0"), _SACCT.format("RUNNING", "0:0")), "undetermined"),
+        ((_SACCT.format("FAILED", "1:0"),), "undetermined"),
+        ((_SACCT.format("FAILED", "0:11"),), "rank_killed_sigsegv"),
+        ((_SACCT.format("FAILED", "0:9"),), "rank_killed_sigkill"),
+        (("    Exit_status = 0",), "healthy"),
+        (("    Exit_status = 1",), "undetermined"),
+        (("    Exit_status = 271",), "job_cancelled"),
+        (("    Exit_status = 137",), "rank_killed_sigkill"),
+        (("Successfully completed.", "Resource usage summary:"), "healthy"),
+        (("TERM_ADMIN: job killed by root or LSF administrator.",), "job_cancelled"),
+        ((_CONDOR, "	(1) Normal termination (return value 0)"), "healthy"),
+        ((_CONDOR, "	(1) Normal termination (return value 1)"), "undetermined"),
+        (("004 (12.000.000) 05/06 08:01:02 Job was evicted.",), "job_cancelled"),
+        (("failed       0", "exit_status  0"), "healthy"),
+        (("failed       100 : assumedly after job", "exit_status  137"), "rank_killed_sigkill"),
+        (("    State:          Terminated", "      Reason:       Completed", "      Exit Code:    0"), "healthy"),
+        (("    State:          Running", "    Last State:     Terminated", "      Exit Code:    0"), "undetermined"),
+        (("NAME  STATUS  COMPLETIONS  DURATION  AGE", "train  Complete   2/2  45s  2m"), "healthy"),
+        (("NAME  STATUS  COMPLETIONS  DURATION  AGE", "train  Running   1/2  45s  2m"), "undetermined"),
+        (("NAME      STATE       AGE", "train     Succeeded   5m"), "healthy"),
+        (("NAME      STATE       AGE", "train     Running   5m"), "undetermined"),
+        (("3aa   t:1   python  2 min     Exited (0) 5 seconds ago     train",), "healthy"),
+        (("3aa   t:1   python  2 min     Exited (137) 5 seconds ago     train",), "rank_killed_sigkill"),
+        (("Job 'raysubmit_abc' succeeded",), "healthy"),
+        (("Job 'raysubmit_abc' failed",), "undetermined"),
+        (("toolkit INFO Reporting training SUCCESS",), "healthy"),
+        (("Orted process exited", "toolkit INFO Reporting training SUCCESS"), "undetermined"),
+        (("Host EC2 (instance i-0abc) terminated.",), "job_cancelled"),
+        (("Instance 'train-1' was preempted.",), "job_cancelled"),
+    ],
+)  # fmt: skip
+def test_what_is_recorded_of_a_job(tmp_path: Path, lines: tuple[str, ...], fault_class: str) -> None:
+    assert _answer(tmp_path, *lines).fault_class == fault_class
+
+
+_IBSTAT = (
+    "CA '{0}'", "	CA type: MT4129", "	Port 1:", "		State: {1}", "		Physical state: {2}", "		Rate: 400",
+)  # fmt: skip
+
+
+def _ibstat(adapter: str, state: str, physical: str) -> tuple[str, ...]:
+    return tuple(line.format(adapter, state, physical) for line in _IBSTAT)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (*_ibstat("mlx5_0", "Active", "LinkUp"), *_ibstat("mlx5_1", "Down", "Polling")),
+        (
+            "Infiniband device 'mlx5_0' port 1 status:", "	state:		 4: ACTIVE", "	phys state:	 5: LinkUp",
+            "Infiniband device 'mlx5_1' port 1 status:", "	state:		 1: DOWN", "	phys state:	 2: Polling",
+        ),
+        (
+            "hca_id:	mlx5_0", "		port:	1", "			state:			PORT_ACTIVE (4)",
+            "hca_id:	mlx5_1", "		port:	1", "			state:			PORT_DOWN (1)",
+        ),
+    ],
+)  # fmt: skip
+def test_a_port_that_is_down_is_one_of_the_adapter_above_it(tmp_path: Path, lines: tuple[str, ...]) -> None:
+    answer = _answer(tmp_path, *lines)
+    assert answer.fault_class == "ib_link_down"
+    assert [culprit.nic for culprit in answer.culprits] == ["mlx5_1"]
+    assert _answer(tmp_path, *_ibstat("mlx5_0", "Active", "LinkUp")).fault_class == "undetermined"
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault_class", "bus_id"),
+    [
+        (("Unable to determine the device handle for GPU2: 0000:81:00.0: x",), "gpu_hardware", "0000:81:00.0"),
+        (
+            (
+                "|   3  NVIDIA A100-SXM4-80GB          On  |   00000000:4E:00.0 Off |                    0 |",
+                "| ERR! ERR!   ERR!            ERR! / ERR! |       4MiB /  81920MiB |    ERR!      Default |",
+            ),
+            "gpu_hardware",
+            "00000000:4E:00.0",
+        ),
+        (("| ERR!   31C    P0     62W /  400W |       4MiB /  81920MiB |      0%      Default |",), "undetermined", ""),
+        (("Failed to initialize NVML: Unknown Error",), "cuda_failure", ""),
+        (("No devices were found",), "cuda_failure", ""),
+        (("NVRM: API mismatch: the client has the version 535.161.08, but",), "cuda_failure", ""),
+        (
+            ("nvidia 0000:3b:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",),
+            "gpu_hardware",
+            "0000:3b:00.0",
+        ),
+        (("nvidia 0000:3b:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer",), "undetermined", ""),
+        (("mlx5_core 0000:5e:00.0: poll_health:739:(pid 0): Fatal error 1 detected",), "ib_device_fatal", ""),
+        (("LustreError: 167-0: s-OST3-osc: This client was evicted by s-OST3; in progress",), "storage", ""),
+        (("traps: python[4011] trap invalid opcode ip:7f0000 sp:7ffc0000 error:0",), "rank_killed_sigsegv", ""),
+        (("oom_reaper: reaped process 4011 (python), now anon-rss:0kB",), "rank_killed_sigkill", ""),
+    ],
+)  # fmt: skip
+def test_tools_and_kernels(tmp_path: Path, lines: tuple[str, ...], fault_class: str, bus_id: str) -> None:
+    answer = _answer(tmp_path, *lines)
+    assert answer.fault_class == fault_class
+    assert [culprit.bus_id for culprit in answer.culprits if culprit.bus_id] == [bus_id] * bool(bus_id)
