@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any
 
 import msgspec
@@ -11,7 +12,8 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 _TYPES = ("int8", "int16", "int32", "int64", "float64", "bool")
-_NARROW = ("uint8", "uint16", "uint32")
+_NARROW = {name: int(np.iinfo(name).max) for name in ("uint8", "uint16", "uint32")}  # and the largest number in it
+_name = cache(str)  # numpy makes it anew each time, for thousands of arrays a run
 
 
 class Array(msgspec.Struct, array_like=True):
@@ -25,13 +27,13 @@ class Array(msgspec.Struct, array_like=True):
 
     @classmethod
     def of(cls, values: npt.NDArray[Any]) -> Array:
-        kept, least = str(values.dtype), 0
+        kept, least = (kind := _name(values.dtype)), 0
         if kept in ("int32", "int64") and values.size:
             least, most = int(values.min()), int(values.max())
-            kept = next((each for each in _NARROW if most - least <= np.iinfo(each).max), kept)
+            kept = next((each for each, largest in _NARROW.items() if most - least <= largest), kept)
             least *= kept in _NARROW
         moved = np.ascontiguousarray(values - least if least else values, dtype=kept)
-        return cls(str(values.dtype), values.shape, memoryview(moved.tobytes()), kept, least)
+        return cls(kind, values.shape, memoryview(moved.tobytes()), kept, least)
 
     def read(self, *types: str) -> npt.NDArray[Any]:
         """ValueError where the bytes are not those of an array of this type and shape, or it has none of ``types``."""
