@@ -176,13 +176,13 @@ class Result(Struct, frozen=True, dict=True):
         assert self.state is not None  # as there is a manifest
         left = self.tables.retained
         steps = len(self.attribution.steps) if left is None else left.steps
-        known = {rank: of.identity for rank, of in self.tables.ranks.items() if of.identity is not None}
-        return _outcome_of(self.state, manifest, steps if self.tables.only is None else None, known)
+        return _outcome_of(self.state, manifest, steps if self.tables.only is None else None, self.tables.identities)
 
     @cached_property
     def state(self) -> RunState | None:
         """What the run and its ranks are doing; None for what another tool recorded."""
-        return state_of(self.tables.root, with_answer=False) if self.tables.manifest is not None else None
+        known = self.tables.identities
+        return state_of(self.tables.root, with_answer=False, known=known) if self.tables.manifest is not None else None
 
     @cached_property
     def failed_allocations(self) -> tuple[FailedAllocation, ...]:
@@ -680,8 +680,7 @@ def describe_run(result: Result) -> dict[str, Any]:
     """A description of the run from the manifest, the ranks and their traces; None for unknown values."""
     tables, manifest, layout = result.tables, result.tables.manifest, RunLayout(result.tables.root)
     traces = [trace for rank in tables.ranks.values() for trace in rank.traces]
-    identities = [rank.identity for rank in tables.ranks.values() if rank.identity is not None]
-    devices = [i.device for i in identities]
+    devices = [identity.device for identity in tables.identities.values()]
     if not devices and traces:
         devices = [_device_of(traces)]
     backends = [manifest.backend] if manifest is not None else []

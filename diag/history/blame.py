@@ -53,7 +53,7 @@ def blame_of(sides: Sides, tables: Tables, shares: Shares, size: int) -> Blame:
     blame = _between(shares, sides, shares.source.value)
     if blame is not None:
         return blame
-    identities = {rank: of.identity for rank, of in tables.ranks.items() if of.identity is not None}
+    identities = tables.identities
     if len(identities) < 2:
         return Blame()
     sides = sides.within(RUN_READING.most_summary_cells // len(identities) // 4) if size == 1 else sides

@@ -6,7 +6,7 @@ import os
 import re
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from diag.collectors.layout import RUN_DIR_VARIABLE, RankLayout, RunLayout, is_folder, is_regular, world_size_of
 from diag.collectors.reading import walk
-from diag.collectors.records import FAILED, Manifest
+from diag.collectors.records import FAILED, Manifest, RankRecord
 from diag.errors import DiagError
 from diag.model.steps import Bottleneck, Severity, Verdict
 
@@ -98,9 +98,11 @@ def split_job(path: Path | str) -> tuple[str, str]:
     return text[:at], text[at + len(JOB) :]
 
 
-def state_of(path: Path, now_ns: int | None = None, *, with_answer: bool = True) -> RunState:
+def state_of(
+    path: Path, now_ns: int | None = None, *, with_answer: bool = True, known: Mapping[int, RankRecord] | None = None
+) -> RunState:
     """The state of a run or of a folder of traces. Never raises: unreadable fields are unknown. ``with_answer``: with
-    the verdict of the last analysis, whose file grows with the run."""
+    the verdict of the last analysis, whose file grows with the run. ``known``: as of ``job_ranks``."""
     layout, changed_ns = RunLayout(path), newest_change(path)
     if not layout.is_run():
         return RunState(path, State.RECORDED, changed_ns, 0, None, "", None, None, None)
@@ -110,7 +112,7 @@ def state_of(path: Path, now_ns: int | None = None, *, with_answer: bool = True)
         return RunState(path, State.RECORDED, changed_ns, 0, None, "", None, None, None)
     ranks = {}
     with suppress(OSError, DiagError):  # opening the run reports it
-        ranks = job_ranks(layout).files
+        ranks = job_ranks(layout, known=known).files
     first = next(iter(ranks.values()), None)
     steps = last_steps(first.steps) if first is not None else []
     planned = _planned_steps(manifest)

@@ -78,8 +78,7 @@ class Sharing(Struct, frozen=True):
 
 
 def sharing_of(tables: Tables) -> Sharing:
-    identities = {rank: of.identity for rank, of in tables.ranks.items() if of.identity is not None}
-    return sharing_by(identities, {rank: of.machine for rank, of in tables.ranks.items() if of.machine})
+    return sharing_by(tables.identities, {rank: of.machine for rank, of in tables.ranks.items() if of.machine})
 
 
 def sharing_by(

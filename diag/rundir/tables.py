@@ -190,6 +190,11 @@ class Tables(Struct, frozen=True):
         return any(rank.on_device for rank in self.ranks.values())
 
     @property
+    def identities(self) -> dict[int, RankRecord]:
+        """Of the ranks whose rank.json was read."""
+        return {rank: of_rank.identity for rank, of_rank in self.ranks.items() if of_rank.identity is not None}
+
+    @property
     def device_unread(self) -> bool:
         """Whether traces are all there is of a device's work, and do not hold it: the operators in them are the host's
         side of it, and no computation on a CPU."""

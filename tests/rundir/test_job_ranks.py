@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from diag.api import open_memory_snapshots, state_of
+from diag.api import open_memory_snapshots, open_run, state_of
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
 from diag.export.finished_steps import history
@@ -174,6 +174,15 @@ def test_identities_that_are_known_are_not_read(run: RunLayout, monkeypatch: pyt
     shutil.copytree(run.root.parent / "third" / "ranks" / "00002", run.rank(2).folder)
     assert 2 in job_ranks(run, whole=True, known=known).files
     assert run.rank(2).place in read
+
+
+def test_the_state_of_an_analysed_run_reads_no_identity_again(run: RunLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = state_of(run.root, with_answer=False)
+    result = open_run(run.root)
+    read: list[str] = []
+    monkeypatch.setattr(module, "read_identity", lambda files: (read.append(files.place), (None, None))[1])
+    module._READERS.clear()
+    assert (result.state, read) == (expected, [])
 
 
 def test_a_rank_that_starts_beside_an_old_folder_is_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
