@@ -208,10 +208,12 @@ def _unpack(
     state, whole = _kept_state(folder, _Nodes), True
     try:
         for node, segments in packed.items():
+            came = False  # a store may list a segment after those that go on where it ends
             for _, _, name in segments:
                 version = files[root + name].size, files[root + name].stamp
-                if state.read.get(name) == version:
+                if state.read.get(name) == version and not (came and name in state.gaps):
                     continue
+                came = True
                 if _apply(store, root, name, folder / "nodes" / node, state):
                     state.read[name] = version
                 else:

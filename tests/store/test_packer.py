@@ -130,6 +130,25 @@ def test_everything_arrives_whatever_fails(seed: int, tmp_path: Path, monkeypatc
     assert len(store.files("segments")) <= 30
 
 
+def test_a_segment_that_is_listed_late_costs_nothing(tmp_path: Path) -> None:
+    folder, store = tmp_path / "node", Store(ADDRESS)
+    steps = RunLayout(folder).rank(0).steps
+    steps.parent.mkdir(parents=True)
+    node = Node(folder, PACKING)
+    for number in range(4):
+        with steps.open("a") as file:
+            file.write(f"line {number}\n")
+        node.pack()
+    second = sorted(store.files())[1]
+    content = store.read(second)
+    store.remove([second])
+    assert local_path(ADDRESS) is not None  # a reader looks before the store lists the second one
+    store.write(second, content)
+    local = local_path(ADDRESS)
+    assert contents(local) == contents(folder)
+    assert not RunLayout(local).at("pieces.json").exists() or b"left out" not in (local / "pieces.json").read_bytes()
+
+
 def test_the_nodes_of_a_job_open_as_the_run(tmp_path: Path) -> None:
     whole = recorded(tmp_path / "whole")
     for piece in split(whole, tmp_path / "pieces", [(0, 1), (2, 3)]):
