@@ -35,7 +35,7 @@ from diag.store.policy import SEGMENTS, STORES
 from diag.store.requests import NAME as REQUESTS
 from diag.store.requests import requests_in
 from diag.store.segment_names import name_of, new_node_name
-from diag.store.segments import Entry, Segment, decode, encode, merged, raw_bytes
+from diag.store.segments import DamagedSegmentError, Entry, Segment, decode, encode, merged, raw_bytes
 from diag.store.stores import Store
 from diag.words.terminal import say
 
@@ -214,7 +214,16 @@ class Node:
     def _merge(self, group: list[_Stored]) -> None:
         node = self._state.node
         names = [name_of(node, one.first, one.last) for one in group]
-        whole = merged(decode(self._newest.pop(name, b"") or self._store.read(name)) for name in names)
+        try:
+            whole = merged(decode(self._newest.get(name) or self._store.read_if_there(name) or b"") for name in names)
+        except DamagedSegmentError:  # or gone, as where a bucket removes old files: the others stay as they are
+            for one in group:
+                one.level += 1
+            self._keep_state()
+            return
+        finally:
+            for name in names:
+                self._newest.pop(name, None)
         self._store.write(name_of(node, whole.first, whole.last), encode(whole))
         one = _Stored(whole.first, whole.last, group[0].level + 1, raw_bytes(whole.entries))
         self._state.stored = sorted(

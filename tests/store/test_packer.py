@@ -149,6 +149,32 @@ def test_a_segment_that_is_listed_late_costs_nothing(tmp_path: Path) -> None:
     assert not RunLayout(local).at("pieces.json").exists() or b"left out" not in (local / "pieces.json").read_bytes()
 
 
+@pytest.mark.parametrize("content", [None, b"", b"damaged"])
+def test_a_segment_that_is_lost_in_the_store_ends_no_merging(
+    content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("merged_count", 4), ("most_remembered_bytes", 0)):
+        monkeypatch.setitem(vars(SEGMENTS), name, value)
+    folder, store = tmp_path / "node", Store(ADDRESS)
+    steps = RunLayout(folder).rank(0).steps
+    steps.parent.mkdir(parents=True)
+    node = Node(folder, PACKING)
+    for number in range(12):
+        with steps.open("a") as file:
+            file.write(f"line {number}\n")
+        node.interval()
+        if number == 1:
+            (second,) = (name for name in store.files() if name.endswith("-0000000002.seg"))
+            store.remove([second])
+            if content is not None:
+                store.write(second, content)
+    there = [numbers_of(name) for name in sorted(store.files())]
+    wanted = [(1, 1), (2, 2), (3, 3), (4, 4), (5, 8), (9, 12)]
+    assert [(found[1], found[2]) for found in there if found] == [
+        one for one in wanted if content is not None or one != (2, 2)
+    ]
+
+
 def test_the_nodes_of_a_job_open_as_the_run(tmp_path: Path) -> None:
     whole = recorded(tmp_path / "whole")
     for piece in split(whole, tmp_path / "pieces", [(0, 1), (2, 3)]):
