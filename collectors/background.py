@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .device_sampler import DeviceSampler
 from .fence import Fence
-from .files import Complaints, LineFile, encode, is_full, rewrite_file
+from .files import Complaints, LineFile, encode, rewrite_file
 from .layout import RankLayout
 from .policy import RECORDING
 from .reading import read_object, whole
@@ -99,8 +99,7 @@ class Background:
         self._sampler = sampler
         self._device_file = device_file
         self._complaints = complaints
-        self._beating = True
-        self._late = False  # the last heartbeat could not be written
+        self._late = False  # a heartbeat could not be written, and that was said
         self._stop = threading.Event()
         self._fence = fence or Fence()
         run = self._fence.hook(self._run, always=True)
@@ -133,15 +132,12 @@ class Background:
             self._host_file.write(sample)
 
     def beat(self) -> None:
-        if not self._beating:
-            return
         try:
             rewrite_file(self._layout.heartbeat, encode(self._heartbeat()))
-            self._late = False
         except OSError as error:
             if not self._late:
                 self._complaints.add("the heartbeat could not be written", error)
-            self._late, self._beating = True, is_full(error)
+            self._late = True
 
     def _run(self) -> None:
         while True:

@@ -1,8 +1,8 @@
 """Writing that survives a crash: append-only lines, atomic replacement, a byte budget, and no exception ever.
 
-A training job must not fail because its profiler could not write. The first error of a stream, such as a missing
-permission, switches that stream off. A full disk costs only the lines that do not fit, as space may become free. The
-reason goes into the heartbeat and is printed once on standard error.
+A training job must not fail because its profiler could not write. A full disk costs only the lines that do not fit, as
+space may become free. Any other error of a stream, such as a server that does not answer, costs its lines for a while;
+then the file is opened again. The reason goes into the heartbeat and is printed once on standard error.
 
 A stream that has used its budget goes on: its oldest part is removed.
 """
@@ -17,6 +17,7 @@ import json
 import operator
 import os
 import sys
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from .layout import numbered_parts, part_of
+from .policy import RECORDING
 from .text import visible
 
 
@@ -153,7 +155,8 @@ class LineFile:
         self._parts: deque[_Part] = deque()  # the last one is written
         self._pid = os.getpid()
         self._off = False
-        self._refused = False
+        self._refused: set[int | None] = set()  # the errors that were said
+        self._again_s = 0.0  # when a file that could not be written is tried again
         # Called with each record that is the first of a further part, before it is encoded: what the records refer to
         # may go with an earlier part.
         self.at_begin: Callable[[Any], object] = lambda _record: None
@@ -161,7 +164,7 @@ class LineFile:
     def write(self, *records: Any) -> int:
         """Writes one line per record, all in one write if they are of one part; on a full disk, the first ones that
         fit. ``bytes`` are a line already. Returns the number of lines written."""
-        if self._off or not records or os.getpid() != self._pid:
+        if self._off or not records or os.getpid() != self._pid or time.monotonic() < self._again_s:
             return 0
         lines: list[bytes] = []  # that are not written yet
         size = written = 0
@@ -185,10 +188,10 @@ class LineFile:
             self._leave_out(error.why)
             return written + error.lines
         except OSError as error:
-            if is_full(error):
-                self._leave_out(error)
-            else:
-                self._stop(error)
+            if not is_full(error):
+                self._let_go()
+                self._again_s = time.monotonic() + RECORDING.again_s
+            self._leave_out(error)
             return written
 
     def _write(self, lines: list[bytes]) -> int:
@@ -200,6 +203,10 @@ class LineFile:
         if self._fd is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(part.path, _APPEND, 0o644)
+            size = os.fstat(self._fd).st_size
+            if size > part.size:  # a write that failed had put a part of a line there, which readers skip
+                size += os.write(self._fd, b"\n")
+            part.size = size
         written = os.write(self._fd, data)
         part.size += written
         if written != len(data):  # whole lines stay; a partial one is cut, as the next would continue it
@@ -210,9 +217,7 @@ class LineFile:
         return len(lines)
 
     def _begin_part(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        self._let_go()
         number = self._parts[-1].number + 1
         self._parts.append(_Part(number, part_of(self._path, number)))
 
@@ -224,20 +229,21 @@ class LineFile:
             total -= self._parts.popleft().size
 
     def close(self) -> None:
-        if self._fd is not None and os.getpid() == self._pid:
-            with contextlib.suppress(OSError):
-                os.close(self._fd)
-        self._fd = None
         self._off = True
+        if os.getpid() == self._pid:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        descriptor, self._fd = self._fd, None
+        if descriptor is not None:
+            with contextlib.suppress(OSError):  # never closed again: the number may be of a file of the training by now
+                os.close(descriptor)
 
     def _leave_out(self, why: object) -> None:
-        if not self._refused:
+        number = getattr(why, "errno", None)
+        if number not in self._refused:
             self._complaints.add(f"lines of {self._path.name} are left out", why)
-        self._refused = True
-
-    def _stop(self, why: object) -> None:
-        self.close()
-        self._complaints.add(f"{self._path.name} is no longer written", why)
+        self._refused.add(number)
 
 
 class _Part:

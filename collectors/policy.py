@@ -138,6 +138,7 @@ class Recording(Topic, name="recording", fixed=True):
     steps_of_sums = threshold(50, "steps")
     starting_steps = threshold(5, "steps", "chosen", "of a process, which take longer: none of them is its longest")
     patience_s = threshold(5.0, "s")
+    again_s = threshold(30.0, "s", "chosen", "until a file that could not be written is tried again")
     kept_around = threshold(20, "steps", "chosen", "before and after an incident, of which the full detail is kept")
     kept_apart = threshold(
         1_000, "steps", "chosen: in each of them, one incident of a kind", "repeated ones do not displace the others"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from diag.collectors.background import Background
 from diag.collectors.files import (
     Budget,
     Complaints,
@@ -23,7 +24,9 @@ from diag.collectors.files import (
 )
 from diag.collectors.layout import RunLayout, parts_of
 from diag.collectors.manifest import read_fields, update_manifest
-from diag.collectors.records import CollectiveLine, CollectiveRow, StepRecord
+from diag.collectors.policy import RECORDING
+from diag.collectors.reading import read_object
+from diag.collectors.records import CollectiveLine, CollectiveRow, Heartbeat, StepRecord
 from diag.rundir.lines import read_lines
 
 
@@ -121,7 +124,47 @@ def test_a_second_recording_of_a_process_goes_on_behind_the_first(tmp_path: Path
     assert sum(part.stat().st_size for part in parts_of(path)) <= 400
 
 
-def test_a_part_that_cannot_be_removed_ends_the_stream_and_not_the_training(tmp_path: Path) -> None:
+def test_heartbeats_go_on_where_one_could_not_be_written(tmp_path: Path) -> None:
+    complaints, layout = Complaints(0), RunLayout(tmp_path / "run").rank(0)
+    file = LineFile(layout.device, Budget(1 << 20), complaints)
+    beats = iter(range(100))
+    background = Background(layout, 60.0, lambda: Heartbeat(next(beats), 0, 0, ""), None, file, complaints)
+    background.beat()
+    good = layout.folder.rename(tmp_path / "good")
+    layout.folder.touch()  # no folder: as where a server is away
+    for _ in range(3):
+        background.beat()
+    layout.folder.unlink()
+    good.rename(layout.folder)
+    background.beat()
+    assert read_object(layout.heartbeat, None)["unix_ns"] == 4
+    assert len(complaints.messages) == 1
+
+
+@pytest.mark.parametrize("arrived", [0, 5])
+def test_a_server_that_is_away_for_a_while_costs_the_lines_of_that_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrived: int
+) -> None:
+    """``arrived``: bytes of the line that failed which are in the file nevertheless."""
+    now_s, write = [1000.0], os.write
+    monkeypatch.setattr("diag.collectors.files.time.monotonic", lambda: now_s[0])
+    file, complaints = line_file(tmp_path / "x.jsonl")
+
+    def away(descriptor: int, data: bytes) -> int:
+        write(descriptor, data[:arrived])
+        raise OSError(errno.EIO, "Input/output error")
+
+    for n in range(12):
+        monkeypatch.setattr(os, "write", away if n == 3 else write)
+        file.write({"n": n})
+        now_s[0] += RECORDING.again_s / 4 + 0.1
+    records, gaps = read_lines(tmp_path / "x.jsonl", dict)
+    assert [record["n"] for record in records] == [0, 1, 2, 7, 8, 9, 10, 11]
+    assert len(gaps) == (1 if arrived else 0)
+    assert len(complaints.messages) == 1
+
+
+def test_a_part_that_cannot_be_removed_pauses_the_stream_and_not_the_training(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     file, complaints = line_file(path, budget=400)
     for n in range(10):
@@ -132,7 +175,7 @@ def test_a_part_that_cannot_be_removed_ends_the_stream_and_not_the_training(tmp_
     for n in range(20):
         file.write({"n": n, "filler": "x" * 15})
     assert len(complaints.messages) == 1
-    assert "x.jsonl is no longer written" in complaints.messages[0]
+    assert "lines of x.jsonl are left out" in complaints.messages[0]
 
 
 def test_a_full_disk_costs_lines_and_not_the_training() -> None:
