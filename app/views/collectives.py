@@ -30,7 +30,7 @@ def show(view: RunView) -> None:
     if beyond_summaries("Collectives", view):
         return
     table = view.result.breakdowns.collectives
-    head("Collectives", view, "Mean time per call of each collective")
+    head("Collectives", view, "Waiting, transfer and bandwidth of each collective")
     if not table.rows:
         nothing(
             "No collective was recorded in the counted steps.",
@@ -89,15 +89,16 @@ def _waits(view: RunView, table: CollectiveTable, theme: Theme) -> None:
         show_grid(view, "collectives-grid", *waited_for(view.result), view.culprits)
     rows = sorted(table.rows, key=lambda row: -row.duration_mean_ns * row.count)[: DASHBOARD.most_collective_bars]
     draw(
-        lambda: waits(rows, theme, view.slow_links),
+        lambda: waits(rows, int(view.counted.sum()), theme, view.slow_links),
         "waits",
-        "Milliseconds of waiting and of transfer of the most expensive collectives",
+        "Milliseconds a step of waiting and of transfer of the most expensive collectives",
     )
     caption = (
-        f"The {len(rows)} most expensive of {counted(len(table.rows), 'kind')}, by time of all calls."
+        f"The {len(rows)} most expensive of {counted(len(table.rows), 'kind')}."
         if len(rows) < len(table.rows)
-        else "Sorted by time of all calls."
+        else "The most expensive first."
     )
+    caption += " Time of all calls of a step, overlapped or not."
     if any(row.transfer_mean_ns is not None for row in rows):
         caption += " Means over all ranks."
     if any(row.transfer_mean_ns is None for row in rows):
@@ -295,10 +296,11 @@ def _curve(figure: go.Figure, curve: CostCurve, name: str, colour: str) -> None:
     )
 
 
-def waits(rows: Sequence[CollectiveStat], theme: Theme, slow_links: Sequence[int] = ()) -> go.Figure:
-    """Milliseconds per call, one bar per row, which is as long as a call takes: waiting for the last rank, then the
-    transfer until the first rank has its result, and until all have it. Hatched: only an upper bound of the transfer is
-    known. ``slow_links``: ranks that are waited for because of their links, in the colour of transfer."""
+def waits(rows: Sequence[CollectiveStat], steps: int, theme: Theme, slow_links: Sequence[int] = ()) -> go.Figure:
+    """Milliseconds a step, one bar per row, which is as long as its calls of a step take together: waiting for the last
+    rank, then the transfer until the first rank has its result, and until all have it. ``steps``: how many the rows are
+    of. Hatched: only an upper bound of the transfer is known. ``slow_links``: ranks that are waited for because of
+    their links, in the colour of transfer."""
     names = [
         label(f"{operation(row.op)} {size(row.bytes_mean) if row.bytes_mean else 'of unknown size'}", 60)
         for row in rows
@@ -306,12 +308,15 @@ def waits(rows: Sequence[CollectiveStat], theme: Theme, slow_links: Sequence[int
     places = list(range(len(rows)))
     figure = go.Figure()
     bound = [row.transfer_mean_ns is None for row in rows]
-    transfer = [row.transfer_bound_ns if row.transfer_mean_ns is None else row.transfer_mean_ns for row in rows]
-    wait = [row.wait_mean_ns or 0 for row in rows]
+    calls = [row.count / max(1, steps) for row in rows]
+    moved = [row.transfer_bound_ns if row.transfer_mean_ns is None else row.transfer_mean_ns for row in rows]
+    wait = [(row.wait_mean_ns or 0) * each for row, each in zip(rows, calls, strict=True)]
+    transfer = [ns * each for ns, each in zip(moved, calls, strict=True)]
     late = [
-        0 if row.transfer_mean_ns is None else max(0, row.duration_mean_ns - waited - moved)
-        for row, waited, moved in zip(rows, wait, transfer, strict=True)
+        0.0 if row.transfer_mean_ns is None else max(0.0, row.duration_mean_ns * each - waits_ns - moves_ns)
+        for row, each, waits_ns, moves_ns in zip(rows, calls, wait, transfer, strict=True)
     ]
+    totals = [sum(parts) for parts in zip(wait, transfer, late, strict=True)]
     for_link = [row.last_rank in slow_links for row in rows]
     pale = pale_on(theme.part[Part.TRANSFER], theme)
     plain_bars, hatched = [""] * len(rows), ["/" if b else "" for b in bound]
@@ -324,7 +329,7 @@ def waits(rows: Sequence[CollectiveStat], theme: Theme, slow_links: Sequence[int
         (Part.TRANSFER.value, theme.part[Part.TRANSFER], transfer, hatched),
         (_LATE, pale_on(theme.part[Part.TRANSFER], theme, 0.3), late, plain_bars),
     ):
-        if not any(values) or sum(values) < DASHBOARD.least_legend_share * sum(row.duration_mean_ns for row in rows):
+        if not any(values) or sum(values) < DASHBOARD.least_legend_share * sum(totals):
             continue
         signs = ["≤ " if hatch else "" for hatch in hatches]
         figure.add_bar(
@@ -336,12 +341,11 @@ def waits(rows: Sequence[CollectiveStat], theme: Theme, slow_links: Sequence[int
             customdata=[[of_row, sign] for of_row, sign in zip(names, signs, strict=True)],
             hovertemplate=f"%{{customdata[0]}}<br>{name} %{{customdata[1]}}%{{x:,.3f}} ms<extra></extra>",
         )
-    totals = [waited + moved + later for waited, moved, later in zip(wait, transfer, late, strict=True)]
-    for at, (total, sign) in enumerate(zip(totals, bound, strict=True)):
+    for at, (total, sign, each) in enumerate(zip(totals, bound, calls, strict=True)):
         figure.add_annotation(
             x=total / MS,
             y=at,
-            text=f"{'≤ ' if sign else ''}{number(total / MS)} ms",
+            text=f"{'≤ ' if sign else ''}{number(total / MS)} ms{_calls(each)}",
             showarrow=False,
             xanchor="left",
             xshift=4,
@@ -354,9 +358,13 @@ def waits(rows: Sequence[CollectiveStat], theme: Theme, slow_links: Sequence[int
         rows_height(len(rows), least=180, each=30),
         barmode="stack",
         bargap=0.3,
-        xaxis={"title": {"text": "milliseconds per call"}, "range": [0, max(most / MS * 1.15, 1e-6)]},
+        xaxis={"title": {"text": "milliseconds a step"}, "range": [0, max(most / MS * 1.25, 1e-6)]},
         yaxis={"autorange": "reversed", "tickvals": places, "ticktext": names, "title": None},
     )
+
+
+def _calls(of_a_step: float) -> str:
+    return f", {of_a_step:,.1f}".removesuffix(".0") + " calls" if of_a_step > 1 else ""
 
 
 def last(row: CollectiveStat, theme: Theme, slow_links: Sequence[int] = (), most: int = 24) -> go.Figure:

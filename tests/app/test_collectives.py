@@ -76,7 +76,7 @@ def test_bounds_are_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     points = figures.bandwidth(rows, (), LIGHT).data[0]
     assert all(symbol.endswith("-open") for symbol in points.marker.symbol)
     assert points.customdata[0][0].startswith("≥")
-    bars = {bar.name: bar for bar in figures.waits(rows, LIGHT).data}
+    bars = {bar.name: bar for bar in figures.waits(rows, 4, LIGHT).data}
     assert list(bars["communication: transfer"].marker.pattern.shape) == ["/"] * len(rows)
 
 
@@ -122,7 +122,7 @@ def test_a_slow_link_is_not_shown_as_a_slow_rank(monkeypatch: pytest.MonkeyPatch
     run = SAMPLES / "fsdp2-slow-link-rank1"
     result = open_run(run)
     rows = result.breakdowns.collectives.rows
-    bars = {bar.name: bar for bar in figures.waits(rows, LIGHT, [1]).data}
+    bars = {bar.name: bar for bar in figures.waits(rows, 17, LIGHT, [1]).data}
     assert "communication: waiting for a rank" not in bars
     assert spaced("waiting for the link of rank 1") in map(spaced, bars)
     assert LIGHT.part[Part.WAITING] not in {bar.marker.color for bar in bars.values()}
@@ -139,7 +139,17 @@ def test_a_straggler_is_shown_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "link" not in text(test)
 
 
-def test_a_bar_is_as_long_as_the_call_takes() -> None:
-    rows = opened_sample("fsdp2-slow-link-rank1").breakdowns.collectives.rows
-    totals = [sum(bar.x[at] for bar in figures.waits(rows, LIGHT).data) for at in range(len(rows))]
-    assert totals == pytest.approx([row.duration_mean_ns / 1e6 for row in rows], rel=0.01)
+def test_a_bar_is_as_long_as_the_calls_of_a_step_take() -> None:
+    """So the bars are in the order of the time that collectives cost a step, as the grid of ranks above them counts."""
+    table = opened_sample("fsdp2-slow-link-rank1").breakdowns.collectives
+    rows = sorted(table.rows, key=lambda row: -row.duration_mean_ns * row.count)
+    drawn = figures.waits(rows, 17, LIGHT)
+    totals = [sum(bar.x[at] for bar in drawn.data) for at in range(len(rows))]
+    assert totals == pytest.approx([row.duration_mean_ns * row.count / 17 / 1e6 for row in rows], rel=0.01)
+    assert totals == sorted(totals, reverse=True)
+    assert [note.text.partition("ms")[2] for note in drawn.layout.annotations] == [
+        ", 4 calls",
+        *[", 2 calls"] * 2,
+        "",
+        "",
+    ]
