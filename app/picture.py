@@ -38,7 +38,7 @@ def picture_of(
     many = len(ranks) > DASHBOARD.most_bars_of_ranks
     drawn = (_grid if many else _bars)(view, theme, culprits)
     if standing is not None:
-        drawn["rest"] += "; the steps before the standstill"
+        drawn["rest"] += "; the steps until it stopped"
     at_fault = f"; at fault: {listing(sorted(culprits))}" if culprits else ""
     return {
         **drawn,

@@ -41,6 +41,7 @@ from diag.app.views.common import (
     side_by_side,
 )
 from diag.diagnoses.compare import reasons_against
+from diag.ended.model import FULL
 from diag.model import Gap
 from diag.model.steps import Bottleneck, Finding, Outcome, Risk, Severity, Verdict
 from diag.show import page as words
@@ -83,8 +84,9 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     if page.incomplete:
         st.warning(f"{plain(page.incomplete)} [Details](#coverage)", icon=":material/warning:")
     state = state_of(view.result.tables.root)
+    ended = _ended_by_it(view, state)
     for failure in page.failures[:1]:
-        _out_of_memory(failure)
+        _out_of_memory(failure, ended)
     if others := page.failures[1:]:
         with st.expander(f"{counted(len(others), 'more failed allocation')}"):
             for failure in others:
@@ -92,7 +94,7 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     if state.live:
         # A run that is drawn as going on may stop; of one that stands still, what to do has the link.
         live.show_standstill(state.path, linked=not live.comes_first(state))
-    elif page.outcome is not None:
+    elif page.outcome is not None and not ended:
         _outcome(page.outcome, first=live.comes_first(state))
     if live.comes_first(state):
         from diag.app.views.hang import show_to_do  # loads the triage
@@ -259,10 +261,23 @@ def _not_comparable(view: RunView, baseline: RunView) -> None:
         st.warning("Not comparable with the baseline, because:\n" + bullets(reasons), icon=":material/difference:")
 
 
-def _out_of_memory(failure: Failure) -> None:
-    """Draws what failed, what was free, and what would have made room."""
+def _ended_by_it(view: RunView, state: RunState) -> str:
+    """How the run ended, if by the allocation that failed first: one box then has both. "" otherwise."""
+    outcome, failed = view.page.outcome, view.result.failed_allocations[:1]
+    if outcome is None or outcome.cause != FULL or state.live or not live.comes_first(state):
+        return ""
+    return outcome.ended if any(failure.rank in outcome.ranks for failure in failed) else ""
+
+
+def _out_of_memory(failure: Failure, ended: str = "") -> None:
+    """Draws what failed, what was free, and what would have made room. ``ended``: with which the run ended."""
     what, _, detail = failure.text.partition(". ")
-    lines = [f"**{prose(what.rstrip('.'))}.** {prose(failure.room)}"]
+    what = prose(what.rstrip("."))
+    lines = (
+        [f"{live.LARGE} {plain(ended)}. {what}.", prose(failure.room)]
+        if ended
+        else [f"**{what}.** {prose(failure.room)}"]
+    )
     if failure.enough:
         lines.append("It might have fitted with:\n" + "\n".join(f"- {prose(change)}" for change in failure.enough))
     if failure.others:

@@ -156,4 +156,5 @@ def _confidence(clue: Clue) -> float:
 
 
 def _sentence(text: str) -> str:
-    return f"{masked(text).rstrip('.')}."
+    text = masked(text).rstrip(".")
+    return text if text.endswith("…") else f"{text}."

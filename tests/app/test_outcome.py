@@ -12,6 +12,7 @@ from rich.console import Console
 
 from diag.api import Result, open_run
 from diag.app.html_report.render import render
+from diag.app.markup import plain
 from diag.collectors.layout import RunLayout
 from diag.show.json import to_dict
 from diag.show.notebook import to_html
@@ -25,6 +26,13 @@ RAISED = """Traceback (most recent call last):
   File "train.py", line 12, in <module>
     raise ValueError("loss of tenant-7 is NaN")
 ValueError: loss of tenant-7 is NaN
+"""
+FULL = """Traceback (most recent call last):
+  File "train.py", line 12, in <module>
+    loss.backward()
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of \
+which 1.20 GiB is free. Including non-PyTorch memory, this process has 77.90 GiB memory in use. Of the allocated \
+memory 70.11 GiB is allocated by PyTorch, and 5.11 GiB is reserved by PyTorch but unallocated.
 """
 ENDED = "The training failed after 12 steps (exit code 1)"
 
@@ -73,6 +81,19 @@ def test_it_is_first_on_the_overview(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert text(test).count("[Hang triage](hang?") == 1  # beside what to do
     assert "also reads its logs" not in text(test), "they are read here"
     assert "The steps before that:" in text(test)
+
+
+def test_an_allocation_that_ended_the_run_is_in_one_box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ended it, what was free, and what would have made room; not the exception's text once more."""
+    run = run_that(tmp_path, log=FULL)
+    outcome = open_run(run).outcome
+    assert outcome is not None
+    assert outcome.headline.endswith("…"), "cut, without a full stop behind"
+    test = shown("overview", run, monkeypatch)
+    (error,) = test.error
+    assert plain(f"{ENDED}. Out of memory: an allocation of 2.00 GiB failed on") in error.value
+    assert "reserved but unallocated" in error.value
+    assert "Tried to allocate" not in text(test)
 
 
 def test_a_redacted_report_keeps_what_an_exception_says(tmp_path: Path) -> None:

@@ -130,4 +130,4 @@ def test_of_a_run_that_stands_the_rank_at_fault_is_marked_and_nothing_is_predict
     assert data is not None
     assert [row["rank"] for row in data["rows"] if row["fault"]] == [2]
     assert data["predicted"] is None
-    assert "the steps before the standstill" in data["rest"]
+    assert "the steps until it stopped" in data["rest"]
