@@ -844,20 +844,46 @@ class Timeline {
       if (x + 4 + text.length * CHAR_PX < section.x + section.width + 8) context.fillText(text, x + 3, y + AXIS_PX / 2 - 1);
     }
     if (!withSteps) return;
+    const stride = this.strideOfNumbers(section);
     this.eachStep(section, ([number, from, to, traced], x, wide) => {
       if (traced) {
         context.fillStyle = theme.traced;
         context.fillRect(x, y + AXIS_PX, Math.max(1, Math.min(wide, section.x + section.width - x)), STEPS_PX - 2);
       }
       const text = wide > 58 ? `step ${number}` : String(number);
-      if (wide > text.length * CHAR_PX + 6) {
+      if (stride === 1 && wide > text.length * CHAR_PX + 6) {
         context.fillStyle = theme.ink;
         context.fillText(text, Math.max(x, section.x) + 3, y + AXIS_PX + STEPS_PX / 2 - 1);
       }
     });
+    if (stride > 1) this.paintNumbers(section, stride, y + AXIS_PX + STEPS_PX / 2 - 1);
     context.textAlign = "right";
     context.fillStyle = theme.soft;
     context.fillText(this.fitting(steps.some(step => step[3]) ? ["steps; shaded: profiled", "steps"] : ["steps"], section.label - 8), section.x - 6, y + AXIS_PX + STEPS_PX / 2 - 1);
+  }
+
+  /** Every how manieth step has its number in this window: 1, or the least of 2, 5, 10, 20 ... that gives each room. */
+  strideOfNumbers(section) {
+    const { begin, end } = this.window, inside = this.data.steps.filter(([, from, to]) => to >= begin && from <= end);
+    if (!inside.length) return 1;
+    const wanted = (String(inside[inside.length - 1][0]).length * CHAR_PX + 6) * inside.length / section.width;
+    let stride = 1;
+    for (let at = 0; stride < wanted; at++) stride = [1, 2, 5][at % 3] * 10 ** Math.floor(at / 3);
+    return stride;
+  }
+
+  /** The numbers of every so manieth step, where the steps are narrower than their numbers. */
+  paintNumbers(section, stride, y) {
+    const { context, data: { theme, steps }, window: { begin, end } } = this;
+    context.fillStyle = theme.ink;
+    let free = section.x;
+    for (const [number, from] of steps) {
+      if (number % stride || from < begin || from > end) continue;
+      const x = this.at(section, from), text = String(number), wide = text.length * CHAR_PX + 6;
+      if (x < free || x + wide > section.x + section.width) continue;
+      context.fillText(text, x + 3, y);
+      free = x + wide;
+    }
   }
 
   eachStep(section, each) {
