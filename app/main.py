@@ -178,8 +178,8 @@ def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit
 
             _guarded(lambda _: show_alone(state.path, state.changed_ns), at)
             return
+        st.title(plain(name_of(at.root, state.path)))
         if state.live:
-            st.title(plain(name_of(at.root, state.path)))
             st.info("The training has recorded no whole step yet; this page shows the first one when it is there.")
             live.show_standstill(state.path)
             return

@@ -194,6 +194,7 @@ def test_a_run_that_ran_out_of_memory_in_its_first_step(tmp_path: Path, monkeypa
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(run)])
     test = AppTest.from_file(str(SCRIPT), default_timeout=PATIENCE_S).run()
     assert not test.exception
+    assert [title.value for title in test.title] == ["run"], "whose answer it is"
     assert "GPU memory is used up: rank 0" in written(test)
     assert "An allocation of 33.0 GB failed at base.py:289 loss_of" in written(test)
     assert metrics(test)["Peak allocated"] == "123 GB"
