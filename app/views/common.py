@@ -25,7 +25,7 @@ from diag.model import Gap
 from diag.model.query import Query
 from diag.show.page import Metric
 from diag.show.policy import PAGE
-from diag.words.formatting import UNKNOWN, counted, listing, visible, visible_lines
+from diag.words.formatting import UNKNOWN, counted, rank_ranges, visible, visible_lines
 from diag.words.places import in_command
 from diag.words.table import MOMENT, Cell, Column, Table
 from diag.words.table import UNKNOWN as EMPTY
@@ -44,7 +44,8 @@ def head(title: str, view: RunView, contents: str) -> None:
     """The page's title and a caption: contents, run, ranks and counted steps."""
     st.title(title)
     run = view.result.tables.root.resolve().name
-    st.caption(plain(" · ".join(part for part in (contents, run, listing(view.ranks), view.steps_counted) if part)))
+    facts = (contents, run, rank_ranges(view.ranks), view.steps_counted)
+    st.caption(plain(" · ".join(fact for fact in facts if fact)))
 
 
 def show_metrics(*metrics: Metric) -> None:

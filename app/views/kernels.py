@@ -216,11 +216,12 @@ def _path(table: PathTable, theme: Theme) -> None:
     draw(lambda: path(table, theme), "path", "Milliseconds a step of the critical path by rank, kind and module")
     basis = "traced" if table.traced else "counted, of which none is traced: no module is known"
     inside = share(table.in_modules_ns / table.total_ns) if table.total_ns else "0%"
+    where = f" {inside} of the path is in a module." if table.traced else ""
     shown = min(DASHBOARD.most_kernel_bars, len(table.rows))
     st.caption(
         plain(
-            f"The critical path of {counted(len(table.steps), 'step')} ({basis}): the {shown} largest of "
-            f"{len(table.rows):,} parts. {inside} of the path is in a module."
+            f"The critical path of {counted(len(table.steps), 'step')} ({basis})"
+            f"{f': the {shown} largest of {len(table.rows):,} parts' if shown < len(table.rows) else ''}.{where}"
         )
     )
 

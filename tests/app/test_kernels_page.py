@@ -138,3 +138,5 @@ def test_without_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     test = shown("kernels", write_run(tmp_path / "run"), monkeypatch)
     assert "No trace covers a counted step" in text(test)
     assert "of which none is traced" in text(test)
+    assert "% of the path is in a module" not in text(test), "that is not known"
+    assert plain("run · ranks 0-1 · ") in text(test), "all ranks in few words, however many"
