@@ -338,14 +338,16 @@ def waits(rows: Sequence[CollectiveStat], steps: int, theme: Theme, slow_links: 
             orientation="h",
             name=name,
             marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": hatches, "size": 6}},
-            customdata=[[of_row, sign] for of_row, sign in zip(names, signs, strict=True)],
+            customdata=[
+                [f"{of_row}{_calls(each)}", sign] for of_row, sign, each in zip(names, signs, calls, strict=True)
+            ],
             hovertemplate=f"%{{customdata[0]}}<br>{name} %{{customdata[1]}}%{{x:,.3f}} ms<extra></extra>",
         )
-    for at, (total, sign, each) in enumerate(zip(totals, bound, calls, strict=True)):
+    for at, (total, sign) in enumerate(zip(totals, bound, strict=True)):
         figure.add_annotation(
             x=total / MS,
             y=at,
-            text=f"{'≤ ' if sign else ''}{number(total / MS)} ms{_calls(each)}",
+            text=f"{'≤ ' if sign else ''}{number(total / MS)} ms",
             showarrow=False,
             xanchor="left",
             xshift=4,
@@ -358,13 +360,13 @@ def waits(rows: Sequence[CollectiveStat], steps: int, theme: Theme, slow_links: 
         rows_height(len(rows), least=180, each=30),
         barmode="stack",
         bargap=0.3,
-        xaxis={"title": {"text": "milliseconds a step"}, "range": [0, max(most / MS * 1.25, 1e-6)]},
+        xaxis={"title": {"text": "milliseconds a step"}, "range": [0, max(most / MS * 1.3, 1e-6)]},
         yaxis={"autorange": "reversed", "tickvals": places, "ticktext": names, "title": None},
     )
 
 
 def _calls(of_a_step: float) -> str:
-    return f", {of_a_step:,.1f}".removesuffix(".0") + " calls" if of_a_step > 1 else ""
+    return f", {of_a_step:,.1f}".removesuffix(".0") + " calls a step" if of_a_step > 1 else ""
 
 
 def last(row: CollectiveStat, theme: Theme, slow_links: Sequence[int] = (), most: int = 24) -> go.Figure:
