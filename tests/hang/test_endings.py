@@ -136,14 +136,6 @@ def test_a_port_that_is_down_is_one_of_the_adapter_above_it(tmp_path: Path, line
     ("lines", "fault_class", "bus_id"),
     [
         (("Unable to determine the device handle for GPU2: 0000:81:00.0: x",), "gpu_hardware", "0000:81:00.0"),
-        (
-            (
-                "|   3  NVIDIA A100-SXM4-80GB          On  |   00000000:4E:00.0 Off |                    0 |",
-                "| ERR! ERR!   ERR!            ERR! / ERR! |       4MiB /  81920MiB |    ERR!      Default |",
-            ),
-            "gpu_hardware",
-            "00000000:4E:00.0",
-        ),
         (("| ERR!   31C    P0     62W /  400W |       4MiB /  81920MiB |      0%      Default |",), "undetermined", ""),
         (("Failed to initialize NVML: Unknown Error",), "cuda_failure", ""),
         (("No devices were found",), "cuda_failure", ""),

@@ -255,23 +255,6 @@ _DEVICES = (
                 "any driver, with the GPU's number in newer ones; nvidia-smi",
                 "The driver lost the GPU[ at {bus_id}].",
             ),
-            "smi-errors": LogPattern(
-                ("ERR!",),
-                # The fan's sensor alone may be what is broken.
-                r"^\|\s+(?:(?P<gpu>\d{1,2})\s+\S[^|\n]{0,60}\|\s+(?P<bus_id>[0-9a-fA-F]{8}:[0-9a-fA-F]{2}:"
-                r"[0-9a-fA-F]{2}\.\d)[^\n]{0,40}\|\s+ERR!|(?:ERR!|\d+%|N/A)\s+ERR!\s+\S+\s+[^|\n]{0,40}\|)",
-                "any driver; nvidia-smi",
-                "nvidia-smi cannot read the state of the GPU[ at {bus_id}].",
-                support=NAMES_AN_EFFECT,
-            ),
-            "smi-row": confirms(
-                (":00.0 O", ":00.0 N/A"),
-                r"^\|\s+(?P<gpu>\d{1,2})\s+\S[^|\n]{0,60}\|\s+(?P<bus_id>[0-9a-fA-F]{8}:[0-9a-fA-F]{2}:"
-                r"[0-9a-fA-F]{2}\.\d)\s",
-                "any driver; nvidia-smi",
-                "A row of nvidia-smi's table begins.",
-                SUGGESTS,
-            ),
             "gpu-burn-faulty": LogPattern(
                 (": FAULTY",),
                 r"^\s*GPU (?P<gpu>\d{1,2}): FAULTY\b",
@@ -474,7 +457,7 @@ _DEVICES = (
             "driver-modules-differ": LogPattern(
                 ("NVRM: API mismatch",),
                 r"NVRM: API mismatch: the client ",
-                "any driver; kernel log of the NVIDIA driver",
+                "any driver; kernel log of the NVIDIA driver, nv.c",
                 "The driver's kernel module and its library have different versions: the host needs a restart, or the "
                 "driver to be loaded again.",
                 support=NAMES_AN_EFFECT,

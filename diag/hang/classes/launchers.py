@@ -194,14 +194,6 @@ ENDS: dict[str, LogPattern] = {
         "The record of the job says that a signal ended it[: number {signal}][: exit code {exitcode}].",
         SUGGESTS,
     ),
-    "replica-exited": confirms(
-        (" exited with a non-zero status of ",),
-        r"\bThe replica (?P<host>workerpool\d+-\d+)(?: ran out-of-memory and)? exited with a non-zero status of "
-        r"(?P<exitcode>\d+)",
-        "Vertex AI's custom training",
-        "The container of replica {host} ended with exit code {exitcode}.",
-        SUGGESTS,
-    ),
     "pycharm-exited": confirms(
         ("Process finished with exit code ",),
         r"^Process finished with exit code (?P<exitcode>-?\d+)(?: \(0x[0-9A-Fa-f]+\))?\s*$",

@@ -28,8 +28,8 @@ _NOT_OPENED = re.compile(r"\bUnable to open device\b|\bibv_open_device failed\b"
 _OF_A_GROUP = ("gloo-full-mesh", "ofi-completion", "grpc-no-address", "garbled-address")
 _FAILS = (Role.ROOT, Role.CASCADE)
 _DIGITS = "0123456789"
-# Lines of a list or a table that say which device those below them are about
-_HEADS = {"port-row-down": "adapter-row", "smi-errors": "smi-row"}
+# Lines of a list that say which device those below them are about
+_HEADS = {"port-row-down": "adapter-row"}
 # Patterns of the warning's source: they count only where no pattern matches the message.
 _COARSE = ("network-warning", "topology-warning")
 
@@ -194,7 +194,7 @@ def _culprits(job: JobLogs, hit: Hit) -> list[Culprit]:
 
 
 def _under_its_head(job: JobLogs, hit: Hit) -> Hit:
-    """A line of a list or a table with the device that the last head before it names."""
+    """A line of a list with the device that the last head before it names."""
     heads = job.named(_HEADS[hit.name]) if hit.name in _HEADS else []
     above = [head for head in heads if head.line.path == hit.line.path and head.line.number <= hit.line.number]
     return replace(hit, groups={**above[-1].groups, **hit.groups}) if above else hit
