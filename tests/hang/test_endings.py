@@ -90,6 +90,7 @@ def test_lines_like_an_end_are_none(tmp_path: Path, line: str) -> None:
         (("NAME      STATE       AGE", "train     Running   5m"), "undetermined"),
         (("3aa   t:1   python  2 min     Exited (0) 5 seconds ago     train",), "healthy"),
         (("3aa   t:1   python  2 min     Exited (137) 5 seconds ago     train",), "rank_killed_sigkill"),
+        (("3aa   t:1   python   Exited (0) 5 s", "3ab   t:1   python  2 min   Up 2 minutes   b"), "undetermined"),
         (("Job 'raysubmit_abc' succeeded",), "healthy"),
         (("Job 'raysubmit_abc' failed",), "undetermined"),
         (("toolkit INFO Reporting training SUCCESS",), "healthy"),

@@ -171,8 +171,8 @@ RECORDED = (
         "operators",
     ),
     Ending(
-        ("Exited (", "Up "),
-        r" Exited \((?P<docker>\d+)\) (?:\d+|About|Less)|\s(?P<up>Up) (?:\d+|About|Less)[ \w]+?(?:  |\(|$)",
+        ("Exited (", "   Up "),
+        r" Exited \((?P<docker>\d+)\) (?:\d+|About|Less)|   (?P<up>Up) (?:\d+|About|Less)[ \w]+?(?:  |\(|$)",
         "docker ps, docker/cli",
     ),
     Ending(
