@@ -16,8 +16,7 @@ from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, pale_on, theme_of
 from diag.app.views.common import beyond_summaries, draw, head, nothing, show_grid, show_rows, show_table
 from diag.model.breakdown import CollectiveStat, CollectiveTable, CostCurve, ExposedCall
-from diag.show.breakdowns import collective_table, longest_calls
-from diag.show.ranks import EXCHANGES_TITLE, exchange_table
+from diag.show.breakdowns import EXCHANGES_TITLE, collective_table, exchange_table, longest_calls
 from diag.timeline import timeline_of
 from diag.words.formatting import counted, listing, number, share, size
 from diag.words.wording import group_name, operation

@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from diag.api import Result
 from diag.model.breakdown import (
+    AllToAllStat,
     Bound,
     Breakdowns,
     CollectiveStat,
@@ -29,14 +30,14 @@ from diag.model.breakdown import (
 from diag.model.memory import Category, Lower
 from diag.model.steps import Fit
 from diag.show.policy import PAGE
-from diag.show.ranks import exchange_table
+from diag.show.ranks import OTHERS_WAIT, RANK
 from diag.show.table import print_table
 from diag.tables.loading import LoadingTable
 from diag.tables.memory import MemoryTable
 from diag.tables.memory_curves import Share
 from diag.tables.snapshots import Comparison
 from diag.traces.kineto_names import P2P_OPS, TO_DEVICE_PATTERN, TO_HOST_PATTERN
-from diag.words.formatting import counted, duration, number, share, short_name, size
+from diag.words.formatting import UNKNOWN, counted, duration, number, share, short_name, size
 from diag.words.table import (
     COUNT,
     DURATION,
@@ -47,6 +48,7 @@ from diag.words.table import (
     MEAN_COUNT,
     MS,
     PRECISE_SHARE,
+    RATIO,
     SHARE,
     SIZE,
     TEXT,
@@ -61,6 +63,11 @@ from diag.words.table import (
 from diag.words.terminal import report_console
 from diag.words.wording import fused_words, group_name, operation, per_whole, sentence
 
+EXCHANGES_TITLE = "All-to-alls by rank, means of a step"
+EXCHANGES_HELP = (
+    "Sizes include the part that a rank keeps. Over mean: bytes received divided by the group's mean, in all-to-alls "
+    "with unequal parts. Others wait: mean waiting of the other ranks where this rank arrives last at an all-to-all."
+)
 OUTSIDE_MODULES = "outside any module"
 _CLASSES = {KernelKind.COMMUNICATION: "comm."}
 _BOUND_FROM = {"shapes": "measured", "class": "inferred"}  # from recorded shapes, or from the class of kernel
@@ -222,6 +229,39 @@ _GB_S = Column("gb_s", GB_S, "Over the calls whose shapes are known.", label="",
 def between_memories(row: KernelStat) -> bool:
     """Whether this is a copy from or to the host, not one within a device's memory."""
     return row.kind == KernelKind.COPY and any(re.search(way, row.name) for way in (TO_DEVICE_PATTERN, TO_HOST_PATTERN))
+
+
+def exchange_table(stats: Sequence[AllToAllStat], most: int | None = None) -> Table:
+    """What each rank sends and receives in all-to-alls: at most ``most`` rows, of the ranks that receive most over the
+    mean of their group. No rows where no all-to-all of known size was recorded."""
+    most = PAGE.most_ranks if most is None else most
+    groups = {(row.group, row.axis): row.imbalance for row in stats}
+    shown = sorted(stats, key=lambda row: -row.received_over_mean)[:most]
+    several = len(groups) > 1
+    unequal = [
+        f"{f'Group {_exchange_group(*name)}: the' if several else 'The'} rank that receives most in an all-to-all gets "
+        f"{imbalance:.2f} times the mean."
+        for name, imbalance in groups.items()
+    ]
+    return table_of(
+        "all_to_alls",
+        EXCHANGES_TITLE,
+        {
+            RANK: [row.rank for row in shown],
+            **({Column("group"): [_exchange_group(row.group, row.axis) for row in shown]} if several else {}),
+            Column("count", COUNT, label="calls"): [row.count for row in shown],
+            Column("sent_bytes", SIZE, label="sends"): [row.sent_bytes for row in shown],
+            Column("received_bytes", SIZE, label="receives"): [row.received_bytes for row in shown],
+            Column("received_over_mean", RATIO, label="over mean"): [row.received_over_mean for row in shown],
+            Column("caused_wait_ns", DURATION, label=OTHERS_WAIT): [row.caused_wait_ns for row in shown],
+        },
+        notes=(*unequal[: PAGE.most_groups_with_sentence], EXCHANGES_HELP),
+        left_out=len(stats) - len(shown),
+    )
+
+
+def _exchange_group(group: str, axis: str) -> str:
+    return axis or group.split("@")[0][:8] or UNKNOWN
 
 
 def kernel_table(table: KernelTable, per: str, most: int | None = None) -> Table:

@@ -8,19 +8,16 @@ from msgspec import Struct
 
 from diag.account.durations import Durations
 from diag.model.accounts import Attribution, StepAccount, StepAccounts
-from diag.model.breakdown import AllToAllStat
 from diag.model.parts import PartColumns
 from diag.model.steps import Parts, Stall
 from diag.show.policy import PAGE
 from diag.tables.rank_means import rank_means
-from diag.words.formatting import UNKNOWN, counted, duration, share, spaced
+from diag.words.formatting import counted, duration, share, spaced
 from diag.words.table import (
     COUNT,
     DURATION,
     INDEX,
-    RATIO,
     SHARE,
-    SIZE,
     TENTHS_OF_MS,
     Cell,
     Column,
@@ -87,18 +84,11 @@ MEANINGS = {part.name: sentence(part.meaning) for part in IDLE_PARTS} | {
 }
 # The columns that are left out last where not all have room; the rest in the order of the table.
 _WEIGHTS = {"step": 9, "compute": 8, "communication": 8, "data wait": 7, "idle": 7, OTHERS_WAIT: 9, "of which wait": 6}
-_RANK = Column("rank", INDEX, weight=0)
+RANK = Column("rank", INDEX, weight=0)
 
 
 def _time(name: str, id: str) -> Column:
     return Column(id, TENTHS_OF_MS, MEANINGS.get(name, ""), label=name, weight=_WEIGHTS.get(name, 3))
-
-
-EXCHANGES_TITLE = "All-to-alls by rank, means of a step"
-EXCHANGES_HELP = (
-    "Sizes include the part that a rank keeps. Over mean: bytes received divided by the group's mean, in all-to-alls "
-    "with unequal parts. Others wait: mean waiting of the other ranks where this rank arrives last at an all-to-all."
-)
 
 
 def rank_table(
@@ -137,7 +127,7 @@ def rank_table(
         "ranks",
         averaged_over(attribution),
         {
-            _RANK: shown,
+            RANK: shown,
             **{_time(names.get(field, name), field): [means[rank][field] for rank in shown] for name, field in columns},
             **{
                 _time(name, name.replace(" ", "_")): [_ns(by_rank.get(rank)) for rank in shown]
@@ -171,7 +161,7 @@ def duration_rank_table(account: Durations, culprits: Sequence[int] = (), most: 
         "ranks",
         f"Milliseconds in {counted(account.complete, 'collective')}",
         {
-            _RANK: shown,
+            RANK: shown,
             _time("in collectives", "busy_ns"): [spent[rank][0] for rank in shown],
             _time("of which wait", "wait_ns"): [spent[rank][1] for rank in shown],
             _time("of which transfer", "transfer_ns"): [spent[rank][2] for rank in shown],
@@ -181,39 +171,6 @@ def duration_rank_table(account: Durations, culprits: Sequence[int] = (), most: 
         noun="rank",
         at_fault=_places(shown, culprits),
     )
-
-
-def exchange_table(stats: Sequence[AllToAllStat], most: int | None = None) -> Table:
-    """What each rank sends and receives in all-to-alls: at most ``most`` rows, of the ranks that receive most over the
-    mean of their group. No rows where no all-to-all of known size was recorded."""
-    most = PAGE.most_ranks if most is None else most
-    groups = {(row.group, row.axis): row.imbalance for row in stats}
-    shown = sorted(stats, key=lambda row: -row.received_over_mean)[:most]
-    several = len(groups) > 1
-    unequal = [
-        f"{f'Group {_exchange_group(*name)}: the' if several else 'The'} rank that receives most in an all-to-all gets "
-        f"{imbalance:.2f} times the mean."
-        for name, imbalance in groups.items()
-    ]
-    return table_of(
-        "all_to_alls",
-        EXCHANGES_TITLE,
-        {
-            _RANK: [row.rank for row in shown],
-            **({Column("group"): [_exchange_group(row.group, row.axis) for row in shown]} if several else {}),
-            Column("count", COUNT, label="calls"): [row.count for row in shown],
-            Column("sent_bytes", SIZE, label="sends"): [row.sent_bytes for row in shown],
-            Column("received_bytes", SIZE, label="receives"): [row.received_bytes for row in shown],
-            Column("received_over_mean", RATIO, label="over mean"): [row.received_over_mean for row in shown],
-            Column("caused_wait_ns", DURATION, label=OTHERS_WAIT): [row.caused_wait_ns for row in shown],
-        },
-        notes=(*unequal[: PAGE.most_groups_with_sentence], EXCHANGES_HELP),
-        left_out=len(stats) - len(shown),
-    )
-
-
-def _exchange_group(group: str, axis: str) -> str:
-    return axis or group.split("@")[0][:8] or UNKNOWN
 
 
 def idle_table(attribution: Attribution, rank: int, step: int | None = None) -> Table | None:
@@ -259,7 +216,7 @@ def stall_table(attribution: Attribution, step: int | None = None, most: int | N
     several_steps = {
         Column("step", COUNT, label=_noun(attribution), weight=0): [account.step for account, _, _ in stalls]
     }
-    several_ranks = {_RANK: [parts.rank for _, parts, _ in stalls]}
+    several_ranks = {RANK: [parts.rank for _, parts, _ in stalls]}
     return table_of(
         "stalls",
         STALLS_TITLE,

@@ -11,7 +11,7 @@ from diag.app.markup import plain
 from diag.app.run_view import Part
 from diag.app.theme import LIGHT
 from diag.app.views import collectives as figures
-from diag.show.ranks import exchange_table
+from diag.show.breakdowns import exchange_table
 from diag.words.formatting import spaced
 from tests.account.kineto_builder import KinetoBuilder, nccl_args
 from tests.app.runs import write_run

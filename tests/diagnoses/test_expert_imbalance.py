@@ -13,8 +13,8 @@ import pytest
 from diag.api import Result, analyze, open_run
 from diag.model.breakdown import AllToAllStat
 from diag.model.steps import Bottleneck, Finding, Severity
+from diag.show.breakdowns import exchange_table
 from diag.show.json import breakdowns_to_dict
-from diag.show.ranks import exchange_table
 from tests.account.kineto_builder import KinetoBuilder
 from tests.experts import ROW, Experts, hot, mild, run_of
 from tests.simulate import MS, write_run
