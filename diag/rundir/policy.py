@@ -286,7 +286,7 @@ class RunReading(Topic, name="run-reading", fixed=True):
     probe_bytes = threshold(
         1 << 13, "bytes", "chosen: a line of 50 steps on a device", "of a stream, to look for a step"
     )
-    summary_lines_at_once = threshold(1024, "lines", "chosen", "whose numbers are copied together: some 10 MB")
+    summary_lines_at_once = threshold(256, "lines", "chosen", "whose numbers are copied together: some 2 MB")
     most_block_sums = threshold(
         400_000,
         "sums",

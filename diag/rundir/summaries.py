@@ -598,7 +598,7 @@ def _fill(
         source, target = slice(begin - first, end - first), slice(begin - numbers[0], end - numbers[0])
         for at in range(0, len(lines), RUN_READING.summary_lines_at_once):
             batch = lines[at : at + RUN_READING.summary_lines_at_once]
-            ranks = np.array([place for place, _ in batch])
+            ranks = together([place for place, _ in batch])
             begins, values = _numbers_of([line for _, line in batch])
             begin_us[ranks, target] = begins[:, source]
             for column, name in enumerate(names):
