@@ -156,11 +156,12 @@ def read_tail(path: Path | str, most: int, within: Path | str | None = None) -> 
 
 def _read(descriptor: int, at: int, most: int, size: int) -> bytes:
     """Up to ``most`` bytes of a file of about this size, from ``at`` on: one system call may return less."""
-    parts = []
-    while most and (part := os.pread(descriptor, min(most, max(size + 1, _PIECE)), at)):
+    parts, end = [], at + most
+    while at < end and (part := os.pread(descriptor, min(end - at, max(size + 1, _PIECE)), at)):
         parts.append(part)
         at += len(part)
-        most -= len(part)
+        if at == size:  # what is written meanwhile comes with the next reading
+            break
     return b"".join(parts)
 
 

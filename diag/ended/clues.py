@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from diag.collectors.layout import RankLayout
 from diag.collectors.records import CHECKPOINT, EVALUATION, HANG
 from diag.ended.ends import left_by_itself
 from diag.ended.model import Clue, Source
@@ -72,7 +71,7 @@ def clues_of_standstill(run: Rundir) -> list[Clue]:
 
 def _clues_of_order(run: Rundir, beats: Mapping[int, Beat | None], waiting: set[int]) -> list[Clue]:
     """A clue for the ranks that have left the order of their calls, where all ranks wait for each other."""
-    files = {rank: RankLayout(run.ranks[rank].folder) for rank in waiting}
+    files = {rank: run.ranks[rank].files for rank in waiting}
     skipped = skipped_by(beats, beats_wait(beats, {}, waiting), files)
     if not skipped:
         return []
@@ -152,7 +151,7 @@ def _who_waits(run: Rundir, ranks: Sequence[int]) -> str:
 def evidence_of_standstill(record: Rank) -> Source:
     beat = record.beat
     if beat is None:
-        return Source(str(record.folder), 0, f"rank {record.culprit.rank}: no heartbeat.json")
+        return Source(record.files.place, 0, f"rank {record.culprit.rank}: no heartbeat.json")
     # PyTorch's recorder numbers the calls in C++ as well: where there are its numbers, answer and figure have them.
     last = [f"#{number} of group {group} called" for group, number in beat.started if not beat.recorder]
     last += [f"#{number} of group {group} finished" for group, number in beat.finished if not beat.recorder]
@@ -161,7 +160,7 @@ def evidence_of_standstill(record: Rank) -> Source:
         for group, called, done in beat.recorder
     ]
     text = f"rank {record.culprit.rank}: step {beat.step}, phase {beat.phase}, {', '.join(last) or 'no collective yet'}"
-    return Source(str(RankLayout(record.folder).heartbeat), 0, text)
+    return Source(str(record.files.heartbeat), 0, text)
 
 
 # -- Calls that differ from those of the other ranks, or from the rank's own previous step -----------------------------
@@ -374,10 +373,10 @@ def _evidence(record: Rank, odd: _Odd) -> Source:
     if calls is None:
         match = _TOO_LONG.search(record.log)
         text = match[0] if match else "left no record of that step"
-        return Source(str(RankLayout(record.folder).log), 0, f"rank {record.culprit.rank}: {text}")
+        return Source(str(record.files.log), 0, f"rank {record.culprit.rank}: {text}")
     shown = calls[max(0, odd.place - 1) : odd.place + 2] if odd.place >= 0 else calls[-2:]
     words = ", ".join(f"#{call.seq} {call}{'' if call.ended else ' (waits)'}" for call in shown)
-    files = RankLayout(record.folder)
+    files = record.files
     from_beat = record.open_step == odd.step  # the calls of a step that did not end
     source = files.heartbeat if from_beat else files.collectives
     return Source(str(source), 0, f"rank {record.culprit.rank}, step {odd.step}: … {words}")

@@ -8,7 +8,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from diag.collectors.layout import RankLayout, RunLayout
+from msgspec import structs
+
+from diag.collectors.layout import RunLayout
 from diag.collectors.records import HANG, RankExit
 from diag.ended.codes import ASKS, Signal, fault_of_signal, signal_name, signal_number
 from diag.ended.model import Clue, Source
@@ -315,7 +317,7 @@ def lost_a_peer(record: Rank) -> bool:
 
 def place_of(record: Rank, code: int) -> int:
     """A number for a rank that ended with an error: the culprit's is smaller."""
-    record = replace(record, exit=RankExit(record.culprit.rank or 0, code))
+    record = structs.replace(record, exit=RankExit(record.culprit.rank or 0, code))
     if _is_killed(record, code):
         return 0
     if record.raised is not None and not record.raised.about_others and _ended_by_it(record):
@@ -504,10 +506,10 @@ def _evidence_of_ends(record: Rank) -> list[Source]:
     name = f"rank {record.culprit.rank}"
     if record.exit is not None:
         text = f"{name}: exit code {record.exit.exit_code}{', first' if record.exit.first else ''}"
-        evidence.append(Source(str(RunLayout(RankLayout(record.folder).run).exits), 0, text))
+        evidence.append(Source(str(RunLayout(record.files.run).exits), 0, text))
     in_log = record.raised is not None and str(record.raised.errors[-1]) in record.log
     if record.raised is not None and ((record.error and not in_log) or not evidence):
-        files = RankLayout(record.folder)
+        files = record.files
         evidence.append(Source(str(files.error if record.error else files.log), 0, f"{name}: {record.raised.words}"))
     elif record.failed_as and record.raised is None:
         evidence.append(_evidence_of_beat(record))
@@ -518,4 +520,4 @@ def _evidence_of_beat(record: Rank) -> Source:
     beat = record.beat
     phase = LEFT if record.is_done else beat.phase if beat is not None else ""
     text = f"step {beat.step}, {phase}" if beat is not None else "no heartbeat"
-    return Source(str(RankLayout(record.folder).heartbeat), 0, f"rank {record.culprit.rank}: last heartbeat: {text}")
+    return Source(str(record.files.heartbeat), 0, f"rank {record.culprit.rank}: last heartbeat: {text}")

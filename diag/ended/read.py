@@ -7,12 +7,13 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diag.collectors.layout import RankLayout, RunLayout, world_size_of
 from diag.collectors.living import process_is_stopped, process_runs
@@ -67,12 +68,11 @@ class CalledCollective(Struct, frozen=True, gc=False):
         return f"{self.op} of {self.bytes:,} bytes"
 
 
-@dataclass(frozen=True)
-class Rank:
+class Rank(Struct, frozen=True):
     """One rank. ``steps``: its calls in the last steps; ``open_step``: the step that it did not finish."""
 
     culprit: Culprit
-    folder: Path
+    files: RankLayout
     beat: Beat | None = None
     beat_ns: int = 0  # monotonic
     failed_in: str = ""
@@ -126,7 +126,7 @@ class Rundir:
         if standstill is None:
             return taken
         for record in self.ranks.values():
-            for file in (RankLayout(record.folder).stacks, RankLayout(record.folder).pyspy):
+            for file in (record.files.stacks, record.files.pyspy):
                 with suppress(OSError):
                     status = file.stat()
                     if status.st_size:
@@ -271,7 +271,7 @@ def _rank(
     host = short_host(identity.host) if identity is not None else ""
     return Rank(
         culprit=Culprit(rank, host, identity.device_index if identity is not None else None),
-        folder=files.folder,
+        files=files,
         beat=beat_of(heartbeat) if heartbeat is not None else None,
         beat_ns=heartbeat.monotonic_ns if heartbeat is not None else 0,
         failed_in=heartbeat.failed_in if heartbeat is not None else "",

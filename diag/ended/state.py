@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diag.collectors.layout import RankLayout
 from diag.ended.clues import evidence_of_standstill
 from diag.ended.ends import End, end_of, signal_words
 from diag.ended.model import Source
@@ -138,9 +137,7 @@ def _last_step(record: Rank) -> int:
 
 def _evidence_of_end(rank: int, record: Rank) -> Source:
     last = _last_step(record)
-    return Source(
-        str(RankLayout(record.folder).heartbeat), 0, f"rank {rank}: done{f' after step {last:,}' if last >= 0 else ''}"
-    )
+    return Source(str(record.files.heartbeat), 0, f"rank {rank}: done{f' after step {last:,}' if last >= 0 else ''}")
 
 
 def _where(phase: str) -> str:

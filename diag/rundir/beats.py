@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diag.collectors.records import FAILED, P2P_PREFIX, Heartbeat
 from diag.events.behind import Waits, waits_of
@@ -12,8 +13,7 @@ from diag.events.rows import Did, Event, JobRank
 _RECORDED = "recorded in "  # before the Flight Recorder's name of a group, which is not the host's
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
+class Beat(Struct, frozen=True):
     """A heartbeat. Two that differ in ``sent_ns`` alone mean that the rank stalls."""
 
     steps: int  # that this process has finished

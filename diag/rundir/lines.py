@@ -144,13 +144,16 @@ _HUGE = re.compile(rb"[\[:,]\s*-?((?:\d{20,}|[3-9]\d{18})|\d+(?:\.\d*)?[eE]\+?(?
 # Digits as 0 and exponents as e: the text is searched for these shapes first, because the pattern takes five times as
 # long as decoding the text.
 _SHAPE = bytes.maketrans(b"123456789E", b"000000000e")
-_HUGE_SHAPES = (b"0" * 19, b"0e")
+_EXPONENT, _LONG = b"0e", b"0" * 19
 
 
 def _huge(text: bytes) -> re.Match[bytes] | None:
     """The first number that would not fit, if there is one."""
     shape = text.translate(_SHAPE)
-    return _HUGE.search(text) if any(pattern in shape for pattern in _HUGE_SHAPES) else None
+    at = shape.find(_LONG)
+    while at >= 0 and text[at] in b"12" and shape[at + 19 : at + 20] != b"0":  # a time of today
+        at = shape.find(_LONG, at + 19)
+    return _HUGE.search(text) if at >= 0 or _EXPONENT in shape else None
 
 
 def _decoder(kind: type[T]) -> Callable[[bytes], T | None]:

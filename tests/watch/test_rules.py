@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import CHECKPOINT, DATA, EVALUATION, FAILED, FORWARD
