@@ -15,7 +15,7 @@ from diag.collectors.records import Manifest, RankRecord
 from diag.ended.policy import ENDED
 from diag.model.steps import Outcome
 from diag.rundir.lines import read_record
-from diag.rundir.runs import RunState
+from diag.rundir.runs import RunState, newest_change
 from diag.words.formatting import NBSP, counted
 
 from .model import FAULTS, FULL, HEALTHY, NAME_NO_CAUSE, Clue, headline
@@ -36,7 +36,7 @@ def outcome_of(
     layout = RunLayout(state.path)
     if (state.live and not state.stuck) or (manifest.exit_code == 0 and not needs_triage(layout)):
         return None
-    account = _kept(layout, state) or _by_records(layout, state, known)
+    account = _kept(layout) or _by_records(layout, state, known)
     if account.cause == HEALTHY:
         return None
     return replace(account, ended=_ended(account, manifest, state, steps), exit_code=manifest.exit_code)
@@ -85,10 +85,10 @@ def keep(layout: RunLayout, answer: str) -> None:
     replace_file(layout.hang, answer.encode() + b"\n", private=True)
 
 
-def _kept(layout: RunLayout, state: RunState) -> Outcome | None:
+def _kept(layout: RunLayout) -> Outcome | None:
     """The kept answer; None if there is none that is newer than the records."""
     try:
-        if layout.hang.stat().st_mtime_ns < state.changed_ns:
+        if layout.hang.stat().st_mtime_ns < newest_change(layout.root):
             return None
     except OSError:
         return None

@@ -44,7 +44,7 @@ class RunState(Struct, frozen=True):
 
     path: Path
     state: State
-    changed_ns: int  # when a record was last written, Unix time
+    changed_ns: int  # when a record was last written, Unix time; 0 where it was not asked for
     ranks: int
     world_size: int | None
     strategy: str
@@ -102,8 +102,10 @@ def state_of(
     path: Path, now_ns: int | None = None, *, with_answer: bool = True, known: Mapping[int, RankRecord] | None = None
 ) -> RunState:
     """The state of a run or of a folder of traces. Never raises: unreadable fields are unknown. ``with_answer``: with
-    the verdict of the last analysis, whose file grows with the run. ``known``: as of ``job_ranks``."""
-    layout, changed_ns = RunLayout(path), newest_change(path)
+    the time of the last change, for which every file is looked at, and the verdict of the last analysis, whose file
+    grows with the run. ``known``: as of ``job_ranks``."""
+    layout = RunLayout(path)
+    changed_ns = newest_change(path) if with_answer or not layout.is_run() else 0
     if not layout.is_run():
         return RunState(path, State.RECORDED, changed_ns, 0, None, "", None, None, None)
     try:
@@ -116,7 +118,8 @@ def state_of(
     first = next(iter(ranks.values()), None)
     steps = last_steps(first.steps) if first is not None else []
     planned = _planned_steps(manifest)
-    judged = judge(ranks, manifest, changed_ns, time.time_ns() if now_ns is None else now_ns, planned)
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    judged = judge(ranks, manifest, lambda: changed_ns or newest_change(path), now_ns, planned)
     return RunState(
         path=path,
         state=judged.state,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice, pairwise
@@ -222,23 +222,23 @@ def ended_as(manifest: Manifest) -> State | None:
 def judge(
     ranks: Mapping[int, RankLayout],
     manifest: Manifest | None,
-    changed_ns: int,
+    changed: Callable[[], int],
     now_ns: int,
     planned_steps: int | None = None,
 ) -> Judged:
-    """The state of a run and of its ranks. ``changed_ns``: when a record was last written. Never raises.
+    """The state of a run and of its ranks. Never raises. ``changed``: returns when a record was last written, Unix ns.
 
     Cheap while all is well: a look at each heartbeat's time, and the heartbeats and the ends of the steps of a few
     ranks. A run without a recorded end whose heartbeats all stopped long ago lives only if its processes are seen."""
     end = ended_as(manifest) if manifest is not None else None
     if end is not None:
-        return Judged(end, changed_ns)
+        return Judged(end, changed())
     if ranks:
         now_ns -= delay_ns(RunLayout(next(iter(ranks.values())).run))
     read = _read(ranks, now_ns)
     if manifest is None and not any(rank.beat for rank in read.values()):
-        return Judged(State.RECORDED, changed_ns)
-    last_sign_ns = max((now_ns - rank.age_ns for rank in read.values()), default=changed_ns)
+        return Judged(State.RECORDED, changed())
+    last_sign_ns = max(now_ns - rank.age_ns for rank in read.values()) if read else changed()
     quiet_ns = now_ns - last_sign_ns
     if read and len(read) == len(ranks) and all(not rank.open for rank in read.values() if rank.beat is not None):
         done = [rank for rank in read.values() if rank.beat is not None]
@@ -255,7 +255,7 @@ def judge(
     seen = _seen(ranks, last_sign_ns)
     if seen is True and any(rank.beat for rank in read.values()):
         return _of_live(ranks, read, now_ns, planned_steps)
-    by_own_clock = _read(ranks, None)
+    by_own_clock = _read_by_own_clock(ranks, read)
     signs = [rank.beat.unix_ns for rank in by_own_clock.values() if rank.beat is not None]
     as_of_ns = max(signs, default=last_sign_ns)
     was = _of_live(ranks, by_own_clock, as_of_ns, planned_steps)
@@ -263,25 +263,27 @@ def judge(
     return Judged(State.UNKNOWN if unclear else State.UNCLOSED, as_of_ns, was.state, was.standstill, was.ranks)
 
 
-def _read(ranks: Mapping[int, RankLayout], now_ns: int | None) -> dict[int, _Rank]:
-    """The ages of all heartbeats, and the heartbeats of the first ranks and of those that are late. ``now_ns`` None:
-    ages at the last of the heartbeats, by their own clocks; then all are read."""
-    if now_ns is None:
-        beats = {rank: _beat(files) for rank, files in islice(ranks.items(), SILENCE.most_heartbeats_read)}
-        last = max((beat.unix_ns for beat in beats.values() if beat is not None), default=0)
-        read = {
-            rank: _Rank(ranks[rank], last - beat.unix_ns if beat is not None else 0, beat)
-            for rank, beat in beats.items()
-        }
-    else:
-        ages = {rank: now_ns - ns for rank, files in ranks.items() if (ns := _written_ns(files)) is not None}
-        read = {rank: _Rank(ranks[rank], max(0, age)) for rank, age in ages.items()}
-        late = [rank for rank, age in ages.items() if age >= SILENCE.least_still_s * 1e9]
-        for rank in dict.fromkeys([*islice(read, SILENCE.ranks_looked_at), *late[: SILENCE.most_heartbeats_read]]):
-            _hear(read[rank], now_ns)
-        if any(rank.copied for rank in read.values()):
-            _hear_all(ranks, read, now_ns)
+def _read(ranks: Mapping[int, RankLayout], now_ns: int) -> dict[int, _Rank]:
+    """The ages of all heartbeats, and the heartbeats of the first ranks and of those that are late."""
+    ages = {rank: now_ns - ns for rank, files in ranks.items() if (ns := _written_ns(files)) is not None}
+    read = {rank: _Rank(ranks[rank], max(0, age)) for rank, age in ages.items()}
+    late = [rank for rank, age in ages.items() if age >= SILENCE.least_still_s * 1e9]
+    for rank in dict.fromkeys([*islice(read, SILENCE.ranks_looked_at), *late[: SILENCE.most_heartbeats_read]]):
+        _hear(read[rank], now_ns)
+    if any(rank.copied for rank in read.values()):
+        _hear_all(ranks, read, now_ns)
     return read
+
+
+def _read_by_own_clock(ranks: Mapping[int, RankLayout], read: Mapping[int, _Rank]) -> dict[int, _Rank]:
+    """Of a run that is over: ages at the last of the heartbeats, by their own clocks. ``read``: those that were read,
+    none of which can have changed since."""
+    some = dict(islice(ranks.items(), SILENCE.most_heartbeats_read))
+    beats = {rank: (read[rank].beat if rank in read else None) or _beat(files) for rank, files in some.items()}
+    last = max((beat.unix_ns for beat in beats.values() if beat is not None), default=0)
+    return {
+        rank: _Rank(some[rank], last - beat.unix_ns if beat is not None else 0, beat) for rank, beat in beats.items()
+    }
 
 
 def _hear(rank: _Rank, now_ns: int) -> None:

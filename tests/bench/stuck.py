@@ -385,7 +385,8 @@ class Healthy:
             files.heartbeat.write_text(json.dumps(asdict(beat)))
             os.utime(files.heartbeat, ns=(round(sent * NS), round(sent * NS)))
         ranks = {rank: self.layout.rank(rank) for rank in range(self.ranks)}
-        if judge(ranks, Manifest(world_size=self.ranks), round(self.at * NS), round(now * NS)).state is State.STUCK:
+        judged = judge(ranks, Manifest(world_size=self.ranks), lambda: round(self.at * NS), round(now * NS))
+        if judged.state is State.STUCK:
             self.alarms[what] += 1
 
 
