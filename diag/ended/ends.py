@@ -280,7 +280,7 @@ def _left_early(run: Rundir) -> list[Clue]:
 
 
 def _lost_others(run: Rundir, record: Rank) -> bool:
-    return not _without_error(run, record) and _is_failed_victim(run, record)
+    return _is_failed_victim(run, record) and not _without_error(run, record)
 
 
 def _without_error(run: Rundir, record: Rank) -> bool:

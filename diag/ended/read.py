@@ -269,6 +269,7 @@ def _rank(
     callstack, raised_at = _about_error(error or {})
     message = _error(error or {})
     host = short_host(identity.host) if identity is not None else ""
+    runs = process_runs(identity, (heartbeat or identity).unix_ns) if identity is not None else None
     return Rank(
         culprit=Culprit(rank, host, identity.device_index if identity is not None else None),
         files=files,
@@ -286,9 +287,9 @@ def _rank(
         log=log,
         reports=names is None or not names.isdisjoint((RankLayout.error.name, RankLayout.log.name)),
         failed_as=_failed_as(heartbeat),
-        runs=process_runs(identity, (heartbeat or identity).unix_ns) if identity is not None else None,
+        runs=runs,
         pid=identity.pid if identity is not None else None,
-        stopped=identity is not None and process_is_stopped(identity),
+        stopped=bool(runs) and identity is not None and process_is_stopped(identity),
     )
 
 
