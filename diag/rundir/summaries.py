@@ -255,13 +255,12 @@ def read_summaries(
             hint="give the run directory as it was recorded",
         )
     numbers = _numbers(reads, steps)
-    late = [read for read in reads if not _covers(read, numbers)]
-    reads = [read for read in reads if _covers(read, numbers)]
-    if late:
-        names = rank_ranges(sorted(read.rank for read in late))
+    ranks, reads = {read.rank for read in reads}, [read for read in reads if _covers(read, numbers)]
+    if late := ranks - {read.rank for read in reads}:
+        names = rank_ranges(sorted(late))
         gaps.append(Gap(str(layout.ranks_folder), f"{names} did not record all of steps {_span(numbers)}; left out"))
     found = _summaries(layout, manifest, manifest.world_size if manifest is not None else None, reads, numbers)
-    if absent := sorted(set(found.missing) - {read.rank for read in late}):
+    if absent := sorted(set(found.missing) - late):
         gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(absent)} wrote no summary"))
     return replace(found, gaps=tuple(gaps))
 
