@@ -12,7 +12,7 @@ from diag.ended.model import Culprit, short_host
 from diag.events.vote import vote
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
-from diag.hang.classes.endings import DONE
+from diag.hang.classes.endings import DONE, OF_ONE_JOB, UNDERWAY
 from diag.hang.classes.processes import SAYS
 from diag.hang.job import JobLogs, culprit_of
 from diag.hang.model import MOST_RANKS, Line, Role, Speaker, absent_of, grouped
@@ -685,10 +685,24 @@ def recorded_as_done(job: JobLogs) -> list[Line]:
     """The lines of a scheduler that say that all that it lists ended with exit code 0, in files in which nothing else
     tells of a failure: a job script that ignores its program's error ends with 0 as well."""
     records = job.named("recorded-state")
-    states = {text for hit in records for group, text in hit.groups.items() if group not in _NO_STATE}
+    states = _last_recorded(records)
     lines = {hit.line for hit in records}
     silent = all(hit.line in lines or hit.pattern.role == Role.HARMLESS for hit in job.hits)
     return [hit.line for hit in records] if states and states <= DONE and silent else []
+
+
+def _last_recorded(records: Iterable[Hit]) -> set[str]:
+    """What is recorded, without what a later record of the same job makes old: of one on its way. Only a name, or a
+    client that reports on one job, shows that two records are of the same."""
+    states: dict[object, str] = {}
+    for hit in sorted(records, key=lambda hit: (hit.line.path, hit.line.number)):
+        for group in hit.groups.keys() - _NO_STATE:
+            same = "name" in hit.groups or group in OF_ONE_JOB
+            job = (hit.line.path, group, hit.groups.get("name", "")) if same else (hit.line, group)
+            if states.get(job, UNDERWAY[0]) not in UNDERWAY:
+                job = (hit.line, group)
+            states[job] = hit.groups[group]
+    return set(states.values())
 
 
 def last_words(job: JobLogs) -> list[Line]:

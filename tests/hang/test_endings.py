@@ -15,6 +15,8 @@ def _answer(tmp_path: Path, *lines: str) -> Triage:
     return triage([str(tmp_path)])
 
 
+_RAISES = "rank_killed_exception"
+_AT = "{0}        {1}        2022-06-20T23:23:36Z"
 _CONDOR = "005 (12.000.000) 05/06 08:01:02 Job terminated."
 _SACCT = "1234.batch   batch    projx    32  {0}      {1} "
 _RAISED = ("Traceback (most recent call last):", '  File "train.py", line 3, in step', "ValueError: bad")
@@ -157,3 +159,75 @@ def test_tools_and_kernels(tmp_path: Path, lines: tuple[str, ...], fault_class: 
     answer = _answer(tmp_path, *lines)
     assert answer.fault_class == fault_class
     assert [culprit.bus_id for culprit in answer.culprits if culprit.bus_id] == [bus_id] * bool(bus_id)
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault_class"),
+    [
+        (("AMReX (22.03-16-gdfb0e098df46) finalized",), "healthy"),
+        (("AMReX (22.03-16-gdfb0e098df46) initialized",), "undetermined"),
+        (("Finished on: Mon, 20 Jan 2025 12:33:10 +0100", "Duration:    6 seconds"), "healthy"),
+        (("\t final status: UNDEFINED", "\t final status: SUCCEEDED"), "healthy"),
+        (("\t final status: SUCCEEDED", "\t final status: UNDEFINED"), "undetermined"),
+        (("\t final status: FAILED",), "undetermined"),
+        (("	Final-State : SUCCEEDED",), "healthy"),
+        (("26/05/06 08:01:02 INFO mapreduce.Job: Job job_17_0001 completed successfully",), "healthy"),
+        (("Status for job 'raysubmit_abc': SUCCEEDED",), "healthy"),
+        (("Status for job 'raysubmit_abc': RUNNING",), "undetermined"),
+        (("Job finished (status: SUCCEEDED).",), "healthy"),
+        (("Job finished (status: FAILED).",), "undetermined"),
+        (("  phase: Succeeded",), "healthy"),
+        (("  phase: Succeeded", "  phase: Running"), "undetermined"),
+        (("  phase: Running", "  phase: Succeeded"), "undetermined"),
+        (("    reason: AllJobsCompleted",), "healthy"),
+        ((_AT.format("train", "Running"), _AT.format("train", "Succeeded")), "healthy"),
+        ((_AT.format("train", "Running"), _AT.format("other", "Succeeded")), "undetermined"),
+        ((_AT.format("train", "Succeeded"), _AT.format("train", "Running")), "undetermined"),
+    ],
+)  # fmt: skip
+def test_the_last_record_of_a_job_counts(tmp_path: Path, lines: tuple[str, ...], fault_class: str) -> None:
+    assert _answer(tmp_path, *lines).fault_class == fault_class
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "STOP: FDS completed successfully (CHID: plume)",  # main.f90 prints it above MPI_FINALIZE
+        "Finished            : Mon Jul  7 14:50:28 2025",  # so does IOR (PrintTestEnds)
+        "`Trainer.fit` stopped: `max_epochs=1` reached.",  # Lightning prints it above on_train_end and the teardown
+        "================    End of simulation     ===============",  # OPM Flow, above its cleanup
+    ],
+)
+def test_what_is_printed_before_the_teardown_is_no_end(tmp_path: Path, line: str) -> None:
+    assert _answer(tmp_path, "start", line).fault_class == "undetermined"
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault_class", "ranks"),
+    [
+        (("[57] --> FOAM FATAL ERROR: (openfoam-2306)", "[57] Cannot find file", "FOAM exiting"), _RAISES, [57]),
+        (("[3] --> FOAM FATAL IO ERROR: ", "[1] --> FOAM FATAL IO ERROR: "), _RAISES, [1, 3]),
+        (("--> FOAM FATAL ERROR : ", "FOAM exiting"), _RAISES, []),
+        (("Fatal error:", "There is no domain decomposition for 54 ranks"), _RAISES, []),
+        (("Inconsistency in user input:", "Cannot find a cut-off"), _RAISES, []),
+        (("train.py: error: unrecognized arguments: \u2013local_rank=19",), _RAISES, []),
+        (("Error: unrecognized arguments: \u2013local_rank=19",), _RAISES, []),
+        (("Fatal error: cannot be read by this rule in a line",), "undetermined", []),
+        (("ERROR - container_support.training - uncaught exception during training: no file",), _RAISES, []),
+        (("failed (exitcode: -9) local_rank: 7",), "rank_killed_sigkill", [7]),
+        (("srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",), "job_cancelled", []),
+    ],
+)  # fmt: skip
+def test_what_programs_print_as_they_end_themselves(
+    tmp_path: Path, lines: tuple[str, ...], fault_class: str, ranks: list[int]
+) -> None:
+    answer = _answer(tmp_path, *lines)
+    assert answer.fault_class == fault_class
+    assert sorted(culprit.rank for culprit in answer.culprits if culprit.rank is not None) == ranks
+
+
+def test_a_step_that_srun_breaks_off_may_have_failed_before(tmp_path: Path) -> None:
+    aborted = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish."
+    failed = "srun: error: n1: task 3: Exited with exit code 1"
+    assert _answer(tmp_path, failed, aborted).fault_class == "rank_killed_exception"
+    assert _answer(tmp_path, "srun: error: n1: task 3: Killed", aborted).fault_class == "rank_killed_sigkill"

@@ -110,6 +110,17 @@ ENDED_WELL = (
         r"^Finalising parallel run\s*$|^\[Partition \d+\]\[Node \d+\] End of program\s*$",
         "OpenFOAM (Pstream, UPstream.C), NAMD over Charm++ (converse)",
     ),
+    Ending(
+        (") finalized",),
+        r"^AMReX \([^)\n]{1,80}\) finalized\s*$",
+        "AMReX 18+ (Src/Base/AMReX.cpp, below the MPI_Finalize of amrex::Finalize)",
+    ),
+    Ending(
+        ("Finished on: ", " seconds (wall-clock time, including time waiting for participants)"),
+        r"^Finished on: +\w{3}, \d{1,2} \w{3} \d{4} \d\d:\d\d:\d\d [+-]\d{4}\s*$|"
+        r"^Duration: +\d+ seconds \(wall-clock time, including time waiting for participants\)\s*$",
+        "preCICE's tutorials (tools/log.sh, when the program has ended)",
+    ),
 )
 
 _PODS = (
@@ -147,8 +158,9 @@ RECORDED = (
     ),
     Ending(
         tuple(f" {state}   " for state in _PODS),
-        r"^(?P<name>[a-z0-9][a-z0-9.-]{0,252}) +(?:\d+/\d+ +(?P<pod>[A-Z][\w:/]{2,40}) +\d+ |"
-        r"(?P<custom>Succeeded|Running|Failed|Created|Restarting|Suspended) +(?:\d+[smhd]){1,2}\s*$)",
+        r"^ {0,8}(?P<name>[a-z0-9][a-z0-9.-]{0,252}) +(?:\d+/\d+ +(?P<pod>[A-Z][\w:/]{2,40}) +\d+ |"
+        r"(?P<custom>Succeeded|Running|Failed|Created|Restarting|Suspended) +"
+        r"(?:(?:\d+[smhd]){1,2}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)\s*$)",
         "kubectl get pods and the training operator's kinds, pkg/printers/internalversion/printers.go",
     ),
     Ending(
@@ -176,13 +188,39 @@ RECORDED = (
         "docker ps, docker/cli",
     ),
     Ending(
-        ("Job 'raysubmit_", " - Training job ", "Reporting training SUCCESS"),
+        ("Job 'raysubmit_", " - Training job ", "Reporting training SUCCESS", "for job 'raysubmit_"),
         r"^Job 'raysubmit_\w{1,40}' (?P<ray>succeeded|failed|was stopped)\s*$|"
+        r"^Status for job 'raysubmit_\w{1,40}': (?P<rays>PENDING|RUNNING|STOPPED|SUCCEEDED|FAILED)\b|"
         r"\b(?P<sagemaker>Completed|Failed|Stopped) - Training job\b|\bReporting training (?P<toolkit>SUCCESS)\b",
         "Ray (dashboard/modules/job/cli.py); SageMaker's SDK (sagemaker/session.py) and its toolkit in the container, "
         "which the processes of other hosts than the first print as well (sagemaker_training/entry_point.py)",
     ),
+    Ending(
+        ("final status: ", "Final-State : ", "completed successfully"),
+        r"^\s*final status: (?P<spark>SUCCEEDED|UNDEFINED|FAILED|KILLED)\s*$|"
+        r"^\s*Final-State : (?P<yarn>SUCCEEDED|UNDEFINED|FAILED|KILLED)\s*$|"
+        r"\bmapreduce\.Job: Job job_\d+_\d+ (?P<mapreduce>completed successfully)\s*$",
+        "Spark (resource-managers/yarn/.../Client.scala, 1.0+); Hadoop 2+ (yarn application -status, "
+        "ApplicationCLI.java; mapreduce/Job.java)",
+    ),
+    Ending(
+        ("Job finished (status: ", "phase: ", '"phase": "', "AllJobsCompleted", "jobStatus: "),
+        r"\bJob finished \(status: (?:ManagedJobStatus\.|JobStatus\.)?(?P<sky>[A-Z_]{4,30})\)\.|"
+        r"^\s*\"?phase\"?: \"?(?P<phases>Pending|Running|Succeeded|Failed|Unknown)\"?,?\s*$|"
+        r"^\s*jobStatus: (?P<rayjob>PENDING|RUNNING|STOPPED|SUCCEEDED|FAILED)\s*$|"
+        r"\b(?P<jobset>AllJobsCompleted)\b",
+        "SkyPilot (sky/skylet/log_lib.py); Kubernetes' pods in YAML and JSON (core/v1, "
+        "PodPhase); KubeRay's RayJob (rayjob_types.go); JobSet (jobset_types.go)",
+    ),
 )
+
+# What is recorded of a job on its way, which a later record of the same job makes old
+UNDERWAY = (
+    "Created", "Running", "Pending", "ContainerCreating", "PodInitializing", "UNDEFINED",
+)  # fmt: skip
+
+# Groups of records of a client that reports on one job
+OF_ONE_JOB = ("spark",)
 
 # What a recorded state or exit code is where all is well
 DONE = frozenset(
@@ -194,6 +232,9 @@ DONE = frozenset(
         "SUCCESS",
         "Succeeded",
         "succeeded",
+        "SUCCEEDED",
+        "AllJobsCompleted",
+        "completed successfully",
         "Successfully completed",
         "successfully completed",
         "0",

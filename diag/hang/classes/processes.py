@@ -20,7 +20,13 @@ from diag.hang.classes.launchers import ENDS
 
 _ELASTIC = "torch/distributed/elastic/multiprocessing/api.py"
 _ERRORS = "torch/distributed/elastic/multiprocessing/errors/__init__.py"
-_LOCAL = r"(?:.*?local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\))?"
+_LOCAL = r"(?:.*?local_rank: (?P<local_rank>\d+)(?: \(pid: (?P<pid>\d+)\))?)?"
+
+# What GROMACS prints, alone on a line, above the message of what ends it
+_OF_GROMACS = (
+    "Fatal error:", "Error in user input:", "Inconsistency in user input:", "Simulation instability detected:",
+    "Software inconsistency error:", "File input/output error:",
+)  # fmt: skip
 
 _ORTE = "Open MPI, orterun/orterun.c help text"
 _SRUN = "Slurm, src/srun/libsrun/launch.c"
@@ -680,8 +686,13 @@ CLASSES = (
                     "Attempting to use an MPI routine",
                     "recomputed metadata: {",
                     ".py: error: ",
+                    "rror: unrecognized arguments: ",
+                    "--> FOAM FATAL ",
+                    "uncaught exception during training: ",
+                    *_OF_GROMACS,
                 ),
-                r"(?P<message>^There are not enough slots available in the system[^\n]{0,80}|"
+                r"(?:^\[(?P<rank>\d+)\] (?=--> FOAM FATAL ))?(?P<message>"
+                r"^There are not enough slots available in the system[^\n]{0,80}|"
                 r"\*\*\* MPI_ERR_(?!TRUNCATE|PENDING|IN_STATUS)[A-Z_]+: [^\n]{1,120}|^\[TensorRT-LLM\]\[ERROR\] "
                 r"[^\n]{0,80}?Assertion failed: [^\n]{1,200}|"
                 r"^mpi(?:run|exec) was unable to launch the specified application[^\n]{0,200}|"
@@ -692,6 +703,10 @@ CLASSES = (
                 r"\*\*\* The MPI_\w{1,60}\(\) function was called (?:before MPI_INIT|after MPI_FINALIZE) was invoked|"
                 r"\bAttempting to use an MPI routine (?:before initializing|after finalizing) \w+|"
                 r"^recomputed metadata: \{[^\n]{1,200}|"
+                r"(?:^|(?<=\] ))--> FOAM FATAL (?:IO )?ERROR ?:[^\n]{0,200}|"
+                r"\bcontainer_support\.training - uncaught exception during training: [^\n]{1,200}|"
+                rf"^(?:{'|'.join(map(re.escape, _OF_GROMACS))})\s*$|"
+                r"^(?:[\w./-]{1,200}: )?[Ee]rror: unrecognized arguments: [^\n]{1,200}|"
                 r"^[\w./-]{1,200}\.py: error: (?:unrecognized arguments: |the following arguments are required: |"
                 r"one of the arguments |ambiguous option: |argument [^\n:]{1,80}: (?:invalid |expected |not allowed ))"
                 r"[^\n]{1,200}|"
@@ -699,7 +714,9 @@ CLASSES = (
                 "Rust, library/std/src/panicking.rs; glog, Abseil; glibc, assert/assert.c, elf/dl-error.c; "
                 "TensorRT-LLM, common/assert.h; Open MPI, help-orterun.txt, ompi/errhandler/errhandler.c; MPICH, "
                 "src/mpi/errhan/errnames.txt, and what is made from it; torch 2+, torch/utils/checkpoint.py; Python, "
-                "Lib/argparse.py",
+                "Lib/argparse.py; OpenFOAM, src/OpenFOAM/db/error/error.C; GROMACS, "
+                "src/gromacs/utility/fatalerror.cpp; "
+                "SageMaker's containers until 2018, container_support/training.py",
                 "The program ended itself: {message}.",
                 SUGGESTS,
             ),
@@ -984,10 +1001,10 @@ CLASSES = (
                 "The job was deleted at the request of {by}.",
             ),
             "step-cancelled": LogPattern(
-                (" CANCELLED AT ", "srun: Force Terminated "),
+                (" CANCELLED AT ", "srun: Force Terminated ", "srun: Job step aborted: "),
                 r"\*\*\* (?:JOB|STEP) \S+ ON (?P<node>\S+) CANCELLED AT |srun: (?P<forced>Force Terminated) "
-                r"(?:job|JobId|StepId)",
-                "any Slurm; src/slurmd/slurmstepd, src/srun/libsrun/allocate.c",
+                r"(?:job|JobId|StepId)|srun: (?P<aborted>Job step aborted): Waiting up to \d+ seconds",
+                "any Slurm; src/slurmd/slurmstepd, src/srun/libsrun/allocate.c, src/api/step_launch.c",
                 "The step was cancelled[ on {node}][: srun says {forced}].",
                 support=SUGGESTS,
             ),

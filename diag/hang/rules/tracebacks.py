@@ -49,6 +49,8 @@ def first_of_each(job: JobLogs) -> list[RankException]:
         # The interpreter itself prints that it finds no module to run, without a traceback, and ends.
         begin = hit.line if hit.name in _ENDS_IT else _traceback_of(tracebacks, hit)
         culprit = _culprit_of_traceback(job, hit.line, by_path.get(hit.line.path, []))
+        if "rank" in hit.groups and not names_anybody(culprit):
+            culprit = job.of_rank(int(hit.groups["rank"]))
         if begin is None and hit.line.speaker == Speaker() and not blocks and not is_tied(job, hit.line):
             culprit = Culprit()  # nothing ties a line without a traceback to the processes of its file
         begin = begin or _cut_traceback(job, hit.line) or (hit.line if _IN_ERROR_FILE.search(hit.line.raw) else None)
