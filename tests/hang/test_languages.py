@@ -211,3 +211,17 @@ def test_who_falls_back_to_the_loopback_seeks_its_peers_at_home(tmp_path: Path) 
 )
 def test_the_loopback_alone_is_no_wrong_interface(tmp_path: Path, lines: tuple[str, ...]) -> None:
     assert _answer(tmp_path, *lines).fault_class != "net_wrong_interface"
+
+
+_LOGGED = "Test:  [ {0}/10010]  eta: 1:53:32  loss: 0.5 (0.6)  time: 0.8568  data: 0.0001  max mem: 14135"
+_WATCHDOG = (
+    "[E ProcessGroupNCCL.cpp:587] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLGATHER, "
+    "Timeout(ms)=1800000) ran for 1800172 milliseconds before timing out."
+)
+
+
+@pytest.mark.parametrize(
+    ("step", "fault_class"), [(2090, "slow_rank_eval"), (100, "undetermined"), (10010, "undetermined")]
+)
+def test_a_loop_of_metric_logger_is_as_long_as_its_steps(tmp_path: Path, step: int, fault_class: str) -> None:
+    assert _answer(tmp_path, _LOGGED.format(step), *map(_WATCHDOG.format, (12, 15))).fault_class == fault_class

@@ -49,6 +49,7 @@ CLASSES = (
     FaultClass(
         **of("slow_rank_eval"),
         busy="was still evaluating",
+        context=("]  eta: ", "]\teta: "),  # of MetricLogger
         next_steps=(
             "Evaluate on all ranks (a DistributedSampler for the evaluation set), or raise the timeout: the "
             "evaluation on {rank_words} alone takes longer than it.",

@@ -41,6 +41,12 @@ _WORK = {
 _BAR = re.compile(
     r"(?P<label>[^|%]{0,200}?)(?P<percent>\d{1,3})%\|[^|]*\|[^\[]*\[(?:(?P<h>\d+):)?(?P<m>\d{1,2}):(?P<s>\d{2})<"
 )
+# A line of MetricLogger, which many programs have from there: detection/utils.py of torchvision's references
+_LOGGED = re.compile(
+    r"\s*(?P<label>[A-Za-z][\w ]{0,40}:?)\s+\[ *(?P<at>\d{1,9})/(?P<of>[1-9]\d{0,8})\]\s+eta: [^\n]{0,400}?"
+    r"\btime: (?P<each>\d{1,6}\.\d{1,6})"
+)
+_EVALUATES = re.compile(r"(?i)\s*(?:test|val|eval)")
 _TRAINS = re.compile(r"(?i)\b(?:train|epoch|step|iter|loss)")
 _PREPARES = re.compile(
     r"(?i)cach|scan|load|map|tokeni|generat|extract|build|index|process|filter|download|convert|pack|group"
@@ -189,10 +195,12 @@ def _busy(job: JobLogs, waiting: frozenset[int], absent: tuple[int, ...], wait: 
         estimated = not near and wait.early and wait.tiny and _outlasts(bar, wait)
         near = near or estimated
         rank = speaker_of(job, line).rank if rank is None and line.speaker.local_rank is not None else rank
-        trains = _TRAINS.search(line.text) and not _PREPARES.search(label)
+        evaluates = _EVALUATES.match(label) is not None
+        trains = _TRAINS.search(line.text) and not _PREPARES.search(label) and not evaluates
         if near and (label or wait.early) and not trains:
             words = f" ({label}: {bar['percent']} %)" if label else f" (a progress bar at {bar['percent']} %)"
-            busy = _Busy(name or "slow_rank_preprocess", rank, line, words, estimated)
+            work = name or ("slow_rank_eval" if evaluates else "slow_rank_preprocess")
+            busy = _Busy(work, rank, line, words, estimated)
         elif name is not None and (busy is None or not busy.bar):
             # A bar's last print may be long before: its rank wrote nothing since.
             lasts = wait.timeout_ms and 1000 * _seconds(bar) >= _NEAR[0] * wait.timeout_ms
@@ -204,12 +212,22 @@ def _busy(job: JobLogs, waiting: frozenset[int], absent: tuple[int, ...], wait: 
 def _working_lines(job: JobLogs) -> list[tuple[Line, str | None, re.Match[str] | None, int | None]]:
     """The lines that show work, each with its class, its progress bar and its rank; a step has neither of the first."""
     names = {hit.line: _WORK[hit.name] for hit in job.named(*_WORK)}
-    lines = ((line, names.get(line), _BAR.match(line.text)) for line in job.logs.lines)
+    lines = ((line, names.get(line), _bar_of(line.text)) for line in job.logs.lines)
     return [
         (line, name, bar, job.rank_of(line))
         for line, name, bar in lines
         if name is not None or bar is not None or STEP.search(line.text)
     ]
+
+
+def _bar_of(text: str) -> re.Match[str] | None:
+    """The progress bar in a line: tqdm's, or one in its form of what MetricLogger prints."""
+    logged = _LOGGED.match(text)
+    if logged is None:
+        return _BAR.match(text)
+    at, seconds = int(logged["at"]), int(int(logged["at"]) * float(logged["each"]))
+    percent = min(100, 100 * at // int(logged["of"]))
+    return _BAR.match(f"{logged['label']}{percent}%||[{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}<")
 
 
 def _seconds(bar: re.Match[str]) -> int:
