@@ -25,24 +25,13 @@ _RAISED = ("Traceback (most recent call last):", '  File "train.py", line 3, in 
 @pytest.mark.parametrize(
     "line",
     [
-        "*** Best metric: 61.2 (epoch 9)",
-        "Training time 0:02:10",
-        "Training time 1 day, 3:02:10",
-        "2026-05-06 08:01:12 | INFO | fairseq_cli.train | done training in 1234.5 seconds",
-        "[node1] 2026-05-06 08:01:02,345 (trainer:487) INFO: The training was finished at 50 epochs",
-        "[05/06 08:01:02 d2.engine.hooks]: Total training time: 0:11:00 (0:01:00 on hooks)",
-        "Total img/sec on 4 GPU(s): 819.2 +-8.4",
-        ':::MLLOG {"event_type": "INTERVAL_END", "key": "run_stop", "value": null, "metadata": {"status": "success"}}',
-        "              0 tests completed and failed residual checks,",
-        " [exiting program at iteration 100] datetime: 2026-05-06 08:01:02",
-        "Test is a success! You are now ready for your distributed training!",
-        "LAUNCH INFO 2026-05-06 08:01:02,345 Pod completed",
-        "[  PASSED  ] 12 tests.",
+        "Test is a success! You are ready for your distributed training!",
+        "LAUNCH INFO 2026-05-06 08:01:02,345 Exit code 0",
         "100% tests passed, 0 tests failed out of 12",
-        "Result = PASS",
-        "	GPU 0: OK",
-        "Total wall time: 0:01:02",
-        "   JOB DONE.",
+        "======================== 12 passed, 1 skipped in 3.21s ========================",
+        "[OUTPUT] 2026-05-06T08:01:02.123456 outputs saved in RANKID_output.json",
+        "# Out of bounds values : 0 OK",
+        "total images/sec: 204.75",
     ],
 )
 def test_a_program_that_prints_its_end_is_well(tmp_path: Path, line: str) -> None:
@@ -53,15 +42,29 @@ def test_a_program_that_prints_its_end_is_well(tmp_path: Path, line: str) -> Non
 @pytest.mark.parametrize(
     "line",
     [
-        ':::MLLOG {"event_type": "INTERVAL_END", "key": "run_stop", "value": null, "metadata": {"status": "aborted"}}',
-        "Training time of epoch 3: 0:02:10",
-        "              2 tests completed and failed residual checks,",
-        "[  FAILED  ] 1 test, listed below:",
+        "*** Best metric: 61.2 (epoch 9)",  # timm prints it after Ctrl-C as well
+        "Training time 0:02:10",
+        "2026-05-06 08:01:12 | INFO | fairseq_cli.train | done training in 1234.5 seconds",
+        "[node1] 2026-05-06 08:01:02,345 (trainer:487) INFO: The training was finished at 50 epochs",
+        "[05/06 08:01:02 d2.engine.hooks]: Total training time: 0:11:00 (0:01:00 on hooks)",
+        "Total img/sec on 4 GPU(s): 819.2 +-8.4",
+        ':::MLLOG {"event_type": "INTERVAL_END", "key": "run_stop", "value": null, "metadata": {"status": "success"}}',
+        "              0 tests completed and failed residual checks,",
+        " [exiting program at iteration 100] datetime: 2026-05-06 08:01:02",
+        "[  PASSED  ] 12 tests.",
+        "Result = PASS",
+        "	GPU 0: OK",
+        "Total wall time: 0:01:02",
+        "[METRIC] train_au_meet_expectation: success",
+        "LAUNCH INFO 2026-05-06 08:01:02,345 Pod completed",
+        "	Exit status: 0",  # of one process
+        "LAUNCH INFO 2026-05-06 08:01:02,345 Exit code 1",
+        "100% tests passed, 0 tests failed out of 0",
+        "# Out of bounds values : 2 FAILED",
     ],
 )
 def test_lines_like_an_end_are_none(tmp_path: Path, line: str) -> None:
     assert _answer(tmp_path, "start", line).fault_class != "healthy"
-    assert _answer(tmp_path, "[  PASSED  ] 11 tests.", "[  FAILED  ] 1 test, listed below:").fault_class != "healthy"
 
 
 @pytest.mark.parametrize(
