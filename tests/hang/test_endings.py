@@ -155,6 +155,24 @@ def test_a_port_that_is_down_is_one_of_the_adapter_above_it(tmp_path: Path, line
         (("mlx5_core 0000:5e:00.0: poll_health:739:(pid 0): Fatal error 1 detected",), "ib_device_fatal", ""),
         (("LustreError: 167-0: s-OST3-osc: This client was evicted by s-OST3; in progress",), "storage", ""),
         (("traps: python[4011] trap invalid opcode ip:7f0000 sp:7ffc0000 error:0",), "rank_killed_sigsegv", ""),
+        (
+            (
+                "libfabric:4011:1708520807::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 113, message: "
+                "Unresponsive receiver (reachable by EFA device but handshake failed) My EFA addr: fi_addr_efa://[fe80::1]:0:1",
+            ),
+            "net_failure",
+            "",
+        ),
+        (
+            ("from n1 to: n2 error polling LP CQ with status RETRY EXCEEDED ERROR status number 12 for wr_id 2",),
+            "ib_completion_error",
+            "",
+        ),
+        (
+            ("n1 to: n2 error polling HP CQ with status RECEIVER NOT READY RETRY EXCEEDED ERROR status number 13",),
+            "ib_completion_error",
+            "",
+        ),
         (("oom_reaper: reaped process 4011 (python), now anon-rss:0kB",), "rank_killed_sigkill", ""),
     ],
 )  # fmt: skip

@@ -265,7 +265,7 @@ _DEVICES = (
                 ("PCIe Bus Error: severity=", "AER: Uncorrect"),
                 r"\b(?:nvidia|nvgpu|amdgpu|habanalabs|xe|i915) (?P<bus_id>[0-9a-fA-F:]{7,}\.[0-7]): (?:AER: )?PCIe Bus "
                 r"Error: severity=Uncorrect(?:ed|able)\b",
-                "any kernel; drivers/pci/pcie/aer.c (Uncorrected, Uncorrectable from 6.11)",
+                "any kernel; drivers/pci/pcie/aer.c (Uncorrected, in newer ones Uncorrectable)",
                 "The kernel reports an error on the PCIe link of the GPU at {bus_id} that it could not correct.",
                 support=NAMES_AN_EFFECT,
             ),
@@ -457,7 +457,7 @@ _DEVICES = (
             "driver-modules-differ": LogPattern(
                 ("NVRM: API mismatch",),
                 r"NVRM: API mismatch: the client ",
-                "any driver; kernel log of the NVIDIA driver, nv.c",
+                "any driver; kernel log of the NVIDIA driver, src/nvidia/arch/nvalloc/unix/src/osapi.c",
                 "The driver's kernel module and its library have different versions: the host needs a restart, or the "
                 "driver to be loaded again.",
                 support=NAMES_AN_EFFECT,
@@ -737,16 +737,16 @@ _DEVICES = (
                 SUGGESTS,
             ),
             "port-row-down": confirms(
-                ("State: Down", "1: DOWN", "PORT_DOWN (1)", "Link layer is down"),
+                ("State: Down", "1: DOWN", "PORT_DOWN (1)"),
                 r"^\s*(?:State: Down|state:\s+1: DOWN|state:\s+PORT_DOWN \(1\))\s*$",
-                "infiniband-diags, src/ibstat.c, scripts/ibstatus.in; rdma-core, libibverbs/examples/devinfo.c",
+                "rdma-core, infiniband-diags/ibstat.c, scripts/ibstatus, libibverbs/examples/devinfo.c",
                 "A port of an adapter is down.",
                 SUGGESTS,
             ),
             "adapter-row": confirms(
                 ("CA '", "Infiniband device '", "hca_id:"),
                 r"^\s*(?:CA |Infiniband device |hca_id:\s+)'?(?P<hca>\w{1,40})'?(?: port (?P<port>\d+) status:)?\s*$",
-                "infiniband-diags, src/ibstat.c, scripts/ibstatus.in; rdma-core, libibverbs/examples/devinfo.c",
+                "rdma-core, infiniband-diags/ibstat.c, scripts/ibstatus, libibverbs/examples/devinfo.c",
                 "The state of adapter {hca} follows.",
                 SUGGESTS,
             ),
@@ -830,11 +830,10 @@ _INFINIBAND = (
                 r"(?:local_nic: ?(?P<hca>\w{1,64}), ?peer_nic: ?(?P<peer>[^\s,]{1,255}),[^)]{0,80}\): )?"
                 r"(?:transport retry counter "
                 r"exceeded|RNR retry counter exceeded|WC_(?:RNR_)?RETRY_EXC_ERR|InfiniBand retry count between two MPI "
-                r"processes has been exceeded|\bFailed status 12: wr_id|error polling \w+ CQ with status (?:RNR "
-                r")?RETRY EXCEEDED "
-                r"ERROR|\ba work item failed: status 1[23]\b)",
+                r"processes has been exceeded|\bFailed status 12: wr_id|error polling \w+ CQ with status (?:RECEIVER "
+                r"NOT READY )?RETRY EXCEEDED ERROR|\ba work item failed: status 1[23]\b)",
                 "rdma-core, libibverbs/verbs.c (ibv_wc_status_str), as Mooncake, mscclpp, SPDK, MVAPICH and perftest "
-                "print it; Open MPI's openib, help-mpi-btl-openib.txt",
+                "print it; Open MPI's openib until 4, btl_openib_component.c, help-mpi-btl-openib.txt",
                 "A transfer[ over {hca}][ to {peer}] failed after all of its retries.",
                 support=NAMES_AN_EFFECT,
                 unless=("NCCL WARN", "Got completion from peer"),

@@ -903,16 +903,15 @@ CLASSES = (
             ),
             "ofi-completion": LogPattern(
                 ("OFI poll failed (", ":efa:"),
-                r"\blibfabric:\d+:[^\n]{0,60}?:efa:\w+:\w+\(\):\d+<warn> (?P<efa>Unresponsive receiver|Unreachable "
-                r"remote|Flushed "
-                r"during queue pair destroy|Remote (?:op error|bad \w+)|Local (?:QP|op) \w+[\w ]{0,30})|OFI poll "
+                r"\blibfabric:\d+:[^\n]{0,60}?:efa:\w+:\w+\(\):\d+<warn> (?:EFA provider internal \w+ failure )?err: "
+                r"\d+, message: (?P<efa>Unresponsive re(?:ceiver|mote)|Unreachable remote|Connection was reset by "
+                r"remote peer)|OFI poll "
                 r"failed \((?:\w{1,40}\.[ch]:\d+:\w{1,80}:|default nic=[^:\n]{1,40}: )"
                 r"(?P<error>Input/output error|Connection (?:reset by peer|timed out|refused|aborted)|"
                 r"(?:No route to|Host is|Network is) \w+|Transport endpoint [\w ]{1,40}|Broken pipe|"
                 r"Software caused connection abort)(?: - (?P<reason>\w[\w ]{1,60}))?",
                 "MPICH 3.3+ and those made of it (Cray, Intel); src/mpid/ch4/netmod/ofi/ofi_events.c, errnames.txt; "
-                "libfabric "
-                "1.18+, prov/efa/src/efa_errno.h",
+                "libfabric 1.18+ (from 2.4 for its own transfers alone), prov/efa/src/rdm/efa_rdm_ope.c, efa_errno.h",
                 "A transfer over libfabric ended with an error[: {error}][ ({reason})][: {efa}].",
                 support=NAMES_AN_EFFECT,
             ),

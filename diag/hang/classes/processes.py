@@ -986,7 +986,8 @@ CLASSES = (
                 r"\b(?:Job|Pod) was active (?:on the node )?(?P<long>longer than )(?:the )?specified deadline|"
                 r"(?:\bJobState=|^\s*State: |\bRun time \S+, )(?P<slurm>TIMEOUT|CANCELLED)\b|"
                 r"\b(?P<listed>TIMEOUT|CANCELLED)(?: by \d+|\+)?[ |]+0:\d+\b",
-                "any Slurm; LSF, PBS; Kubernetes; clouds; src/slurmd/slurmstepd, kubectl describe, kubectl get events",
+                "any Slurm, src/slurmd/slurmstepd; LSF, PBS; HTCondor, src/condor_utils/condor_event.cpp; Kubernetes, "
+                "kubectl describe and get events; Kueue, pkg/scheduler/preemption/preemption.go; ECS, SageMaker, Modal",
                 "The scheduler ended it[ {reason}][: {state}][: {pod}][: {row}][: {event}][: its {limit} was used up]"
                 "[: it was {taken}][: it was active {long}its deadline][: its state is {slurm}][: its state is "
                 "{listed}][: the job was {condor}][: PBS ended it with SIGTERM, exit status {pbs}][: {queue} another "
