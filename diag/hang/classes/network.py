@@ -641,6 +641,12 @@ CLASSES = (
                 "MPICH 1.1+; src/mpid/ch3/channels/nemesis/netmod/tcp/socksm.c",
                 "MPICH lost its connection to rank {peer_rank}.",
             ),
+            "machine-lost": confirms(
+                (">CallMethod<CtrlMethod::kLoadServer>(",),
+                r"\bCallMethod<CtrlMethod::kLoadServer>\([^\n]{0,200}\bMachine (?P<peer_rank>\d+) lost\b",
+                "OneFlow 0.6+; oneflow/core/control/ctrl_client.cpp (the heartbeat to each process)",
+                "OneFlow lost its connection to process {peer_rank}.",
+            ),
             "daemon-lost": confirms(
                 ("Remote daemon:", "  hostname:  "),
                 r"Remote daemon: +\[\S+\] on node (?P<host>[\w.-]+)|^\s{2,4}hostname: {2,}(?P<node>[\w.-]+)\s*$",

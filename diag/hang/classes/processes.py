@@ -706,7 +706,7 @@ CLASSES = (
                 r"(?:^|(?<=\] ))--> FOAM FATAL (?:IO )?ERROR ?:[^\n]{0,200}|"
                 r"\bcontainer_support\.training - uncaught exception during training: [^\n]{1,200}|"
                 rf"^(?:{'|'.join(map(re.escape, _OF_GROMACS))})\s*$|"
-                r"^(?:[\w./-]{1,200}: )?[Ee]rror: unrecognized arguments: [^\n]{1,200}|"
+                r"^[Ee]rror: unrecognized arguments: [^\n]{1,200}|"
                 r"^[\w./-]{1,200}\.py: error: (?:unrecognized arguments: |the following arguments are required: |"
                 r"one of the arguments |ambiguous option: |argument [^\n:]{1,80}: (?:invalid |expected |not allowed ))"
                 r"[^\n]{1,200}|"

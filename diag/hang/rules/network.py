@@ -97,9 +97,9 @@ def _words(culprit: Culprit) -> str:
 
 
 def _daemons(job: JobLogs) -> list[Clue]:
-    """Hosts whose daemon mpirun lost, or whose process Open MPI lost."""
+    """Hosts whose daemon mpirun lost, and processes that Open MPI, MPICH or OneFlow lost."""
     clues = []
-    for name in ("daemon-lost", "mpi-peer", "mpi-rank-lost"):
+    for name in ("daemon-lost", "mpi-peer", "mpi-rank-lost", "machine-lost"):
         if hits := [
             hit for hit in job.named(name) if {"host", "peer_rank"} & set(hit.groups) or _of_a_daemon(job, hit)
         ]:

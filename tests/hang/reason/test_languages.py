@@ -44,6 +44,16 @@ def test_mpich_lost_a_rank(tmp_path: Path) -> None:
     assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("net_connection_lost", [1])
 
 
+def test_oneflow_lost_a_process(tmp_path: Path) -> None:
+    line = (
+        "F20220301 16:13:39.021886 42842 ctrl_client.cpp:54] Check failed: rpc_client_.GetStubAt(i)->CallMethod<"
+        "CtrlMethod::kLoadServer>( &client_ctx, request, &response).error_code() == grpc::StatusCode::OK (14 vs. 0) "
+        "Machine {} lost\n"
+    )
+    answer = of(tmp_path, line.format(3) + "*** Check failure stack trace: ***\n")
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("net_connection_lost", [3])
+
+
 MORE = (
     ("net_failure", "At least one pair of MPI processes are unable to reach each other for\nMPI communications.\n"),
     ("net_failure", "ORTE was unable to reliably start one or more daemons.\nThis usually is caused by:\n"),
