@@ -13,11 +13,14 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from time import sleep
+from typing import Any
 
 from .files import create_file, encode
 from .launchers import attempt_key, names_one_start
 from .layout import RankLayout, RunLayout
-from .living import recorded_has_ended
+from .living import recorded_has_ended, seen_of
+from .policy import RECORDING
 from .reading import read_object
 from .records import FAILED, Attempt
 
@@ -62,7 +65,7 @@ def _key_of(attempt: RunLayout) -> str | None:
 def _was_taken(files: RankLayout) -> bool:
     """Whether a process that has ended recorded this rank. One that runs keeps it."""
     identity = read_object(files.identity, files.run)
-    return bool(identity) and recorded_has_ended(identity, read_object(files.heartbeat, files.run))
+    return bool(identity) and _has_ended(files, identity, read_object(files.heartbeat, files.run))
 
 
 def _is_over(attempt: RunLayout, rank: int, world_size: int) -> bool:
@@ -77,6 +80,18 @@ def _is_over(attempt: RunLayout, rank: int, world_size: int) -> bool:
             return True
         heartbeat = read_object(files.heartbeat, files.run)
         ended_well = heartbeat.get("done") is True and not str(heartbeat.get("phase", "")).startswith(FAILED)
-        if not ended_well and recorded_has_ended(identity, heartbeat):
+        if not ended_well and _has_ended(files, identity, heartbeat):
             return True
     return False
+
+
+def _has_ended(files: RankLayout, identity: Mapping[str, Any], heartbeat: Mapping[str, Any]) -> bool:
+    """Whether a rank records no more. A sign that is old by this host's clock is waited for once more: the clock of the
+    rank's host may be late."""
+    if not recorded_has_ended(identity, heartbeat):
+        return False
+    seen_from_here = seen_of(identity, heartbeat, 0)[0] is not None
+    if heartbeat.get("done") is True or seen_from_here:
+        return True
+    sleep(RECORDING.beats_again_s)
+    return read_object(files.heartbeat, files.run).get("unix_ns") == heartbeat.get("unix_ns")

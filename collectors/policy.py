@@ -172,6 +172,9 @@ class Recording(Topic, name="recording", fixed=True):
         "chosen: a process of another host whose heartbeat is older has ended, for who waits for its end or wants its "
         "place in an attempt",
     )
+    beats_again_s = threshold(
+        3.0, "s", "chosen: three heartbeats", "after which a process of another host with an old one has sent a new one"
+    )
     start_tolerance_s = threshold(
         2.0, "s", "chosen", "by which the wall clock may have been set since a record without the time since boot"
     )

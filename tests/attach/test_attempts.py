@@ -107,6 +107,13 @@ def test_restarts_by_torchrun_have_their_folder_under_diag_run_alone() -> None:
 
 # -- the folder of the attempt -----------------------------------------------------------------------------------------
 
+
+@pytest.fixture(autouse=True)
+def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody beats while it is waited for the next heartbeat."""
+    monkeypatch.setattr("diag.collectors.attempts.sleep", lambda _seconds: None)
+
+
 ENDED, FAILED, KILLED, RUNS = "ended", "failed", "killed", "runs"
 
 
@@ -145,6 +152,22 @@ def test_where_nothing_counts_a_rank_that_ended_leaves_its_place(tmp_path: Path,
     for rank in (0, 1):
         records(run, rank, state)
     assert [place(run, rank) for rank in (1, 0)] == ["restart-1", "restart-1"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_runs_where_the_clock_is_late_keeps_its_place(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunLayout(tmp_path)
+    place(run, 0)
+    records(run, 0, KILLED)  # by its clock, which is an hour late
+
+    def beats(seconds: float) -> None:
+        file = run.rank(0).heartbeat
+        file.write_bytes(encode(json.loads(file.read_text()) | {"unix_ns": time.time_ns() - 3599 * 10**9}))
+
+    monkeypatch.setattr("diag.collectors.attempts.sleep", beats)
+    assert place(run, rank) == "."
 
 
 def test_a_rank_that_runs_keeps_its_place(tmp_path: Path) -> None:
