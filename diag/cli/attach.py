@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from diag.cli.reading import no_dash
 from diag.cli.recording import SKIP, RecordingOptions, with_options
+from diag.cli.writing import no_dash
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put, say
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diag.cli.reading import CommKernelsOption, JobsOption, PolicyOption, comm_rules, no_dash, override_thresholds
+from diag.cli.reading import CommKernelsOption, JobsOption, PolicyOption, comm_rules, override_thresholds
+from diag.cli.writing import no_dash
 from diag.errors import DiagError, ExitCode
 from diag.gate import budgets as of
 from diag.words.terminal import put, say

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diag import processes
-from diag.cli.reading import no_dash
+from diag.cli.writing import no_dash
 from diag.errors import is_installed, not_installed
 from diag.words.formatting import spaced
 from diag.words.terminal import console, say

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from diag.cli.reading import no_dash
+from diag.cli.writing import no_dash
 from diag.words.terminal import put, say
 
 

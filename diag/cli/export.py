@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diag.cli.dashboard import AllowHostOption
-from diag.cli.reading import STDOUT, PolicyOption, following, no_dash, override_thresholds, rank_list
+from diag.cli.reading import PolicyOption, following, override_thresholds, rank_list
+from diag.cli.writing import STDOUT, no_dash
 from diag.collectors.masking import masked
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put, say

@@ -64,7 +64,8 @@ def open_trace(
     On a remote machine forward the port (ssh -L 9001:127.0.0.1:9001 HOST)
     and open the printed link at home.
     """
-    from .reading import is_stdout, rank_list, reading_progress
+    from .reading import rank_list, reading_progress
+    from .writing import is_stdout
 
     windowed = from_ms is not None or to_ms is not None
     if step is not None and windowed:
@@ -122,7 +123,8 @@ def _open_together(path: str, ranks: list[int] | None, step: int | None, output:
     from diag.serve.server import ended_by_signals
     from diag.traces.reading import Reading
 
-    from .reading import is_stdout, reading_progress
+    from .reading import reading_progress
+    from .writing import is_stdout
 
     to_stdout = is_stdout(output)
     with reading_progress() as progress:

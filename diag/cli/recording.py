@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from diag.cli.reading import no_dash
+from diag.cli.writing import no_dash
 from diag.collectors.settings import CollectorSettings
 from diag.collectors.trainer.keys import Option, option, options_of
 from diag.collectors.trainer.options import COLLECT

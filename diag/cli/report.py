@@ -21,10 +21,10 @@ from diag.cli.reading import (
     SinceOption,
     StepsOption,
     comm_rules,
-    is_stdout,
     override_thresholds,
     ranks_by_path,
 )
+from diag.cli.writing import is_stdout
 from diag.errors import DiagError, ExitCode
 from diag.show import KEPT, REDACTED
 from diag.words.formatting import counted, visible

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from diag.cli.reading import PolicyOption, no_dash, override_thresholds
+from diag.cli.reading import PolicyOption, override_thresholds
+from diag.cli.writing import no_dash
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import say
 
