@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from diag.api import Result, RunState, answers_on, hash_of_sources, newest_change
+from diag.decoding import msgpack_decoder
 from diag.model import DAMAGED
 from diag.show.page import Metric, VerdictShown
 
@@ -54,7 +55,7 @@ class Keeping:
         data = self.answers.load() if self.answers is not None else None
         if data is not None:
             with suppress(*DAMAGED):
-                return msgspec.msgpack.decode(data, type=FirstScreen)
+                return msgpack_decoder(FirstScreen).decode(data)
         return None
 
     def keep(self, result: Result, screen: Callable[[], FirstScreen]) -> None:

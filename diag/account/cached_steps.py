@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from diag.decoding import msgpack_decoder
 from diag.model.steps import RankStep
 from diag.traces.shelf import hash_of_sources, with_thresholds
 from diag.traces.trace import Trace
@@ -50,7 +51,7 @@ def steps_of(
     data = trace.derived.load(name)
     if data is not None:
         try:
-            return steps_from(msgspec.msgpack.decode(data, type=KeptSteps))
+            return steps_from(msgpack_decoder(KeptSteps).decode(data))
         except (msgspec.DecodeError, KeyError, IndexError, ValueError):
             pass
     steps = account()

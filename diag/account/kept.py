@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from diag.decoding import msgpack_decoder
 from diag.model.accounts import PATH_COLUMNS, STEP_COLUMNS, Attribution, Paths, StepAccounts
 from diag.model.keys import Keys
 from diag.model.matched import COLLECTIVE_COLUMNS, MEMBER_COLUMNS, MatchedCollectives
@@ -221,7 +222,7 @@ def unpacked(key: bytes, data: bytes | None, detailed: Sequence[int]) -> Block |
     if data is None or not data.startswith(key):
         return None
     try:
-        kept = msgspec.msgpack.decode(memoryview(data)[len(key) :], type=_Kept)
+        kept = msgpack_decoder(_Kept).decode(memoryview(data)[len(key) :])
         return _block(kept, frozenset(detailed)) if kept.detailed >= set(detailed) else None
     except (msgspec.DecodeError, ValueError, KeyError, IndexError, TypeError):
         return None

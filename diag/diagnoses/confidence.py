@@ -13,10 +13,10 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from diag.decoding import json_decoder
 from diag.diagnoses.policy import CONFIDENCE
 from diag.model import Doubt
 from diag.model.fits import Rates
@@ -50,7 +50,7 @@ class Rule(Struct, frozen=True):
 @cache
 def fit() -> Rates:
     """The fitted model."""
-    return msgspec.json.decode(files("diag.diagnoses").joinpath("confidence.json").read_bytes(), type=Rates)
+    return json_decoder(Rates).decode(files("diag.diagnoses").joinpath("confidence.json").read_bytes())
 
 
 def told(fitted: float, most: float = 1.0) -> float:

@@ -22,6 +22,7 @@ from diag.collectors.records import (
     machine_values,
     split_machine_name,
 )
+from diag.decoding import json_decoder
 from diag.export import definitions as of
 from diag.export.finished_steps import FinishedSteps, RankTotals, must_be_run
 from diag.export.policy import EXPORT_LIMITS
@@ -95,7 +96,7 @@ class LastAnalysis:
         self._changed_ns, self._verdict, self._parts_s = 0, None, {}
         if answer is not None:
             with suppress(*DAMAGED):
-                steps = msgspec.json.decode(answer.steps, type=tuple[_Step, ...])
+                steps = json_decoder(tuple[_Step, ...]).decode(answer.steps)
                 self._changed_ns, self._verdict, self._parts_s = changed_ns, answer.verdict, _means(steps)
 
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from diag.decoding import json_decoder
 from diag.ended.model import Culprit
 from diag.hang.policy import HANG_EVIDENCE
 from diag.model.fits import Fit
@@ -43,7 +43,7 @@ class Models(Struct, frozen=True):
 @cache
 def models() -> Models:
     """The fitted models."""
-    return msgspec.json.decode(files("diag.hang").joinpath("confidence.json").read_bytes(), type=Models)
+    return json_decoder(Models).decode(files("diag.hang").joinpath("confidence.json").read_bytes())
 
 
 def doubts_of(of_line: float, ends: bool, culprits: Sequence[Culprit]) -> Doubts:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from diag.collectors.records import HeldRecord, Manifest
 from diag.collectors.strategies import named
+from diag.decoding import json_decoder
 from diag.errors import DiagError
 from diag.model import UNKNOWN
 from diag.model.states import ModelStates, Sharding, sharding_of, shards_of
@@ -90,10 +91,10 @@ def host_allocations(path: str) -> Allocations | None:
     with opened(path) as file:
         text = b"".join(blocks(file, path))
     try:
-        events = msgspec.json.decode(text, type=_Document).events
+        events = json_decoder(_Document).decode(text).events
     except msgspec.DecodeError as error:
         raise damaged(path, str(error)) from error
-    decode = msgspec.json.Decoder(_Args).decode
+    decode = json_decoder(_Args).decode
     changes, calls, gathers = [], [], []
     for event in events:
         if event.name == MEMORY_EVENT:

@@ -27,6 +27,7 @@ from diag import policy
 from diag.collectors.layout import RunLayout, is_folder
 from diag.collectors.living import seen_of
 from diag.collectors.reading import linked_folders, read_object, walk
+from diag.decoding import msgpack_decoder
 from diag.deferred import by_name
 from diag.model import DAMAGED
 from diag.rundir.policy import ANSWERS
@@ -68,7 +69,7 @@ class Answers(Struct, frozen=True):
         if data is None or not data.startswith(self.key):
             return None
         try:
-            kept = msgspec.msgpack.decode(data[len(self.key) :], type=_Kept)
+            kept = msgpack_decoder(_Kept).decode(data[len(self.key) :])
         except DAMAGED:
             return None
         if kept.written is not None and kept.written != _written(self.path):

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from diag.collectors.layout import numbered_parts
 from diag.collectors.reading import open_regular
+from diag.decoding import json_decoder
 from diag.model import DAMAGED
 from diag.rundir.policy import RUN_READING
 
@@ -27,7 +27,7 @@ class LinesBetween(Generic[T]):
     these. Lines are in the order of their steps. One that cannot be read is left out."""
 
     def __init__(self, kind: type[T], first: int, last: int, run: Path) -> None:
-        self._decode = msgspec.json.Decoder(kind).decode
+        self._decode = json_decoder(kind).decode
         self._first, self._last, self._run = first, last, run
         self._near: dict[tuple[int, int], float] = {}  # ranks write alike: where the last one had it, in its file
 
@@ -93,7 +93,7 @@ def _first_of(file: BinaryIO, place: int, at_line: bool = False) -> int | None:
         begin = begin or (0 if at_line else data.find(b"\n") + 1)
         end = data.find(b"\n", begin) if begin or at_line else -1
     try:
-        return msgspec.json.decode(data[begin:end], type=_Numbered).first if end >= 0 else None
+        return json_decoder(_Numbered).decode(data[begin:end]).first if end >= 0 else None
     except DAMAGED:
         return None
 

@@ -21,6 +21,7 @@ import msgspec
 from diag.collectors.files import own_folder, replace_file
 from diag.collectors.layout import DERIVED, MANIFEST, RANKS, RunLayout, is_folder, is_restart_name
 from diag.collectors.reading import read_regular
+from diag.decoding import json_decoder
 from diag.errors import DiagError
 from diag.model import Gap
 from diag.rundir.policy import RUN_READING
@@ -51,7 +52,7 @@ class _State(msgspec.Struct):
 def _kept_state(folder: Path, kind: type[S]) -> S:
     """What the last reader noted; nothing where that cannot be read."""
     try:
-        return msgspec.json.decode(read_regular(folder / _STATE, RUN_READING.most_copy_state_bytes), type=kind)
+        return json_decoder(kind).decode(read_regular(folder / _STATE, RUN_READING.most_copy_state_bytes))
     except (OSError, msgspec.MsgspecError):
         return kind()
 

@@ -24,7 +24,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final
 
-import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
@@ -32,6 +31,7 @@ from diag.collectors.inspector import operation_of
 from diag.collectors.layout import MOST_NS, MOST_RANKS, RankLayout, is_folder
 from diag.collectors.reading import open_regular, walk
 from diag.collectors.records import RankRecord
+from diag.decoding import json_decoder
 from diag.deferred import pl
 from diag.model import DAMAGED, Gap
 from diag.packed import PackedError, Unpacked
@@ -199,7 +199,7 @@ def _useful(lines: Iterator[bytes], reading: DurationColumns) -> Iterator[bytes]
 
 
 def _read_json(path: Path, lines: Iterator[bytes], reading: DurationColumns) -> None:
-    decode = msgspec.json.Decoder(_Record).decode
+    decode = json_decoder(_Record).decode
     context: tuple[_Header, _Metadata] | None = None
     damaged = alone = 0
     for line in lines:

@@ -32,6 +32,7 @@ from diag.collectors.masking import masked, without_secrets
 from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import open_regular, read_regular, read_tail, too_large
 from diag.collectors.records import SHARED, Asked, Heartbeat, Manifest, RankExit, RankRecord, TraceAsked
+from diag.decoding import json_decoder
 from diag.errors import DiagError
 from diag.model import DAMAGED, Doubt, Gap, HugeError
 from diag.rundir.policy import RUN_READING
@@ -158,7 +159,7 @@ def _huge(text: bytes) -> re.Match[bytes] | None:
 
 def _decoder(kind: type[T]) -> Callable[[bytes], T | None]:
     """A function that decodes a line; None where it is damaged or holds a number that would not fit."""
-    decode = msgspec.json.Decoder(kind).decode
+    decode = json_decoder(kind).decode
 
     def decoded(line: bytes) -> T | None:
         try:
@@ -238,7 +239,7 @@ def _take_records(
     path: Path, pieces: Iterable[bytes], kind: type[T], take: Callable[[list[T]], object], checks: bool
 ) -> list[Gap]:
     decode = _decoder(kind)
-    decode_lines = msgspec.json.Decoder(kind).decode_lines
+    decode_lines = json_decoder(kind).decode_lines
     gaps: list[Gap] = []
     bad = good = 0
     for piece in pieces:
@@ -317,7 +318,7 @@ def read_record(
         if huge := _huge(content):
             number = huge[1].decode()[:25]
             return None, Gap(str(path), f"is damaged (the number {number} is not below {MOST_NS:.0e}); left out")
-        record = msgspec.json.decode(content, type=kind)
+        record = json_decoder(kind).decode(content)
     except FileNotFoundError:
         return None, None
     except OSError as error:
@@ -476,7 +477,7 @@ def read_last_lines(file: Path, kind: type[T], most: int, most_lines: int | None
         tail = b"\n".join(tail.rsplit(b"\n", most_lines + 1)[-most_lines - 1 :])
     decode = _decoder(kind)
     begin, end = tail.find(b"\n") + 1, tail.rfind(b"\n") + 1
-    between = _all_records(tail[begin:end], msgspec.json.Decoder(kind).decode_lines)
+    between = _all_records(tail[begin:end], json_decoder(kind).decode_lines)
     if between is None:
         return [record for line in tail.split(b"\n") if (record := decode(line)) is not None], None
     first, last = decode(tail[:begin]), decode(tail[end:])

@@ -8,11 +8,11 @@ from functools import cache, cached_property
 from statistics import fmean
 from typing import Protocol
 
-import msgspec
 from msgspec import Struct, field
 
 from diag.collectors.layout import MOST_NS, RunLayout, numbered_parts
 from diag.collectors.records import GPU_ACTIVITY, MachineRecord, RankRecord, split_machine_name
+from diag.decoding import json_decoder
 from diag.model import DAMAGED
 from diag.rundir.policy import RUN_READING
 
@@ -221,8 +221,8 @@ def _of_ranks(records: Mapping[int, Iterable[MachineRecord]]) -> Machine:
     return machine_of((rank, record) for rank, of_rank in records.items() for record in of_rank)
 
 
-_decode_head = msgspec.json.Decoder(_Head).decode
-_decode = msgspec.json.Decoder(MachineRecord).decode
+_decode_head = json_decoder(_Head).decode
+_decode = json_decoder(MachineRecord).decode
 
 
 def _between(rows: Sequence[bytes], begin_ns: int, end_ns: int) -> tuple[MachineRecord, ...]:

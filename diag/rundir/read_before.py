@@ -20,6 +20,7 @@ from diag.collectors import records
 from diag.collectors.layout import RankLayout, numbered_parts
 from diag.collectors.reading import open_regular
 from diag.collectors.records import HeldRecord, StepRecord
+from diag.decoding import msgpack_decoder
 from diag.model import Gap, HugeError
 from diag.model.ragged import edges_of
 from diag.rundir.policy import BLOCKS
@@ -131,7 +132,7 @@ def read_steps(files: RankLayout, store: Store | None) -> tuple[Steps, list[Gap]
 def _before(data: bytes | None, run: Path, there: Sequence[tuple[int, Path]]) -> tuple[list[_Part], Steps | None]:
     """What was kept, if the parts of the stream still begin with it; else nothing."""
     try:
-        kept = msgspec.msgpack.decode(data or b"", type=_Kept)
+        kept = msgpack_decoder(_Kept).decode(data or b"")
         paths = dict(there[: len(kept.parts)])
         if kept.code != _code() or [part.number for part in kept.parts] != list(paths):
             return [], None

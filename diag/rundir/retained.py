@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
 from diag.collectors.layout import RankLayout, numbered_parts
 from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import open_regular
 from diag.collectors.step_places import complete_from
+from diag.decoding import json_decoder
 from diag.model import DAMAGED
 from diag.model.retained import Retained
 
@@ -44,5 +44,5 @@ def _first_step(stream: Path) -> int | None:
     """The step in the first line of what is left of a stream."""
     for _, part in numbered_parts(stream):
         with suppress(OSError, *DAMAGED), open_regular(part, stream.parent.parent.parent) as file:
-            return msgspec.json.decode(file.readline(RECORDED_FILES.line_bytes), type=_Line).first
+            return json_decoder(_Line).decode(file.readline(RECORDED_FILES.line_bytes)).first
     return None

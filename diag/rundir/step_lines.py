@@ -9,7 +9,6 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
-import msgspec
 from isal import isal_zlib
 from msgspec import Struct
 
@@ -18,6 +17,7 @@ from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import open_regular
 from diag.collectors.records import CollectiveLine
 from diag.collectors.step_places import UnorderedError, line_after, lines_of
+from diag.decoding import json_decoder
 from diag.model import DAMAGED, Gap, HugeError
 from diag.rundir.policy import BLOCKS
 
@@ -110,7 +110,7 @@ def _first_line(part: Path, run: Path) -> list[CollectiveLine]:
     with open_regular(part, run) as file:
         line = file.readline(RECORDED_FILES.line_bytes)
     try:
-        return [msgspec.json.decode(line, type=CollectiveLine)]
+        return [json_decoder(CollectiveLine).decode(line)]
     except DAMAGED:
         return []
 

@@ -36,6 +36,7 @@ from diag.collectors.records import (
     SumLine,
     SummaryLine,
 )
+from diag.decoding import json_decoder
 from diag.deferred import by_name
 from diag.errors import DiagError, readable
 from diag.model import DAMAGED, Gap
@@ -179,8 +180,8 @@ class _LineDecoder:
     of thousands of ranks, each is decoded and kept once."""
 
     def __init__(self) -> None:
-        self._line = msgspec.json.Decoder(_AsWritten).decode
-        self._identity = msgspec.json.Decoder(RankRecord).decode
+        self._line = json_decoder(_AsWritten).decode
+        self._identity = json_decoder(RankRecord).decode
         self._columns = lru_cache(maxsize=64)(msgspec.json.Decoder(list[str]).decode)
         self._last: tuple[bytes, RankRecord] | None = None
 

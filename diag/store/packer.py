@@ -30,6 +30,7 @@ from diag.collectors.packing import (
     packing_from,
 )
 from diag.collectors.reading import open_regular, read_object, read_regular, walk
+from diag.decoding import msgpack_decoder
 from diag.errors import DiagError
 from diag.store.policy import SEGMENTS, STORES
 from diag.store.requests import NAME as REQUESTS
@@ -87,7 +88,7 @@ class Node:
     def _kept_state(self) -> _State:
         try:
             content = read_regular(self._state_file, SEGMENTS.most_bytes)
-            return msgspec.msgpack.decode(content, type=_State)
+            return msgpack_decoder(_State).decode(content)
         except (OSError, msgspec.MsgspecError):
             return _State(node=new_node_name(socket.gethostname()))
 

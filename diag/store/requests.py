@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from diag.collectors.layout import RunLayout
+from diag.decoding import json_decoder
 from diag.errors import DiagError
 from diag.store.policy import SEGMENTS
 from diag.store.stores import Store
@@ -34,7 +35,7 @@ def requests_in(content: bytes | None) -> Requests | None:
     if content is None:
         return Requests()
     try:
-        asked = msgspec.json.decode(content, type=Requests) if len(content) <= SEGMENTS.most_request_bytes else None
+        asked = json_decoder(Requests).decode(content) if len(content) <= SEGMENTS.most_request_bytes else None
     except msgspec.MsgspecError:
         return None
     if asked is None:

@@ -18,6 +18,7 @@ import msgspec
 import zstandard
 from msgspec import Struct
 
+from diag.decoding import msgpack_decoder
 from diag.store.policy import SEGMENTS
 from diag.store.stores import is_plain_name
 
@@ -66,7 +67,7 @@ def decode(data: bytes) -> Segment:
         if not 0 <= size <= SEGMENTS.most_bytes:
             raise DamagedSegmentError(f"unpacks to more than {SEGMENTS.most_bytes >> 20} MiB")
         content = zstandard.ZstdDecompressor().decompress(packed, max_output_size=SEGMENTS.most_bytes)
-        segment = msgspec.msgpack.decode(content, type=Segment)
+        segment = msgpack_decoder(Segment).decode(content)
     except (zstandard.ZstdError, msgspec.MsgspecError) as error:
         raise DamagedSegmentError(f"is damaged: {error}") from error
     if not all(is_plain_name(entry.name) and entry.offset >= 0 for entry in segment.entries):

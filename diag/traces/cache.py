@@ -30,6 +30,7 @@ import msgspec
 from diag.collectors.files import replace_file
 from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import read_regular
+from diag.decoding import json_decoder
 from diag.deferred import Schema, pl
 from diag.model import DAMAGED
 from diag.traces.policy import TRACE_READING
@@ -94,7 +95,7 @@ class Cache(Shelves, frozen=True, dict=True):
                 data = seal.opened(
                     read_regular(stamp_path, RECORDED_FILES.document_bytes, self.folder), stamp_path.name
                 )
-                stamp = msgspec.json.decode(data or b"", type=_Stamp)
+                stamp = json_decoder(_Stamp).decode(data or b"")
                 if (stamp.size, stamp.mtime_ns) == (status.st_size, status.st_mtime_ns):
                     return stamp.key
         key = f"{status.st_size:x}-{checksum_of(path):08x}"
@@ -121,7 +122,7 @@ class Cache(Shelves, frozen=True, dict=True):
         try:
             if not all(map(is_own_folder, (entries, folder))):
                 return None
-            saved = msgspec.json.decode(shelf.load(SAVED) or b"", type=Saved)
+            saved = json_decoder(Saved).decode(shelf.load(SAVED) or b"")
             if not all(_is_whole(folder, name, table) for name, table in saved.tables.items()):
                 return None
             if not seal.secret and not _can_be(folder, saved.tables):

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
+from diag.decoding import json_decoder
 from diag.errors import DiagError
 from diag.traces.policy import TRACE_LIMITS
 
@@ -166,7 +167,7 @@ def _keys(text: bytes) -> list[str]:
     if not text[:256].lstrip().startswith(b"{"):
         return []
     try:
-        return list(msgspec.json.decode(text, type=dict[str, msgspec.Raw]))
+        return list(json_decoder(dict[str, msgspec.Raw]).decode(text))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     keys, depth, before = [], 0, b""

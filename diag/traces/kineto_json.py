@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from diag.decoding import json_decoder
 from diag.errors import DiagError
 from diag.traces.policy import TRACE_LIMITS, TRACE_READING
 
@@ -317,12 +318,12 @@ class Span(msgspec.Struct, gc=False):
     dur: msgspec.Raw = _NULL
 
 
-_DOCUMENT = msgspec.json.Decoder(KinetoDocument)
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_SPANS = msgspec.json.Decoder(list[Span])
-_TEXTS = msgspec.json.Decoder(list[msgspec.Raw])
-_EVENTS = msgspec.json.Decoder(list[KinetoEvent])
-_ARGS = msgspec.json.Decoder(Args)
+_DOCUMENT = json_decoder(KinetoDocument)
+_FIELDS = json_decoder(dict[str, msgspec.Raw])
+_SPANS = json_decoder(list[Span])
+_TEXTS = json_decoder(list[msgspec.Raw])
+_EVENTS = json_decoder(list[KinetoEvent])
+_ARGS = json_decoder(Args)
 
 
 def document(text: bytes, name: str) -> KinetoDocument:

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import msgspec
-
 from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import read_regular
+from diag.decoding import json_decoder
 from diag.model import DAMAGED
 from diag.traces.policy import TRACE_READING
 
@@ -68,7 +67,7 @@ def _folders_in(folder: Path, name: re.Pattern[str]) -> list[Path]:
 def _is_entry(folder: Path) -> bool:
     """Whether the folder's contents.json is ours, and of this entry."""
     try:
-        entry = msgspec.json.decode(read_regular(folder / CONTENTS, RECORDED_FILES.answer_bytes, folder), type=Entry)
+        entry = json_decoder(Entry).decode(read_regular(folder / CONTENTS, RECORDED_FILES.answer_bytes, folder))
     except (OSError, *DAMAGED):
         return False
     return entry.key == folder.name or (not entry.key and "names.parquet" in entry.sizes)

@@ -19,6 +19,7 @@ from msgspec import Struct, field
 
 from diag import processes
 from diag.collectors.layout import RankLayout
+from diag.decoding import json_decoder
 from diag.deferred import by_name
 from diag.errors import DiagError, not_installed
 from diag.model import Gap
@@ -355,7 +356,7 @@ def kept_memory() -> Iterator[None]:
 # Not multiprocessing: its children begin by running the caller's script again, and a notebook or a script without a
 # main guard has no use for that. ``python -m diag.traces.reading FOLDER``; a JSON line each way for each file.
 
-_DECODE = msgspec.json.Decoder(list[ReadResult]).decode
+_DECODE = json_decoder(list[ReadResult]).decode
 
 
 class Workers(Struct):

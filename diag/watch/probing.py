@@ -18,6 +18,7 @@ from msgspec import Struct
 from diag import processes
 from diag.collectors.files import create_file
 from diag.collectors.layout import RUN_DIR_VARIABLE
+from diag.decoding import json_decoder
 from diag.errors import DiagError, ExitCode
 from diag.store.stores import Store, is_remote
 from diag.watch.policy import WATCHING
@@ -217,7 +218,7 @@ def _answers(printed: str) -> list[Answer]:
         _, begin, text = line.partition(_ANSWER)
         with contextlib.suppress(msgspec.MsgspecError, ValueError):
             if begin:
-                found.append(msgspec.json.decode(text, type=Answer))
+                found.append(json_decoder(Answer).decode(text))
     return found
 
 

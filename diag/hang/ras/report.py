@@ -20,6 +20,7 @@ from typing import Annotated, cast
 
 import msgspec
 
+from diag.decoding import json_decoder
 from diag.ended.model import Source
 from diag.hang.text.prefixes import ISO, iso_ns
 
@@ -170,7 +171,7 @@ class _Document(msgspec.Struct):
     ras: _Ras = msgspec.field(default_factory=_Ras)
 
 
-_DECODER = msgspec.json.Decoder(_Document)
+_DECODER = json_decoder(_Document)
 _HASH = re.compile(r"(?:0x)?([0-9a-fA-F]{1,16})")
 
 

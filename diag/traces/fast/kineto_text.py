@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
+from diag.decoding import json_decoder
 from diag.deferred import Schema, pl
 from diag.traces.event_table import MEMORY_EVENT, EventTable, Head, add_events
 from diag.traces.policy import TRACE_LIMITS, TRACE_READING
@@ -47,7 +48,7 @@ from .byte_columns import (
 # A trace of a million events has thousands of different first lines, so each is decoded once, as JSON, and identified
 # by its fingerprint from then on.
 
-_EVENT = msgspec.json.Decoder(kineto_json.KinetoEvent)
+_EVENT = json_decoder(kineto_json.KinetoEvent)
 _HEAD = np.dtype(
     [
         ("stored", np.bool_),
