@@ -292,6 +292,10 @@ class RunLayout:
         folder = str(self.ranks_folder)
         return {rank: RankLayout(f"{folder}/{name}") for rank, name in sorted(self._rank_names()) if rank >= 0}
 
+    def folders(self) -> int:
+        """How many entries the folder of the ranks has. OSError where it cannot be read."""
+        return len(os.listdir(self.ranks_folder))  # noqa: PTH208  (as above)
+
     def folders_of_no_rank(self) -> list[str]:
         """Folders named by digits that are not a rank's: of ``MOST_RANKS`` and more, or another spelling of a rank."""
         return [name for rank, name in sorted(self._rank_names()) if rank < 0]

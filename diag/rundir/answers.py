@@ -138,7 +138,7 @@ def _files(root: Path, cache_folder: Path) -> list[str] | None:
 def _ranks(root: Path) -> int:
     """How many folders of ranks there are, each with a file or more: a look at this one is enough for very many."""
     with suppress(OSError):
-        return len(os.listdir(RunLayout(root).ranks_folder))  # noqa: PTH208  (as in diag.collectors.layout)
+        return RunLayout(root).folders()
     return 0
 
 

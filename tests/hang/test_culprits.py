@@ -305,7 +305,8 @@ _HELLO = "Hello world from processor n{0}, rank {0} out of 3 processors\n"
     [
         ("".join(map(_HELLO.format, (0, 2, 1))), "undetermined"),  # a hang in MPI_Finalize prints the same
         ("100 images/sec: 204.8 +/- 0.0\ntotal images/sec: 204.75\n----\n", "healthy"),
-        ("[METRIC] train_au_meet_expectation: success\n[METRIC] ====\n", "healthy"),
+        ("[METRIC] train_au_meet_expectation: success\n[METRIC] ====\n", "undetermined"),  # above DLIO's barriers
+        ("[OUTPUT] outputs saved in RANKID_output.json\n", "healthy"),
     ],
 )
 def test_results_at_the_end_of_a_program(tmp_path: Path, text: str, fault_class: str) -> None:
