@@ -51,7 +51,12 @@ def test_a_filter_does_not_draw_the_whole_page_again(browser: Browser, served: S
         write_run(tmp_path / name)
     with dashboard(tmp_path) as folder:
         for address, until, act, answer in (
-            (served.at("collectives"), "Time of all calls of a step", chosen("Collective", "reduce-scatter 135"), "17\u00a0calls"),
+            (
+                served.at("collectives"),
+                "Time of all calls",
+                chosen("Collective", "reduce-scatter 135"),
+                "17\u00a0calls",
+            ),
             (served.at(), "Coverage", chosen("Step", "12"), "Every step of rank"),
             (folder.at(), "All numbers", searched, "No run matches all search words"),
         ):
@@ -128,7 +133,7 @@ def test_a_figure_whose_part_of_the_page_the_server_no_longer_has_is_drawn(brows
     with visit(browser, height=900) as found:
         page = found.page
         page.route_web_socket("**/_stcore/stream", between)
-        found.open(served.at("collectives"), until="Time of all calls of a step")
+        found.open(served.at("collectives"), until="Time of all calls")
         later = page.locator(".later")
         while later.count():  # each is drawn once it is in view
             before = later.count()
