@@ -862,7 +862,7 @@ class Timeline {
     context.fillText(this.fitting(steps.some(step => step[3]) ? ["steps; shaded: profiled", "steps"] : ["steps"], section.label - 8), section.x - 6, y + AXIS_PX + STEPS_PX / 2 - 1);
   }
 
-  /** Every how manieth step has its number in this window: 1, or the least of 2, 5, 10, 20 ... that gives each room. */
+  /** The distance in steps between the numbers that are shown: 1, or the least of 2, 5, 10, 20 ... that has room. */
   strideOfNumbers(section) {
     const { begin, end } = this.window, inside = this.data.steps.filter(([, from, to]) => to >= begin && from <= end);
     if (!inside.length) return 1;
@@ -872,7 +872,7 @@ class Timeline {
     return stride;
   }
 
-  /** The numbers of every so manieth step, where the steps are narrower than their numbers. */
+  /** The numbers of the steps at this distance, where steps are narrower than their numbers. */
   paintNumbers(section, stride, y) {
     const { context, data: { theme, steps }, window: { begin, end } } = this;
     context.fillStyle = theme.ink;

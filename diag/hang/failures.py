@@ -650,9 +650,9 @@ _OF_HELPERS = re.compile(r"\bException (?:in thread|ignored in)\b")
 # What begins, or waits, where a line is the last of its file
 _BEGINS = re.compile(
     r"(?i)^FAILED \(|^\[  FAILED  \]|\b(?:start(?:s|ing|ed)?|begin(?:s|ning)?|loading|initiali[sz]ing|launching|"
-    r"preparing|saving|destroying|"
-    r"syncing|synchroni[sz]ing|(?<!done )waiting|evaluating|uploading|building|compiling)\b|(?<!exiting)(?<!exiting "
-    r")\.\.\.\s*$|"
+    r"preparing|saving|destroying|syncing|synchroni[sz]ing|(?<!done )waiting|evaluating|uploading|"
+    r"building|compiling)\b|"
+    r"(?<!exiting)(?<!exiting )\.\.\.\s*$|"
     r"\u2026\s*$|"
     r"(?<!\d)\d{1,2}%\||\bnThread\b|\bsize +count +type\b"
 )

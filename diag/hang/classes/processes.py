@@ -509,8 +509,7 @@ CLASSES = (
             "kernel-sigsegv": LogPattern(
                 ("]: segfault at ", " general protection fault ip:", "] trap "),
                 r"(?P<name>[\w.-]+)\[(?P<pid>\d+)\]:? (?:segfault at [0-9a-f]+ ip|general protection fault ip:|trap "
-                r"(?:invalid opcode|divide error|"
-                r"stack segment) ip:)",
+                r"(?:invalid opcode|divide error|stack segment) ip:)",
                 "any kernel; arch/x86/mm/fault.c, arch/x86/kernel/traps.c",
                 "The kernel saw process {pid} ({name}) crash.",
                 support=NAMES_AN_EFFECT,
@@ -715,8 +714,7 @@ CLASSES = (
                 "TensorRT-LLM, common/assert.h; Open MPI, help-orterun.txt, ompi/errhandler/errhandler.c; MPICH, "
                 "src/mpi/errhan/errnames.txt, and what is made from it; torch 2+, torch/utils/checkpoint.py; Python, "
                 "Lib/argparse.py; OpenFOAM, src/OpenFOAM/db/error/error.C; GROMACS, "
-                "src/gromacs/utility/fatalerror.cpp; "
-                "SageMaker's containers until 2018, container_support/training.py",
+                "src/gromacs/utility/fatalerror.cpp; SageMaker's containers until 2018, container_support/training.py",
                 "The program ended itself: {message}.",
                 SUGGESTS,
             ),
@@ -991,8 +989,7 @@ CLASSES = (
                 "The scheduler ended it[ {reason}][: {state}][: {pod}][: {row}][: {event}][: its {limit} was used up]"
                 "[: it was {taken}][: it was active {long}its deadline][: its state is {slurm}][: its state is "
                 "{listed}][: the job was {condor}][: PBS ended it with SIGTERM, exit status {pbs}][: {queue} another "
-                "one]"
-                "[: its instance was {batch}][: {worker}].",
+                "one][: its instance was {batch}][: {worker}].",
                 unless=("low on resource: memory", *_EVICTED_FOR_STORAGE, "Usage of EmptyDir volume"),
             ),
             "deleted-at-request": LogPattern(
