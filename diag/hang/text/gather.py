@@ -14,7 +14,7 @@ from diag.hang.policy import HANG_READING
 from diag.hang.text.keep import OPENERS, KeptLines, Open, OpenBlocks, Part, RawLine, RawLines, opened
 from diag.hang.text.messages import Facts, Hint, ProcessKey
 from diag.hang.text.prefixes import FilePrefix, NamedRank, ParsedLine, file_prefix, named, read_line
-from diag.hang.text.streams import Gaps, Search, TextBlock, blocks_of
+from diag.hang.text.streams import Gaps, TextBlock, blocks_of, search_of
 from diag.hang.text.work import MAY_BE_PROGRESS, MAY_BE_WORK
 from diag.rundir.inspector_head import begins_inspector
 from diag.store.segments import MAGIC as SEGMENT_MAGIC
@@ -173,7 +173,7 @@ class Gatherer:
             HANG_READING.most_calls // HANG_READING.calls_of_each,
         )
         asked = set(anchors)
-        self._search = Search([*STRUCTURAL, *anchors], bulk="" if CALL in asked else CALL)
+        self._search = search_of((*STRUCTURAL, *anchors), bulk="" if CALL in asked else CALL)
         words = self._search.wanted
         self._is_call = [word == CALL for word in words]
         self._is_fact = [word in FACTS for word in words]
