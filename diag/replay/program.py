@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -455,11 +455,12 @@ def _in_lockstep(stretches: Sequence[Stretch], events: Sequence[Events]) -> tupl
     begins, number = [np.flatnonzero(row) for row in opens], np.cumsum(opens, axis=1) - 1
     tail = np.zeros(entered.shape, dtype=np.int64)
     for stretch, own, column, first in zip(stretches, events, columns, counted, strict=False):
-        column_of = {rank: at for at, rank in enumerate(own.ranks, int(column))}
         tails = [c.tail_ns for c in stretch.collectives.values()]
         rows = np.repeat(turn[first : first + len(tails)], list(map(len, tails)))
-        of_rank = np.array([column_of[rank] for of_call in tails for rank in of_call], dtype=np.int64)
-        ns = np.array([ns for of_call in tails for ns in of_call.values()], dtype=np.int64)
+        rank = np.fromiter(chain.from_iterable(tails), np.int64, len(rows))
+        ns = np.fromiter(chain.from_iterable(of_call.values() for of_call in tails), np.int64, len(rows))
+        by_rank = np.argsort(own.ranks)
+        of_rank = column + by_rank[np.searchsorted(own.ranks, rank, sorter=by_rank)]
         tail[rows[rows >= 0], of_rank[rows >= 0]] = ns[rows >= 0]
     collectives = [c for stretch in stretches for c in stretch.collectives.values()]
     transfer, latency = np.array([(c.transfer_ns, c.latency_ns) for c in collectives], dtype=np.int64).reshape(-1, 2).T
