@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from diag.collectors.records import SYNCHRONISING
 from diag.model.accounts import Attribution, StepAccounts
 from diag.model.axes import axis_words, is_data
 from diag.model.keys import Key
+from diag.model.ragged import edges_of
 from diag.model.steps import CollectiveCall, Detail, Kind
 from diag.replay.policy import REPLAY
 from diag.rundir.sharing import sharing_of
@@ -186,46 +188,73 @@ def _needed(gathers: Times, began: Times, end: Times, step_ends_ns: Times) -> Ti
     return needed
 
 
-# -- line --------------------------------------------------------------------------------------------------------------
+# -- lines -------------------------------------------------------------------------------------------------------------
 #
-# One rank's stretch of time as a line of operations: its work between entering collectives and waiting for them.
+# Each rank's stretch of time as a line of operations: its work between entering collectives and waiting for them.
 
 _IDLE = label_of(Kind.IDLE, Detail.OTHER)
 
 
-def operations(pieces: Pieces, waited: Stops, ends: Times) -> Line:
-    """The line that, replayed with the measured ends of the collectives, takes as long as measured.
+def operations(pieces: Sequence[Pieces], waited: Sequence[Stops], ends: Sequence[Times]) -> list[Line]:
+    """Of each rank the line that, replayed with the measured ends of the collectives, takes as long as measured.
 
     Waits replace the account in their time; communication that no collective explains stays work, so the sum is right.
-    ``ends``: of the steps.
+    ``ends``: of the steps. The ranks are laid one after the other, so that each operation is done once for all.
     """
-    blocked = _blocked(waited)
-    issued = np.argsort(waited.began_ns, kind="stable")
-    entered = waited.entered_ns[issued]
+    each = list(zip(pieces, waited, ends, strict=True))
+    first = [int(min(own.start_ns[0], stop.began_ns.min(initial=_NEVER))) for own, stop, _ in each]
+    last = [
+        int(max(own.end_ns[-1], of[-1], *(times.max(initial=-_NEVER) for times in (stop.start_ns, stop.done_ns))))
+        for own, stop, of in each
+    ]
+    lengths = [end - begin + 1 for begin, end in zip(first, last, strict=True)]
+    if sum(lengths) >= _NEVER and len(each) > 1:  # no int64 holds it
+        return [operations([own], [stop], [of])[0] for own, stop, of in each]
+    begins = edges_of(lengths)
+    shift = begins[:-1] - np.array(first, dtype=np.int64)
+    start, end = _on_line(pieces, shift, ("start_ns", "end_ns"))
+    every = Pieces(start, end, np.concatenate([own.label for own in pieces]))
+    times = ("began_ns", "entered_ns", "start_ns", "done_ns")
+    stops_of_all = Stops(np.concatenate([stop.call for stop in waited]), *_on_line(waited, shift, times))
+    steps = np.concatenate(ends) + np.repeat(shift, list(map(len, ends)))
+    blocked = _blocked(stops_of_all)
+    issued = np.argsort(stops_of_all.began_ns, kind="stable")
+    entered = stops_of_all.entered_ns[issued]
     # Entered while the main line waited for another one: by another thread, so it need not wait as well.
     began = _wait_around(blocked, entered)
     count = len(issued)
-    time = np.concatenate((_wait_around(blocked, ends), began, _wait_around(blocked, waited.start_ns)))
-    code = np.repeat(np.array([END, ISSUE, WAIT], dtype=np.int8), (len(ends), count, count))
-    among = np.concatenate((np.zeros(len(ends), dtype=np.int64), np.arange(count), waited.done_ns))
-    delay = np.concatenate((np.zeros(len(ends), dtype=np.int64), entered - began, np.zeros(count, dtype=np.int64)))
-    call = np.concatenate((np.full(len(ends), -1, dtype=np.int32), waited.call[issued], waited.call))
+    time = np.concatenate((_wait_around(blocked, steps), began, _wait_around(blocked, stops_of_all.start_ns)))
+    code = np.repeat(np.array([END, ISSUE, WAIT], dtype=np.int8), (len(steps), count, count))
+    among = np.concatenate((np.zeros(len(steps), dtype=np.int64), np.arange(count), stops_of_all.done_ns))
+    delay = np.concatenate((np.zeros(len(steps), dtype=np.int64), entered - began, np.zeros(count, dtype=np.int64)))
+    call = np.concatenate((np.full(len(steps), -1, np.int32), stops_of_all.call[issued], stops_of_all.call))
     order = np.lexsort((among, code, time))
     time = time[order]
-    start, end, label = _work(pieces, blocked, time)
-    last = np.searchsorted(start, time[-1], side="left")
-    start, end, label = start[:last], end[:last], label[:last]
+    edges = edges_of([len(of) + 2 * len(stop.call) for of, stop in zip(ends, waited, strict=True)])
+    start, end, label = _work(every, blocked, time, begins)
+    # What comes after the last operation of a rank is left out.
+    kept = start < time[edges[1:] - 1][np.searchsorted(begins, start, side="right") - 1]
+    start, end, label = start[kept], end[kept], label[kept]
     place = np.searchsorted(start, time, side="left") + np.arange(len(time))
+    rows = len(time) + len(start)
     line = Line(
-        np.full(len(time) + last, WORK, dtype=np.int8),
-        np.zeros(len(time) + last, dtype=np.int64),
-        np.zeros(len(time) + last, dtype=np.int16),
-        np.full(len(time) + last, -1, dtype=np.int32),
+        np.full(rows, WORK, dtype=np.int8),
+        np.zeros(rows, dtype=np.int64),
+        np.zeros(rows, dtype=np.int16),
+        np.full(rows, -1, dtype=np.int32),
     )
     line.code[place], line.ns[place], line.call[place] = code[order], delay[order], call[order]
     work = line.code == WORK
     line.ns[work], line.label[work] = end - start, label
-    return line
+    edges += np.searchsorted(start, begins)
+    return [line.take(slice(i, j)) for i, j in pairwise(edges.tolist())]
+
+
+def _on_line(ranks: Sequence[Pieces] | Sequence[Stops], shift: Times, names: Sequence[str]) -> Iterator[Times]:
+    """Columns of all ranks, each moved by the shift of its rank."""
+    for name in names:
+        columns = [getattr(rank, name) for rank in ranks]
+        yield np.concatenate(columns) + np.repeat(shift, list(map(len, columns)))
 
 
 def _blocked(waited: Stops) -> iv.Intervals:
@@ -238,13 +267,17 @@ def _blocked(waited: Stops) -> iv.Intervals:
     return np.stack((start, done), axis=1)[done > start]
 
 
-def _work(pieces: Pieces, blocked: iv.Intervals, cuts: Times) -> tuple[Times, Times, npt.NDArray[np.int16]]:
-    """Start, end and label of all time outside of waits, in order and cut at ``cuts``; time between steps is idle."""
-    begin_ns, end_ns = pieces.start_ns[0], pieces.end_ns[-1]
+def _work(
+    pieces: Pieces, blocked: iv.Intervals, cuts: Times, begins_of: Times
+) -> tuple[Times, Times, npt.NDArray[np.int16]]:
+    """Start, end and label of all time outside of waits, in order and cut at ``cuts``; time between steps is idle.
+    ``begins_of``: where each rank begins on the line, and the end."""
     edges = np.sort(np.concatenate((pieces.start_ns, pieces.end_ns, blocked.ravel(), cuts)))
     edges = edges[np.diff(edges, prepend=edges[0] - 1) > 0]
     begins, ends = edges[:-1], edges[1:]
-    inside = (begins >= begin_ns) & (ends <= end_ns)
+    first, last = (np.searchsorted(pieces.start_ns, edge, side="left") for edge in (begins_of[:-1], begins_of[1:]))
+    rank = np.searchsorted(begins_of, begins, side="right") - 1
+    inside = (begins >= pieces.start_ns[first][rank]) & (ends <= pieces.end_ns[last - 1][rank])
     if len(blocked):
         wait = np.searchsorted(blocked[:, 0], begins, side="right") - 1
         inside &= (wait < 0) | (begins >= blocked[np.maximum(wait, 0), 1])
@@ -425,10 +458,9 @@ def _stretch(run: _Run, gloo: bool) -> Stretch:
         seen[waited[rank].call] = True
     places = {key: place for place, key in enumerate(known)}
     place_of = np.array([places[key] for key in keys], dtype=np.int32)
-    lines = {}
-    for rank, part in run.items():
-        line = operations(pieces[rank], waited[rank], part.steps.end_ns)
-        lines[rank] = replace(line, call=np.append(place_of, np.int32(-1))[line.call])
+    of_ranks = operations(list(pieces.values()), list(waited.values()), [part.steps.end_ns for part in run.values()])
+    call_of = np.append(place_of, np.int32(-1))
+    lines = {rank: replace(line, call=call_of[line.call]) for rank, line in zip(run, of_ranks, strict=True)}
     return Stretch(
         steps=tuple(next(iter(run.values())).steps.step.tolist()),
         begin_ns={rank: int(part.steps.begin_ns[0]) for rank, part in run.items()},

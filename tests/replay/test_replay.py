@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.account.attribute import attribute
+from diag.account.intervals import Times
 from diag.model.steps import Kind
 from diag.replay.costs import Level, fit
 from diag.replay.mutations import hybrid_shard, more_bandwidth, without_straggler
 from diag.replay.policy import REPLAY
-from diag.replay.predict import Baseline, Prediction, baseline, build, gain, predict
+from diag.replay.predict import Baseline, Pieces, Prediction, Stops, baseline, build, gain, operations, predict
 from diag.replay.program import (
     ISSUE,
     WAIT,
     Collective,
     Events,
+    Line,
     Mutated,
     Program,
     Refusal,
@@ -199,6 +205,29 @@ def test_stretches_that_are_replayed_together_take_as_long_as_each_alone() -> No
     for rank, ends in together.end_ns.items():
         assert ends.tolist() == [ns for each in alone for ns in each.end_ns[rank].tolist()]
     assert together.total_ns == {kind: sum(each.total_ns.get(kind, 0) for each in alone) for kind in together.total_ns}
+
+
+@pytest.mark.parametrize("longer_ns", [0, 1 << 61])
+def test_the_lines_of_all_ranks_together_are_those_of_each_alone(
+    longer_ns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every: list[tuple[Sequence[Pieces], Sequence[Stops], Sequence[Times]]] = []
+
+    def kept(*of_ranks: Any) -> list[Line]:
+        every.append(of_ranks)
+        return operations(*of_ranks)
+
+    with monkeypatch.context() as patch:
+        patch.setitem(vars(sys.modules[operations.__module__]), "operations", kept)
+        program_of(simulate(PLANS["many ranks"]))
+    (pieces, waited, ends), *_ = every
+    assert len(pieces) == 7
+    # Times that do not fit on one line: each rank is laid on its own.
+    pieces = [of._replace(end_ns=of.end_ns + longer_ns * (of.end_ns == of.end_ns[-1])) for of in pieces]
+    ends = [of + longer_ns * (of == of[-1]) for of in ends]
+    for line, *of_rank in zip(operations(pieces, waited, ends), pieces, waited, ends, strict=True):
+        (alone,) = operations(*([each] for each in of_rank))
+        assert line.rows() == alone.rows()
 
 
 def test_of_a_long_run_stretches_over_all_of_it_are_replayed() -> None:
