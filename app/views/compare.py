@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from diag.app.address import choose, choose_path, job_at, last_baseline, name_of
 from diag.app.curves import LOSS, STEP_TIME, curve_figure, curves_of_run, known
 from diag.app.figures import MS, finish, name_above, named_bars
 from diag.app.markup import label, plain
+from diag.app.picture import picture_of
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import PART_OF, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import (
     bullets,
+    component,
     draw,
     head,
     in_view,
@@ -29,15 +32,17 @@ from diag.app.views.common import (
     side_by_side,
     without_steps,
 )
-from diag.diagnoses.compare import PART_NAMES, Comparison, Setup, nearest_of_job, setup_of, setup_of_traces
+from diag.diagnoses.compare import PART_NAMES, Comparison, Setting, Setup, nearest_of_job, setup_of, setup_of_traces
 from diag.errors import DiagError
 from diag.show.compare import WITHIN_NOISE, comparison_table, differences_by_name, headline, named_table, worth_a_row
 from diag.show.page import DATA_WAIT, EXPOSED_COMM, HOST_WAIT
-from diag.words.formatting import UNKNOWN, counted, number
-from diag.words.table import Column, table_of
+from diag.words.formatting import UNKNOWN, counted, number, visible
+from diag.words.table import Column, Table, table_of
 from diag.words.wording import sentence
 
 _TYPED, _ASK = "another path …", "choose a run"
+_SIDES = ("before", "after")
+_OTHER_WORK = "The runs do different work, so neither is better:"
 _SAME_JOB = "the same script, model, number of ranks and device"
 # Of which of the two each table is: a slow rank makes the others wait, which is in the one and not in the other.
 _OF_PATH = (
@@ -72,12 +77,12 @@ def _other(view: RunView, root: Path) -> Path | None:
     this_run = view.result.tables.root.resolve()
     runs = {name_of(root, run): run for run in runs_of(root)[0] if run.resolve() != this_run}
     first, why = _first(runs, view)
-    left, right = st.columns(2)
+    left, right = st.columns(2, vertical_alignment="bottom")
     with left:
         asks = [_ASK] if first == _ASK else []
         picked = choose("Compare with", [*asks, *runs, _TYPED], param="with", default=first, within=view.run["path"])
-        if picked == first:
-            st.caption(plain(why))
+    if picked == first:
+        right.caption(plain(why))
     if picked == _ASK:
         return None
     if picked != _TYPED:
@@ -111,11 +116,12 @@ def _setup(run: Path) -> Setup | None:
 
 def _differences(comparison: Comparison, against: RunView, view: RunView, root: Path) -> None:
     before, after = (name_of(root, run.result.tables.root) for run in (against, view))
-    if comparison.not_comparable:
-        st.warning("Not comparable, because:\n" + bullets(comparison.not_comparable), icon=":material/difference:")
-    else:
+    with st.container(border=True, key="verdict-of-both"):
         st.markdown(_badge(comparison))
-    st.subheader(plain(headline(comparison)), anchor=False)
+        st.subheader(plain(headline(comparison)), anchor=False)
+        if comparison.not_comparable:
+            st.markdown(plain(f"{_OTHER_WORK} {'; '.join(comparison.not_comparable)}."))
+        _verdicts(against, view, before, after)
     shown = worth_a_row(comparison)
     theme = theme_of(st.context.theme.type)
     left, right = side_by_side("compared")
@@ -134,18 +140,20 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
             f"From {before} ({counted(comparison.steps[0], 'step')}) to {after} "
             f"({counted(comparison.steps[1], 'step')}). Lines: 95% intervals from the steps of both; hatched where one "
             "includes zero. Two runs of one configuration differ by more than the spread of their steps: repeat a run "
-            f"to confirm a small difference. {_OF_PATH}"
+            f"to confirm a small difference. {_OF_PATH} Shares beside the verdicts are of it too."
         )
     )
     show_table(comparison_table(shown))
+    _ranks((against, view), (before, after), theme)
     show_by_name((against, view), (before, after))
-    _verdicts(against, view, before, after)
     if comparison.remarks:
         st.markdown(bullets(tuple(f"{sentence(remark)}." for remark in comparison.remarks)))
 
 
 def _badge(comparison: Comparison) -> str:
-    """Whether the run is faster, in the colours that better and worse have on all pages."""
+    """Whether the run is faster, in the colours that better and worse have on all pages. Of other work, neither."""
+    if comparison.not_comparable:
+        return ":orange-badge[:material/difference: not the same work]"
     if not comparison.sure:
         return f":gray-badge[:material/trending_flat: {WITHIN_NOISE}]"
     if comparison.ns[1] < 0:
@@ -156,20 +164,50 @@ def _badge(comparison: Comparison) -> str:
 def _changed(comparison: Comparison) -> None:
     """Draws what was changed between the runs, as far as it was recorded."""
     st.subheader("Settings that differ", anchor="settings")
-    if not comparison.settings:
-        st.caption("None that was recorded.")
-        return
-    show_table(
-        table_of(
-            "settings",
-            "Settings that differ",
-            {
-                Column("setting", weight=0): [each.name for each in comparison.settings],
-                Column("before"): [each.before for each in comparison.settings],
-                Column("after"): [each.after for each in comparison.settings],
-            },
-        )
+    of_both = [each for each in comparison.settings if each.of_both]
+    of_one = [each for each in comparison.settings if not each.of_both]
+    if of_both:
+        show_table(_settings_table(of_both))
+    else:
+        st.caption("None that both runs recorded.")
+    if of_one:
+        with st.expander(f"{counted(len(of_one), 'setting')} that only one run recorded"):
+            show_table(_settings_table(of_one))
+
+
+def _settings_table(settings: Sequence[Setting]) -> Table:
+    return table_of(
+        "settings",
+        "Settings that differ",
+        {
+            Column("setting", weight=0): [each.name for each in settings],
+            Column("before"): [each.before for each in settings],
+            Column("after"): [each.after for each in settings],
+        },
     )
+
+
+def _ranks(views: Sequence[RunView], names: Sequence[str], theme: Theme) -> None:
+    """Draws the ranks of both runs beside each other, on one scale. A click on a rank chooses it on every page."""
+    found = [picture_of(view, theme) for view in views]
+    pictures = [picture for picture in found if picture is not None and picture["kind"] == "bars"]
+    if len(pictures) < len(views):
+        return  # grids of many ranks have scales of their own
+    end = max(picture["end"] for picture in pictures)
+    st.subheader("Every rank of both runs", anchor="ranks")
+    for column, picture, name, side in zip(side_by_side("ranks"), pictures, names, _SIDES, strict=True):
+        key, title = f"ranks {side}", f"{visible(name)}: {picture['title'].lower()}"
+        with column:
+            component("picture")(
+                key=key,
+                data=picture | {"title": title, "alt": f"{title}{picture['rest']}", "end": end, "predicted": None},
+                on_rank_change=partial(_choose_rank, key, views[-1]),
+            )
+
+
+def _choose_rank(key: str, view: RunView) -> None:
+    if (rank := st.session_state[key].rank) in view.ranks:
+        st.session_state["rank"] = str(rank)
 
 
 def _step_by_step(against: RunView, view: RunView, before: str, after: str, theme: Theme) -> None:
@@ -217,14 +255,13 @@ def _by_name(views: Sequence[RunView], names: Sequence[str]) -> None:
 def _verdicts(against: RunView, view: RunView, before: str, after: str) -> None:
     runs = (against, view)
     numbers = [{metric.label: metric.value for metric in run.page.metrics if metric.value != UNKNOWN} for run in runs]
-    st.subheader("Verdicts", anchor="verdicts")
-    st.caption("Shares of the step on the critical path.")
     show_table(
         table_of(
             "verdicts",
             "Verdicts",
             {
-                Column("run", weight=0): [before, after],
+                Column("side", label="", weight=0): _SIDES,
+                Column("run"): [before, after],
                 Column("verdict", long=True): [run.result.verdict.headline for run in runs],
                 **{
                     Column(name): [of_run.get(name) for of_run in numbers]

@@ -126,11 +126,16 @@ class Difference(Struct, frozen=True):
 
 
 class Setting(Struct, frozen=True):
-    """A recorded setting with another value in each run, as texts."""
+    """A setting with another value in each run, as texts; None where a run does not record it."""
 
     name: str
-    before: str
-    after: str
+    before: str | None
+    after: str | None
+
+    @property
+    def of_both(self) -> bool:
+        """Whether both runs record it."""
+        return self.before is not None and self.after is not None
 
 
 class Comparison(Struct, frozen=True):
@@ -150,8 +155,13 @@ class Comparison(Struct, frozen=True):
     @property
     def notes(self) -> tuple[str, ...]:
         """All that differs besides the times, in words."""
-        settings = ", ".join(f"{each.name} {each.before} and {each.after}" for each in self.settings)
-        return (*self.remarks, *((f"settings that differ: {settings}",) if settings else ()))
+        settings = ", ".join(f"{each.name} {each.before} and {each.after}" for each in self.settings if each.of_both)
+        of_one = [each.name for each in self.settings if not each.of_both]
+        return (
+            *self.remarks,
+            *((f"settings that differ: {settings}",) if settings else ()),
+            *((f"settings that only one run recorded: {', '.join(of_one)}",) if of_one else ()),
+        )
 
     @property
     def sure(self) -> bool:
@@ -270,11 +280,13 @@ def reasons_between(before: Work, after: Work) -> tuple[str, ...]:
         reasons.append(f"one ran on {before.world_size} ranks, the other on {after.world_size}")
     if before.on_device is not None and after.on_device is not None and before.on_device != after.on_device:
         reasons.append("one ran on a device, the other on a CPU")
-    reasons += [
-        f"the models differ: {name.replace('_', ' ')} {_text(before.model[name])} and {_text(after.model[name])}"
+    unlike = [
+        f"{name.replace('_', ' ')} {_text(before.model[name])} and {_text(after.model[name])}"
         for name in _MODEL
         if name in before.model and name in after.model and before.model[name] != after.model[name]
     ]
+    if unlike:
+        reasons.append(f"the models differ: {', '.join(unlike)}")
     if before.tokens and after.tokens and before.tokens != after.tokens:
         reasons.append(f"a step of a rank is {before.tokens:,} tokens in one and {after.tokens:,} in the other")
     return tuple(reasons)
@@ -330,7 +342,7 @@ def _settings(before: Manifest | None, after: Manifest | None) -> tuple[Setting,
     skipped = {"inject", "setup", "strategy", "steps"}
     of_first, of_second = ({**manifest.loader, **manifest.trainer} for manifest in (before, after))
     for name in sorted({*of_first, *of_second} - skipped):
-        first, second = of_first.get(name), of_second.get(name)
-        if first != second:
-            differing.append(Setting(name.replace("_", " "), _text(first), _text(second)))
+        if of_first.get(name) != of_second.get(name):
+            first, second = (_text(each[name]) if name in each else None for each in (of_first, of_second))
+            differing.append(Setting(name.replace("_", " "), first, second))
     return tuple(differing)

@@ -17,6 +17,8 @@ from tests.browser.chromium import Scheme, visit
 
 BEFORE, AFTER = "fsdp2-slow-loader-rank1", "fsdp2-straggler-rank0"
 
+_SPANNED = "track => track.lastElementChild.getBoundingClientRect().right - track.getBoundingClientRect().left"
+
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
@@ -43,6 +45,12 @@ def test_the_difference_what_was_changed_and_the_steps(
         expect(page.get_by_text("shorter steps")).to_be_in_viewport()
         changed = page.get_by_role("row").filter(has_text="num workers")
         expect(changed.get_by_role("cell")).to_have_text(["num workers", "1", "4"])
+        verdicts = page.get_by_role("row").filter(has_text="the data loader of rank 1 is slow")
+        expect(verdicts).to_be_in_viewport()
+        if width == 1440:
+            said = verdicts.get_by_test_id("stMarkdownContainer").nth(2).bounding_box()
+            assert said is not None
+            assert said["width"] > 500, "it takes the room that there is"
         picture = page.get_by_role("slider", name=f"From the step of {BEFORE} to the step of {AFTER}")
         curves = page.get_by_role("slider", name="step time and loss by step")
         later = page.get_by_role("img", name="A figure that is drawn when it is in view")
@@ -56,5 +64,12 @@ def test_the_difference_what_was_changed_and_the_steps(
         for figure in (picture, curves):
             if width == 1440:
                 expect(figure).to_be_in_viewport(ratio=0.9)
+        ranks = page.get_by_role("listbox")
+        ranks.last.scroll_into_view_if_needed()
+        expect(ranks).to_have_count(2)
+        for of_run, fault in ((0, 1), (1, 0)):
+            expect(ranks.nth(of_run).get_by_text("at fault")).to_have_text(f"at fault ▸ rank {fault}")
+        longest = [ranks.nth(at).locator(".track").first.evaluate(_SPANNED) for at in (0, 1)]
+        assert longest[0] > longest[1] > 0, "on one scale: the step of the slow loader is longer"
         assert page.get_by_test_id("stMain").evaluate("it => it.scrollWidth - it.clientWidth") <= 1
         assert found.complaints == []
