@@ -51,6 +51,13 @@ _COMPACT = """<style>
 [data-testid="stMain"] label * {
   white-space: normal; overflow: visible; text-overflow: clip; overflow-wrap: anywhere;
 }
+/* A long text takes the room that the window has: Streamlit breaks it, or cuts a long name, at 400 pixels. */
+@media (min-width: 901px) {
+  [data-testid="stTable"] td [data-testid="stMarkdownContainer"] {
+    max-width: 44rem !important; overflow-wrap: break-word !important;
+  }
+  [data-testid="stTable"] th * { white-space: nowrap !important; }
+}
 .js-plotly-plot:focus-visible { outline: 2px solid currentColor; outline-offset: 2px; }
 @media (max-width: 640px) {
   [data-testid="stMainBlockContainer"] { padding: 3.5rem 1rem 3rem; }
