@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from msgspec import Struct
 
 from diag.api import Result, State
-from diag.app.curves import STEP_TIME, curve_points
+from diag.app.curves import spark_of, spark_words
 from diag.app.figures import MS
 from diag.app.picture import colours_of
 from diag.app.policy import DASHBOARD
@@ -20,7 +19,7 @@ from diag.diagnoses.compare import Work, reasons_between, work_of
 from diag.diagnoses.shares import step_parts
 from diag.live import Curves
 from diag.model.steps import Severity
-from diag.words.formatting import counted, duration, number, relative, visible
+from diag.words.formatting import duration, number, relative, visible
 
 Data = dict[str, Any]  # as JSON
 
@@ -98,8 +97,8 @@ def cockpit_of(
                 "culprit": visible(line.culprit),
                 "cause": visible(line.cause),
                 "look": looks.get(line.name, ()),
-                "spark": _spark(line.curves),
-                "sparkAbout": _spark_about(line.curves),
+                "spark": spark_of(line.curves),
+                "sparkAbout": spark_words(line.curves),
                 "parts": [
                     [shown.index(part), ns / MS] for part, ns in line.outlook.parts_ns.items()
                 ] if line.outlook is not None else [],
@@ -121,31 +120,6 @@ def _about(line: Line) -> str:
         return ""
     parts = sorted(line.outlook.parts_ns.items(), key=lambda item: -item[1])
     return "\n".join(f"{part.value} {number(ns / MS)} ms" for part, ns in parts)
-
-
-def _spark(curves: Curves | None) -> list[float]:
-    """Step times from 0 to 1, where 1 is the longest, or twice the median where single steps are longer: the axis
-    begins at zero, so that noise looks like noise."""
-    values = _step_times(curves)
-    if not len(values):
-        return []
-    top = min(float(values.max()), 2 * float(np.median(values))) or 1.0
-    return [round(min(1.0, value / top), 3) for value in values.tolist()]
-
-
-def _spark_about(curves: Curves | None) -> str:
-    values = _step_times(curves)
-    if not len(values) or curves is None:
-        return ""
-    low, high = number(float(values.min())), number(float(values.max()))
-    return f"step time over {counted(len(curves), 'step')}: {low} to {high} ms"
-
-
-def _step_times(curves: Curves | None) -> np.ndarray[Any, np.dtype[np.float64]]:
-    if curves is None or not len(curves):
-        return np.zeros(0)
-    _, values = curve_points(curves, STEP_TIME, DASHBOARD.most_points_of_spark)
-    return values[~np.isnan(values)]
 
 
 def _change(line: Line, baseline: Line | None) -> Data:

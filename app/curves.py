@@ -21,7 +21,7 @@ from diag.model.breakdown import KernelKind
 from diag.tables import zoom
 from diag.tables.memory_curves import BACKWARD, BEFORE_BACKWARD, FORWARD, OPTIMIZER, MemoryCurve
 from diag.tables.snapshots import SnapshotAccount
-from diag.words.formatting import size
+from diag.words.formatting import counted, number, size
 
 _DASHES = ("solid", "dash")  # where there are more runs than colours
 
@@ -146,6 +146,32 @@ def curve_points(
     blocks = blocks_of(len(curves), most)
     values = quantity.values(lambda name: averaged(getattr(curves, name), blocks))
     return [int(curves.steps[block.start]) for block in blocks], values
+
+
+def spark_of(curves: Curves | None) -> list[float]:
+    """Step times from 0 to 1, where 1 is the longest, or twice the median where single steps are longer: the axis
+    begins at zero, so that noise looks like noise."""
+    values = _step_times(curves)
+    if not len(values):
+        return []
+    top = min(float(values.max()), 2 * float(np.median(values))) or 1.0
+    return [round(min(1.0, value / top), 3) for value in values.tolist()]
+
+
+def spark_words(curves: Curves | None) -> str:
+    """What that shows, with the range of the step times."""
+    values = _step_times(curves)
+    if not len(values) or curves is None:
+        return ""
+    low, high = number(float(values.min())), number(float(values.max()))
+    return f"step time over {counted(len(curves), 'step')}: {low} to {high} ms"
+
+
+def _step_times(curves: Curves | None) -> Grid:
+    if curves is None or not len(curves):
+        return np.zeros(0)
+    _, values = curve_points(curves, STEP_TIME, DASHBOARD.most_points_of_spark)
+    return values[~np.isnan(values)]
 
 
 def _across(column: int, columns: int, number: str, last: bool) -> dict[str, Any]:

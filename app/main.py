@@ -187,7 +187,7 @@ def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit
             return
         st.title(plain(name_of(at.root, state.path)))
         if state.live:
-            st.info("The training has recorded no whole step yet; this page shows the first one when it is there.")
+            live.show_beginning(state.path)
             live.show_standstill(state.path)
             return
         wait_until_ready()

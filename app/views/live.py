@@ -15,13 +15,13 @@ import streamlit as st
 
 from diag.api import RunState, Standstill, State, split_job
 from diag.app.address import Version, age_s, analysed, choose, is_refused, renew, show_link, version_of
-from diag.app.curves import LOSS, curve_figure, known, throughput
+from diag.app.curves import LOSS, curve_figure, known, spark_of, spark_words, throughput
 from diag.app.looks import state_of
 from diag.app.markup import plain, prose
 from diag.app.policy import DASHBOARD
 from diag.app.theme import theme_of
 from diag.app.views.common import draw
-from diag.live import Progress, curves_of, progress_of
+from diag.live import Curves, Progress, curves_of, progress_of
 from diag.words.formatting import NBSP, counted, elapsed, number
 
 _ICON = {
@@ -125,7 +125,8 @@ def _watched(shown: RunState, drawn: Version | None, following: bool) -> None:
     if not following:
         return
     goes_on = state.live and not shown.live
-    if newest != drawn or goes_on or (state.live != shown.live and is_refused(state)):
+    turned = comes_first(state) != comes_first(shown)  # what to do, and which rank is marked, is about something else
+    if newest != drawn or goes_on or turned or (state.live != shown.live and is_refused(state)):
         st.session_state[_REDRAWN] = True
         st.rerun()
     if newest != version_of(state):
@@ -144,6 +145,21 @@ def comes_first(state: RunState) -> bool:
     return bool(state.headline) or state.state in (State.FAILED, State.HUNG)
 
 
+def show_beginning(run: Path) -> None:
+    """Says why a run that trains has no verdict yet, for as long as it has none."""
+    st.fragment(_beginning, run_every=DASHBOARD.live_every_s)(run)
+
+
+def _beginning(run: Path) -> None:
+    state = state_of(run)
+    progress = _progress_of(state)
+    if progress is None:
+        st.info("The training has recorded no whole step yet; this page shows the first one when it is there.")
+    else:
+        done = _steps_done(progress.done, progress.planned)
+        st.info(plain(f"{done} recorded. The first verdict follows once they are analysed."))
+
+
 def _progress(state: RunState) -> None:
     progress = _progress_of(state)
     if progress is None:
@@ -153,6 +169,23 @@ def _progress(state: RunState) -> None:
         st.progress(min(progress.done / progress.planned, 1.0), text=plain(text))
     else:
         st.caption(plain(progress_line(progress, state.standstill)))
+    if (curves := curves_of(state.path)) is not None:
+        st.html(spark_html(curves))
+
+
+def spark_html(curves: Curves) -> str:
+    """The step time over the steps as small bars, in the colour of the text around them; "" without a step."""
+    bars = "".join(
+        f'<i style="flex: 1; height: {100 * value:.0f}%; background: currentColor"></i>' for value in spark_of(curves)
+    )
+    about = spark_words(curves)
+    if not bars:
+        return ""
+    style = "display: flex; align-items: flex-end; gap: 1px; height: 30px; opacity: 0.6"
+    return (
+        f'<div role="img" aria-label="{about}" style="{style}">{bars}</div>'
+        f'<div style="font-size: 12px; opacity: 0.7">{about}</div>'
+    )
 
 
 def _progress_of(state: RunState) -> Progress | None:

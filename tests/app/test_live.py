@@ -178,3 +178,26 @@ def test_a_baseline_that_is_other_work_is_neither_better_nor_worse(
     assert "Not comparable with the baseline" in said(test)
     assert plain("one ran on 3 ranks, the other on 2") in said(test)
     assert {metric.proto.color for metric in test.metric if metric.delta} == {MetricProto.MetricColor.GRAY}
+
+
+def test_before_the_first_verdict_the_page_says_how_far_the_run_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its analysis takes a moment, in which the menu counts steps already."""
+
+    def beginning() -> None:
+        import sys
+        from pathlib import Path
+
+        from diag.app.views.live import show_beginning
+
+        show_beginning(Path(sys.argv[1]))
+
+    run = unended(write_run(tmp_path / "run"))
+    monkeypatch.setattr("sys.argv", ["main.py", str(run)])
+    whole = {rank: files.steps.read_text() for rank, files in RunLayout(run).ranks().items()}
+    cut(run, 0)
+    test = AppTest.from_function(beginning, default_timeout=PATIENCE_S).run()
+    assert "has recorded no whole step yet" in test.info[0].value
+    go_on(run, whole)
+    assert plain_spaces(test.run().info[0].value).startswith("12 steps recorded")

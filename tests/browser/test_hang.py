@@ -100,6 +100,8 @@ def test_a_run_that_gets_stuck_is_no_longer_called_healthy(browser: Browser, tmp
         expect(badges.filter(has_text="stuck")).to_have_count(2)
         expect(badges.filter(has_text=re.compile("training|healthy"))).to_have_count(0)
         expect(found.page.get_by_text("The steps before that: Healthy")).to_be_visible()
+        expect(found.page.get_by_text("at fault ▸ rank 1")).to_be_visible()  # drawn again: about the standstill
+        expect(found.page.get_by_text("Take the stacks of all ranks")).to_be_visible()
         assert found.complaints == []
 
 

@@ -1,6 +1,7 @@
 """A run that is still training, and a folder of runs, as a person sees them."""
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -45,10 +46,13 @@ def test_new_steps_appear_by_themselves(browser: Browser, tmp_path: Path) -> Non
         found.open(served.at(), until="6 of 8")
         expect(found.page.get_by_text("training").first).to_be_visible()
         expect(found.page.get_by_text("8 steps · 9.52 steps/s").first).to_be_visible()
+        spark = found.page.get_by_test_id("stSidebar").get_by_role("img", name="step time over")
+        expect(spark).to_have_accessible_name(re.compile(r"step time over 8\ssteps: .* ms"))
         found.page.evaluate(_WATCH)
         for rank, files in RunLayout(run).ranks().items():
             files.steps.write_text(whole[rank])
         found.page.get_by_text("12 steps · ").first.wait_for()
+        expect(spark).to_have_accessible_name(re.compile(r"step time over 12\ssteps: .* ms"))
         found.page.get_by_text("10 of 12").first.wait_for(timeout=PATIENCE_MS)
         found.settle()
         assert found.page.evaluate("window.unsteady") == []
