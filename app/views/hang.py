@@ -95,7 +95,9 @@ def _standing_now(run: Path, drawn: str) -> None:
         st.rerun()
     if not state.headline:
         return
-    st.error(plain(state.headline), icon=":material/pause:")
+    # Who is where stands in the table, and, where a cause is known, in the headline below it.
+    since = f"{state.headline.rstrip('.').partition('; ')[0]}."  # without the clauses on ranks, see `stuck_words`
+    st.error(plain(since if state.by_rank and state.stuck else state.headline), icon=":material/pause:")
     if not state.by_rank:
         return
     if len(state.by_rank) > DASHBOARD.most_bars_of_ranks:
@@ -251,7 +253,7 @@ def _answer(investigation: Investigation, state: RunState | None = None) -> None
             icon=_ICON.get(triage.fault_class, ":material/error:"),
             color=_COLOUR.get(triage.fault_class, "red"),
         )
-        st.subheader(plain(_why_unknown(state.behind) if told and state else triage.headline), anchor=False)
+        st.subheader(prose(_why_unknown(state.behind) if told and state else triage.headline), anchor=False)
         facts = [f"Confidence {share(triage.confidence)}"]
         ranks = [culprit.rank for culprit in triage.culprits if culprit.rank is not None]
         hosts = list(dict.fromkeys(culprit.host for culprit in triage.culprits if culprit.host))

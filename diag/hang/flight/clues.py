@@ -384,7 +384,7 @@ def _roots_note(waits: OpWaits) -> str:
     parts = []
     if waits.absent:
         itself = "was in no collective itself" if len(waits.absent) == 1 else "were in no collective themselves"
-        parts.append(f"{listed(waits.absent)} did not join collectives that others wait in, and {itself}")
+        parts.append(f"others wait in it, and {listed(waits.absent)} {itself}")
     if waits.stopped:
         parts.append(
             f"{listed(waits.stopped)} did not finish collectives that peers in them finished: the device, or the "
