@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 import streamlit as st
 
-from diag.app.address import choose, href
+from diag.app.address import choose
 from diag.app.figures import MS, finish, rows_height
 from diag.app.markup import label, plain
 from diag.app.picture import waited_for
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, pale_on, theme_of
-from diag.app.views.common import beyond_summaries, draw, head, nothing, show_grid, show_rows, show_table
+from diag.app.views.common import beyond_summaries, draw, head, moment_link, nothing, show_grid, show_rows, show_table
 from diag.model.breakdown import CollectiveStat, CollectiveTable, CostCurve, ExposedCall
 from diag.show.breakdowns import EXCHANGES_TITLE, collective_table, exchange_table, longest_calls
 from diag.timeline import timeline_of
@@ -149,10 +149,7 @@ def _longest(view: RunView, table: CollectiveTable) -> None:
 
 def _on_timeline(call: ExposedCall, moved_ns: int) -> str:
     """A link to the call on the timeline. ``moved_ns``: offset from the call's clock to the timeline's."""
-    begin_ns, around_ns = call.start_ns + moved_ns, (call.end_ns - call.start_ns) // 4
-    at = {"from": (begin_ns - around_ns) / MS, "to": (call.end_ns + moved_ns + around_ns) / MS}
-    window = {name: f"{max(0.0, ms):.{DASHBOARD.decimals_of_address}f}" for name, ms in at.items()}
-    return f"[Show]({href('timeline', rank=call.rank, step=call.step, **window)})"
+    return moment_link(call.rank, call.step, call.start_ns + moved_ns, call.end_ns + moved_ns)
 
 
 def _exchanges(table: CollectiveTable) -> None:

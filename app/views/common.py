@@ -13,8 +13,8 @@ import plotly.graph_objects as go
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from diag.app.address import show_link
-from diag.app.figures import Entry, blocks_of, field_columns, legend_of, make_cells_clickable
+from diag.app.address import href, show_link
+from diag.app.figures import MS, Entry, blocks_of, field_columns, legend_of, make_cells_clickable
 from diag.app.markup import plain, prose
 from diag.app.picture import grid_of_ms
 from diag.app.policy import DASHBOARD
@@ -208,6 +208,15 @@ def show_on_timeline(rank: int, step: int, name: str = "") -> None:
     """Draws a link to a step of a rank on the timeline. ``name``: the text to search for there."""
     label = f"Rank {rank}, step {step} on the timeline"
     show_link("timeline", label, icon="view_timeline", rank=rank, step=step, **({"find": name} if name else {}))
+
+
+def moment_link(rank: int, step: int, begin_ns: int, end_ns: int) -> str:
+    """A link to a moment on the timeline, with a little around it, for a cell of a table. Times as the timeline has
+    them."""
+    around_ns = (end_ns - begin_ns) // 4
+    at = {"from": (begin_ns - around_ns) / MS, "to": (end_ns + around_ns) / MS}
+    window = {name: f"{max(0.0, ms):.{DASHBOARD.decimals_of_address}f}" for name, ms in at.items()}
+    return f"[Show]({href('timeline', rank=rank, step=step, **window)})"
 
 
 # Pages with the rows of a data frame; the rows of the others are on the timeline.

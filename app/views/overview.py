@@ -30,6 +30,7 @@ from diag.app.views.common import (
     draw,
     in_view,
     made_in_view,
+    moment_link,
     plot,
     show_code,
     show_evidence,
@@ -48,10 +49,12 @@ from diag.show import page as words
 from diag.show.brief import as_issue, as_message
 from diag.show.memory import MEMORY_FINDINGS, Failure
 from diag.show.page import Advised, Card, Change, Page, Place, VerdictShown, advice_of, metrics_of, verdict_of
-from diag.show.ranks import IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
+from diag.show.ranks import IDLE_TITLE, STALLS_TITLE, idle_table, longest_stalls, stall_table
+from diag.timeline import timeline_of
 from diag.version import version
 from diag.words.formatting import counted, share
 from diag.words.places import shown as name_of
+from diag.words.table import Table
 
 _MEAN = "mean"
 _PICTURE = "picture"
@@ -532,7 +535,20 @@ def _idle(view: RunView, rank: int, step: int | None) -> None:
     show_table(idle)
     if stalls.rows:
         st.markdown(f"**{STALLS_TITLE}**")
-        show_table(stalls)
+        st.fragment(_stalls)(view, step, stalls)
+
+
+def _stalls(view: RunView, step: int | None, stalls: Table) -> None:
+    """Draws the stalls, each with a link to its moment on the timeline, which is made once they are in view."""
+    if not in_view("stalls", DASHBOARD.figure_px):
+        return
+    lanes, links = timeline_of(view.result).ranks, []
+    for account, parts, stall in longest_stalls(view.result.attribution, step)[: len(stalls.rows)]:
+        of_rank = lanes[parts.rank]
+        begin_ns = next(each.begin_ns for each in of_rank.steps if each.step == account.step)
+        at_ns = begin_ns + of_rank.moved_ns + stall.at_ns
+        links.append(moment_link(parts.rank, account.step, at_ns, at_ns + stall.dur_ns))
+    show_table(stalls, first=("Timeline", links))
 
 
 def _waiting(view: RunView, theme: Theme) -> None:

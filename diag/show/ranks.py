@@ -211,7 +211,7 @@ def stall_table(attribution: Attribution, step: int | None = None, most: int | N
     """The longest stalls of the counted steps, or of one step; without columns that would be the same in every row."""
     most = PAGE.most_stalls if most is None else most
     accounts = _accounts(attribution, step)
-    stalls = _stalls(accounts)[:most]
+    stalls = longest_stalls(attribution, step)[:most]
     ranks = set(accounts.parts.rank.tolist())
     several_steps = {
         Column("step", COUNT, label=_noun(attribution), weight=0): [account.step for account, _, _ in stalls]
@@ -239,7 +239,7 @@ def stall_lines(attribution: Attribution) -> tuple[str, ...]:
     accounts = _accounts(attribution)
     several = len(set(accounts.parts.rank.tolist())) > 1
     lines = []
-    for account, parts, stall in _stalls(accounts)[: PAGE.most_stall_lines]:
+    for account, parts, stall in longest_stalls(attribution)[: PAGE.most_stall_lines]:
         if stall.dur_ns < PAGE.stall_line_share * parts.dur_ns:
             continue
         noun = _noun(attribution)
@@ -269,7 +269,9 @@ def _noun(attribution: Attribution) -> str:
     return "window" if attribution.undivided else "step"
 
 
-def _stalls(accounts: StepAccounts) -> list[tuple[StepAccount, Parts, Stall]]:
+def longest_stalls(attribution: Attribution, step: int | None = None) -> list[tuple[StepAccount, Parts, Stall]]:
+    """The rows of `stall_table`, and those that it leaves out."""
+    accounts = _accounts(attribution, step)
     every, owner = accounts.parts, accounts.of_part
     stalls = [
         (accounts[owner[place]], every[place], stall) for place, of_rank in every.stalls.items() for stall in of_rank

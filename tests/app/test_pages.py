@@ -1,5 +1,6 @@
 """The page says what the analysis says."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from diag.api import Result, open_run
 from diag.app.markup import plain
 from diag.serve.server import SCRIPT
 from diag.show.json import save
-from diag.show.ranks import idle_table, stall_table
+from diag.show.ranks import idle_table, longest_stalls, stall_table
+from diag.timeline import timeline_of
 from diag.words.formatting import duration, share, size
 from tests.account.kineto_builder import KinetoBuilder
 from tests.app.runs import TOKENS, write_run, write_stalled_trace
@@ -78,7 +80,18 @@ def test_why_the_device_was_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert plain(idle.title) in said(test)
     shown = [table.value.map(plain_spaces).to_numpy().tolist() for table in test.table]
     assert [[plain_spaces(plain(cell)) for cell in row] for row in idle.texts()] in shown
-    assert [[plain_spaces(plain(cell)) for cell in row] for row in stall_table(attribution).texts()] in shown
+    stalls = [table for table in shown if len(table) == len(stall_table(attribution).rows)][-1]
+    assert [[plain_spaces(plain(cell)) for cell in row] for row in stall_table(attribution).texts()] == [
+        row[1:] for row in stalls
+    ]
+    first = longest_stalls(attribution)[0]
+    link = re.search(r"timeline\?.*step=(\d+)&from=([\d.]+)&to=([\d.]+)", stalls[0][0])
+    assert link is not None
+    assert int(link[1]) == first[0].step
+    step = next(span for span in timeline_of(open_run(run)).steps if span.step == first[0].step)
+    begin_ms, end_ms = float(link[2]), float(link[3])
+    assert step.begin_ns / 1e6 <= begin_ms < end_ms <= step.end_ns / 1e6 + 1, "its moment"
+    assert end_ms - begin_ms == pytest.approx(1.5 * first[2].dur_ns / 1e6, abs=0.01)
     test.selectbox(key="step").select("2").run()
     assert "in step 2" in plain_spaces(said(test))
 
