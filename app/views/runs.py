@@ -226,7 +226,10 @@ def _line(state: RunState, row: RunRow) -> Line:
         state_words=state.headline if state.stuck else outline.ended if outline is not None else "",
         severity=row.severity,
         culprit=row.culprit,
-        cause=(row.why if row.severity != Severity.HEALTHY else "") or row.headline or _NOT_ANALYSED,
+        cause=(row.why if row.severity != Severity.HEALTHY else "")
+        or row.headline
+        or (outline.why if outline is not None else "")
+        or _NOT_ANALYSED,
         share=row.share,
         step_ns=row.step_ns,
         outlook=outline.outlook if outline is not None else None,

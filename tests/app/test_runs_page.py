@@ -139,6 +139,8 @@ def test_a_large_run_is_not_analysed_for_the_list(folder: Path, monkeypatch: pyt
     outlined(folder / "healthy")
     test = runs_page(folder, monkeypatch)
     assert plain("slow: more than 0 MiB of records; open it to analyse it") in text(test)
+    state, why = state_of(folder / "slow"), "more than 0 MiB of records; open it to analyse it"
+    assert runs._line(state, row_of(state)).cause == why, "not that it is yet to come"
     assert not any("Class" in row for row in rows_of(test))
 
 
