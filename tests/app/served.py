@@ -18,6 +18,9 @@ from urllib.parse import parse_qs, urlsplit
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
+# Ports of dashboards that have ended, for the next: a browser keeps code by the address that it came from.
+_FREED: list[int] = []
+
 
 @dataclass(frozen=True)
 class Served:
@@ -62,8 +65,9 @@ def dashboard(path: Path, *options: str, stderr: bool = False, **started: Any) -
     code = "import sys; from diag.cli.main import main; sys.argv[0] = 'diag'; main()"
     browser = () if "--browser" in options else ("--no-browser",)
     command = [sys.executable, "-c", code, "dashboard", str(path), *browser, *options]
+    port = _FREED.pop() if _FREED else free_port()
     if "--port" not in options:
-        command += ["--port", "0"]
+        command += ["--port", str(port)]
     errors = subprocess.PIPE if stderr else None
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, **started) as process:
         try:
@@ -78,6 +82,8 @@ def dashboard(path: Path, *options: str, stderr: bool = False, **started: Any) -
                 process.wait(timeout=PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
+            else:
+                _FREED.append(port)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from tests.patience import PATIENCE_S
 
 
 def test_a_path_that_is_not_there_yet(tmp_path: Path) -> None:
-    with dashboard(tmp_path / "later", stderr=True) as served:
+    with dashboard(tmp_path / "later", "--port", "0", stderr=True) as served:
         assert served.ask()[2] == b"ok"
         served.process.send_signal(signal.SIGINT)
         _, said = served.process.communicate(timeout=PATIENCE_S)

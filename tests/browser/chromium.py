@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import psutil
-from playwright.sync_api import Browser, BrowserType, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, BrowserType, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.patience import PATIENCE_S
 
@@ -24,6 +26,7 @@ _ANSWER_S, _PER_CORE = (
     60,
     2,
 )  # a page that is open answers in a second; processes to a core beyond which it takes longer
+_STAYS = "http://127.0.0.1/"  # a site whatever the port: the one of all dashboards
 _STILL_POLLS, _LONGEST_POLLS = 4, 60  # of a quarter of a second
 
 Scheme = Literal["light", "dark"]
@@ -44,10 +47,40 @@ def chromium() -> Iterator[Browser]:
         yield browser
 
 
+@contextmanager
+def chromium_that_remembers() -> Iterator[Browser]:
+    """One with a profile, in which visits follow each other. One process draws all pages, so that it reads and
+    translates Streamlit's code once, which takes more than half of what a page costs, and not once a visit."""
+    with sync_playwright() as playwright, TemporaryDirectory() as profile:
+        context = playwright.chromium.launch_persistent_context(
+            profile, executable_path=executable(), args=[*_options(), "--process-per-site"], **_window()
+        )
+        with context:
+            (stays,) = context.pages  # the process ends with the last page
+            stays.route(_STAYS, lambda route: route.fulfill(body=""))
+            stays.goto(_STAYS)
+            assert context.browser is not None
+            yield context.browser
+
+
 def launched(kind: BrowserType, *options: str) -> Browser:
     """One of its own, to be closed by ``with``; ``options`` of its command line."""
+    return kind.launch(executable_path=executable(), args=[*_options(), *options])
+
+
+def _options() -> list[str]:
     sandbox = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
-    return kind.launch(executable_path=executable(), args=[*_QUIET, *sandbox, *options])
+    return [*_QUIET, *sandbox]
+
+
+def _window(scheme: Scheme = "light", height: int = 1100, width: int = 1400) -> dict[str, Any]:
+    """Without animations, which the processor would draw."""
+    return {
+        "viewport": {"width": width, "height": height},
+        "color_scheme": scheme,
+        "reduced_motion": "reduce",
+        "accept_downloads": True,
+    }
 
 
 @dataclass
@@ -87,21 +120,41 @@ def answer_ms() -> float:
 def visit(
     browser: Browser, scheme: Scheme = "light", height: int = 1100, offline: bool = False, width: int = 1400
 ) -> Iterator[Visit]:
-    """A fresh page in a window of ``width`` pixels by ``height``. Without animations, which the processor would
-    draw."""
-    context = browser.new_context(
-        viewport={"width": width, "height": height},
-        color_scheme=scheme,
-        reduced_motion="reduce",
-        offline=offline,
-        accept_downloads=True,
-    )
+    """A page in a window of ``width`` pixels by ``height``, of somebody who has not been there before: only code and
+    pictures that do not change may come from an earlier visit."""
+    shared = next((one for one in browser.contexts if [page.url for page in one.pages] == [_STAYS]), None)
+    context = shared or browser.new_context(**_window(scheme, height, width))
     expect.set_options(timeout=answer_ms())
     context.set_default_timeout(answer_ms())
-    found = Visit(context.new_page())
-    found.page.on("console", found.note)
-    found.page.on("pageerror", lambda error: found.complaints.append(str(error)))
+    context.set_offline(offline)
+    page = context.new_page()
+    if shared:
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    found = Visit(page)
+    page.on("console", found.note)
+    page.on("pageerror", lambda error: found.complaints.append(str(error)))
+    origins: set[str] = set()
+    page.on("framenavigated", lambda frame: origins.add("{0.scheme}://{0.netloc}".format(urlsplit(frame.url))))
     try:
         yield found
     finally:
-        context.close()
+        if shared:
+            _forget(shared, origins)
+        else:
+            context.close()
+
+
+def _forget(context: BrowserContext, origins: set[str]) -> None:
+    """What a visit leaves in the profile."""
+    stays, *pages = context.pages
+    for page in pages:
+        page.close()
+    context.unroute_all()
+    context.clear_cookies()
+    context.clear_permissions()
+    session = context.new_cdp_session(stays)
+    for origin in origins:
+        kept = "local_storage,indexeddb,cache_storage,service_workers"
+        session.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": kept})
+    session.detach()

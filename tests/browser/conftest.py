@@ -5,14 +5,14 @@ from playwright.sync_api import Browser
 
 from diag.serve.server import SAMPLES
 from tests.app.served import Served, dashboard
-from tests.browser.chromium import chromium
+from tests.browser.chromium import chromium_that_remembers
 
 RUN = SAMPLES / "fsdp2-straggler-rank0"
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    with chromium() as found:
+    with chromium_that_remembers() as found:
         yield found
 
 
