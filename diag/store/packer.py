@@ -77,7 +77,7 @@ class Node:
     """A node's folder and its part of the store."""
 
     def __init__(self, folder: Path, packing: Packing, store: Store | None = None) -> None:
-        self._folder, self._packing = folder, packing
+        self.folder, self._packing = folder, packing
         self._store = store or Store(packing.to)
         self._state_file = folder / HIDDEN / "state"
         self._state = self._kept_state()
@@ -137,7 +137,7 @@ class Node:
             if left <= 0:
                 whole = False
                 continue
-            with contextlib.suppress(OSError), open_regular(path, self._folder, buffering=0) as file:
+            with contextlib.suppress(OSError), open_regular(path, self.folder, buffering=0) as file:
                 about = os.fstat(file.fileno())
                 before = known.get(name)
                 if before is not None and (before.inode, before.size, before.mtime_ns) == (
@@ -183,8 +183,8 @@ class Node:
 
     def _files(self) -> Iterator[tuple[str, str]]:
         """Every file that is packed, by its name in the run; those of the run itself first."""
-        root = f"{self._folder}/"
-        for path in walk(self._folder, enter=lambda path: not Path(path).name.startswith(".")):
+        root = f"{self.folder}/"
+        for path in walk(self.folder, enter=lambda path: not Path(path).name.startswith(".")):
             name = path.removeprefix(root)
             if not name.rpartition("/")[2].startswith(".") and name.split("/")[0] not in DERIVED:
                 yield name, path
@@ -251,7 +251,7 @@ class Node:
         if requests is None or requests.files == self._state.asked:
             return
         asked = requests.files
-        newest = RunLayout(self._folder).newest()
+        newest = RunLayout(self.folder).newest()
         before, self._state.asked = self._state.asked, asked
         for name, text in asked.items():
             if before.get(name) != text:
@@ -263,7 +263,7 @@ class Node:
     # -- the node's processes --------------------------------------------------------------------------------------
 
     def ranks(self) -> list[RankLayout]:
-        run = RunLayout(self._folder)
+        run = RunLayout(self.folder)
         with contextlib.suppress(OSError):
             return [files for attempt in run.attempts() for files in attempt.ranks().values()]
         return []
@@ -302,7 +302,7 @@ def keep_packing(node: Node, packing: Packing, stop: _Stop, launcher: int = 0) -
     due_s = began_s + random.uniform(0.2, 1.0) * packing.interval_s  # nodes that start together do not write together
     ended_s: float | None = None  # since when nobody records
     flushed = False  # and all of it is stored
-    told = False
+    told = ""  # what was said of why records wait
     while True:
         now_s = time.monotonic()
         busy = node.busy()
@@ -320,19 +320,29 @@ def keep_packing(node: Node, packing: Packing, stop: _Stop, launcher: int = 0) -
                     node.interval(last=ended_s is not None)
                 flushed = True
                 if told:
-                    _say("the store can be used again")
-                told = False
+                    _say(f"{told} can be used again")
+                told = ""
             except (DiagError, OSError, ValueError) as error:
                 flushed = False
-                if not told:
-                    _say(f"records wait on this node: {error.message if isinstance(error, DiagError) else error}")
-                told = True
+                place, why = _what_fails(error, node.folder)
+                if place != told:
+                    _say(f"records wait on this node: {why}")
+                told = place
         if over and flushed:
             return 0
         waited_s = now_s - (ended_s if ended_s is not None else began_s)
         if over and waited_s > SEGMENTS.patience_s:
             return 1
         time.sleep(min(SEGMENTS.look_s, packing.interval_s))
+
+
+def _what_fails(error: Exception, folder: Path) -> tuple[str, str]:
+    """What cannot be used, and why. A store's errors are DiagErrors, also those of one that is a folder: any other one
+    of the system is of the node's own folder, in which the packer notes what it does before it does it."""
+    if isinstance(error, OSError):
+        place = "the folder on this node"
+        return place, f"{place} cannot be used: {error.strerror or error}: {error.filename or folder}"
+    return "the store", error.message if isinstance(error, DiagError) else str(error)
 
 
 def _is_over(busy: bool | None, ended_s: float | None, began_s: float, launcher: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import random
@@ -25,7 +26,7 @@ from diag.collectors.reading import read_object
 from diag.collectors.records import Heartbeat
 from diag.errors import DiagError
 from diag.rundir.local import copies_folder
-from diag.store.packer import Node
+from diag.store.packer import Node, keep_packing
 from diag.store.policy import SEGMENTS
 from diag.store.requests import NAME as REQUESTS
 from diag.store.requests import ask_nodes, asked_now
@@ -389,6 +390,40 @@ def test_nobody_writes_other_files_to_a_node_by_a_request(document: bytes, tmp_p
     before = sorted(tmp_path.rglob("*"))
     node.fetch_requests()
     assert sorted(tmp_path.rglob("*")) == before
+
+
+class _Once:
+    """Asked to end after some looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    @property
+    def asked(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+def test_a_full_disk_of_the_node_is_not_blamed_on_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = recorded(tmp_path / "run")
+    monkeypatch.setitem(vars(SEGMENTS), "look_s", 0.01)
+    node, full = Node(run.root, Packing(ADDRESS, 0.01)), [True, True, False]
+
+    def replace(path: Path, data: bytes, private: bool = False) -> None:
+        if full and full.pop(0):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        replace_file(path, data, private)
+
+    monkeypatch.setattr("diag.store.packer.replace_file", replace)
+    assert keep_packing(node, Packing(ADDRESS, 0.01), _Once(4)) == 0  # type: ignore[arg-type]
+    said = capsys.readouterr().err
+    assert "records wait on this node: the folder on this node cannot be used: No space left on device" in said
+    assert str(run.root) in said
+    assert "the folder on this node can be used again" in said
+    assert "store" not in said
+    assert Store(ADDRESS).files("segments")
 
 
 def test_of_two_packers_one_runs(tmp_path: Path) -> None:
