@@ -19,21 +19,22 @@ from typing import Any, TypeVar
 import msgspec
 
 from diag.collectors.files import own_folder, replace_file
-from diag.collectors.layout import DERIVED, MANIFEST, RANKS, RunLayout, is_folder, is_restart_name
+from diag.collectors.layout import DERIVED, MANIFEST, RANKS, RankLayout, RunLayout, is_folder, is_restart_name
 from diag.collectors.reading import read_regular
 from diag.decoding import json_decoder
 from diag.errors import DiagError
-from diag.model import Gap
+from diag.model import DAMAGED, Gap
 from diag.rundir.policy import RUN_READING
 from diag.store.policy import STORES
 from diag.store.segment_names import FOLDER as SEGMENTS_FOLDER
 from diag.store.segment_names import is_node_name, missing_of, newest_of, numbers_of
 from diag.store.segments import DamagedSegmentError, Entry, decode
 from diag.store.stores import Store, Version, is_plain_name, is_remote
-from diag.words.formatting import masked
+from diag.words.formatting import masked, rank_ranges
 from diag.words.places import show_as
 
 from .joining import copy_folder, join_attempts, trainings_in
+from .lines import LastStep, last_steps
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -187,12 +188,21 @@ class _File(msgspec.Struct, array_like=True):
     size: int  # -1: removed
 
 
+class _Lost(msgspec.Struct, array_like=True):
+    """Steps of a file that cannot be read: from the one after the last that could, to the last that is known."""
+
+    first: int
+    last: int
+
+
 class _Nodes(msgspec.Struct):
-    """What of the segments is in the copy: by node its files, and by name the segments that were read."""
+    """What of the segments is in the copy: by node its files, and by name the segments that were read. ``lost``: by
+    node and file of steps."""
 
     files: dict[str, dict[str, _File]] = {}
     read: dict[str, tuple[int, str]] = {}
     gaps: dict[str, str] = {}  # by segment
+    lost: dict[str, dict[str, _Lost]] = {}
 
 
 def _unpack(
@@ -225,6 +235,7 @@ def _unpack(
         current = {name for segments in packed.values() for _, _, name in segments}
         state.read = {name: version for name, version in state.read.items() if name in current}
         state.gaps = {name: reason for name, reason in state.gaps.items() if name in current}
+        state.lost = {node: lost for node, lost in state.lost.items() if node in packed and lost}
         replace_file(folder / _STATE, msgspec.json.encode(state))
     at = f"{store.address.rstrip('/')}/{root}"
     last = {segments[-1][2] for segments in packed.values()}  # it may be under way
@@ -232,6 +243,8 @@ def _unpack(
     for node, numbers in missing_of(packed).items():
         which = ", ".join(map(str, numbers))
         gaps.append(Gap(masked(f"{at}{SEGMENTS_FOLDER}/{node}"), f"segment {which} of this node is missing"))
+    for node, lost in state.lost.items():
+        gaps.append(Gap(masked(f"{at}{SEGMENTS_FOLDER}/{node}"), _lost_words(lost)))
     nodes = [folder / "nodes" / node for node in packed if is_folder(folder / "nodes" / node)]
     show_as({node: masked(f"{at}{SEGMENTS_FOLDER}/{node.name}") for node in nodes})
     trainings = trainings_in([str(node) for node in nodes])
@@ -289,11 +302,37 @@ def _apply(store: Store, root: str, name: str, target: Path, state: _Nodes) -> b
     except DamagedSegmentError as error:
         state.gaps[name] = f"{error}; left out"
         return True
-    known = state.files.setdefault(target.name, {})
+    known, lost = state.files.setdefault(target.name, {}), state.lost.setdefault(target.name, {})
     for entry in segment.entries:
         if reason := _apply_entry(entry, target / entry.name, known):
             state.gaps[name] = reason
+            _note_lost(entry, target / entry.name, lost)
+        else:
+            lost.pop(entry.name, None)
     return True
+
+
+def _note_lost(entry: Entry, path: Path, lost: dict[str, _Lost]) -> None:
+    """Notes which steps cannot be read where ``entry`` continues a file of which a part before was lost."""
+    if path.name.partition(".")[0] != RankLayout.steps.name.partition(".")[0]:
+        return
+    decode = json_decoder(LastStep).decode
+    for line in reversed(entry.data.splitlines()):
+        with suppress(*DAMAGED):
+            there = last_steps(path)
+            before = lost.get(entry.name)
+            first = before.first if before is not None else there[-1].step + 1 if there else 0
+            lost[entry.name] = _Lost(first, max(decode(line).step, before.last if before is not None else 0))
+            return
+
+
+def _lost_words(lost: Mapping[str, _Lost]) -> str:
+    """``steps 3 to 9 of ranks 0, 1 are missing: ...``, of the files of a node."""
+    ranks = sorted({int(rank) for name in lost if (rank := Path(name).parent.name).isdecimal()})
+    first, last = min(of.first for of in lost.values()), max(of.last for of in lost.values())
+    steps = f"steps {first:,} to {last:,}" if last > first else f"step {first:,}"
+    verb = "are" if last > first else "is"
+    return f"{steps} of {rank_ranges(ranks)} {verb} missing: they were in a segment that was lost, or continue it"
 
 
 def _apply_entry(entry: Entry, path: Path, known: dict[str, _File]) -> str:

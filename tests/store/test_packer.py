@@ -254,6 +254,29 @@ def test_a_lost_segment_is_said(tmp_path: Path) -> None:
     assert "segment 2 of this node is missing" in " ".join(gap.reason for gap in open_run(ADDRESS).coverage.skipped)
 
 
+@pytest.mark.parametrize("damaged", [True, False])
+def test_the_steps_that_a_lost_segment_costs_are_said_with_its_node(damaged: bool, tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run")
+    lines = {rank: files.steps.read_text().splitlines(keepends=True) for rank, files in run.ranks().items()}
+    node = Node(run.root, PACKING)
+    for end in (20, 30, 40, 60):  # of 60 steps; those from 20 to 29 are in the second segment
+        for rank in (1, 2):
+            run.rank(rank).steps.write_text("") if end == 20 else None
+            with run.rank(rank).steps.open("a") as file:
+                file.writelines(lines[rank][{20: 0, 30: 20, 40: 30, 60: 40}[end] : end])
+        node.pack()
+    store = Store(ADDRESS)
+    second, kept = sorted(store.files("segments"))[1], store.read(sorted(store.files("segments"))[1])
+    store.remove([second])
+    if damaged:
+        store.write(second, kept[:-1])
+    gaps = {gap.path: gap.reason for gap in open_run(ADDRESS).coverage.skipped if "missing" in gap.reason}
+    (node_path,) = (path for path in gaps if "steps 20 to 59 of ranks 1-2 are missing" in gaps[path])
+    assert node_path.rpartition("/")[2] == numbers_of(second)[0]  # type: ignore[index]
+    store.write(second, kept)  # it comes late: then nothing is missing
+    assert not [gap.reason for gap in open_run(ADDRESS).coverage.skipped if "steps" in gap.reason]
+
+
 def test_segments_that_are_merged_while_they_are_read_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
