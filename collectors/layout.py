@@ -182,6 +182,13 @@ class RankLayout:
         """The path of one of the files above as a text, for what is asked of each of thousands of ranks."""
         return f"{self.place}/{file.name}"
 
+    def written_ns(self, file: Entry) -> int | None:
+        """When one of the files above was written, by the storage's clock, Unix ns; None where it is not there."""
+        try:
+            return os.stat(self.text(file)).st_mtime_ns  # noqa: PTH116  (as ``place``)
+        except OSError:
+            return None
+
     def names(self) -> frozenset[str] | None:
         """The names of all files of this rank: of thousands of ranks, this is cheaper than looking for each. None where
         the folder cannot be listed."""

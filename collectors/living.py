@@ -99,6 +99,15 @@ def has_ended(done: bool, runs: bool | None, seen_unix_ns: int, late_ns: int = 0
     return _is_old(seen_unix_ns + late_ns)
 
 
+def last_sign_ns(sent_ns: int, written_ns: int | None, began_ns: int, began_written_ns: int | None) -> int:
+    """When a process last wrote, Unix ns: by the storage, as clocks of nodes may be minutes late or ahead, if its own
+    times of heartbeat and rank.json differ from that by as much. Else these are copies, and its own time counts."""
+    if written_ns is None or began_written_ns is None or not began_ns or not sent_ns:
+        return sent_ns
+    apart_ns = abs((written_ns - sent_ns) - (began_written_ns - began_ns))
+    return written_ns if apart_ns <= RECORDING.gone_s * 1e9 else sent_ns
+
+
 def _is_elsewhere(process: Recorded) -> bool:
     return process.pid_namespace not in ("", pid_namespace())
 

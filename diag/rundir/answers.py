@@ -24,8 +24,8 @@ import msgspec
 from msgspec import Struct
 
 from diag import policy
-from diag.collectors.layout import RunLayout, is_folder
-from diag.collectors.living import seen_of
+from diag.collectors.layout import RankLayout, RunLayout, is_folder
+from diag.collectors.living import last_sign_ns, seen_of
 from diag.collectors.reading import linked_folders, read_object, walk
 from diag.decoding import msgpack_decoder
 from diag.deferred import by_name
@@ -149,11 +149,17 @@ def _processes(layout: RunLayout) -> list[object]:
     late_ns = delay_ns(layout)
     return [
         late_ns,
-        *(
-            (rank, seen_of(read_object(files.identity, files.run), read_object(files.heartbeat, files.run), late_ns))
-            for rank, files in layout.ranks().items()
-        ),
+        *((rank, _seen(files, late_ns)) for rank, files in layout.ranks().items()),
     ]
+
+
+def _seen(files: RankLayout, late_ns: int) -> tuple[object, ...]:
+    identity, heartbeat = read_object(files.identity, files.run), read_object(files.heartbeat, files.run)
+    sent_ns, began_ns = heartbeat.get("unix_ns"), identity.get("unix_ns")
+    if type(sent_ns) is int and type(began_ns) is int:
+        written_ns, began_written_ns = files.written_ns(RankLayout.heartbeat), files.written_ns(RankLayout.identity)
+        heartbeat["unix_ns"] = last_sign_ns(sent_ns, written_ns, began_ns, began_written_ns)
+    return seen_of(identity, heartbeat, late_ns)
 
 
 def _written(path: Path) -> int:

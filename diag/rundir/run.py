@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.collectors.layout import RankLayout, RunLayout, first_traced, is_folder, parts_of
-from diag.collectors.living import has_ended, process_runs
+from diag.collectors.living import has_ended, last_sign_ns, process_runs
 from diag.collectors.reading import folder_refusal, linked_folders, natural, open_regular
 from diag.collectors.records import (
     CheckpointRecord,
@@ -330,7 +330,7 @@ def _unwritten_steps(
     gaps = []
     kept = "stored by its node's packer" if interval_s(layout) else "written"
     for rank, steps in recorded.items():
-        if training and _trains(ranks[rank], delay_ns(layout)):
+        if training and _trains(ranks[rank], layout.rank(rank), delay_ns(layout)):
             continue
         heartbeat = ranks[rank].heartbeat
         # A rank killed within the others' last step has not finished it.
@@ -359,12 +359,13 @@ def _unrecorded(layout: RunLayout) -> list[Gap]:
     return gaps
 
 
-def _trains(rank: RankTables, late_ns: int) -> bool:
+def _trains(rank: RankTables, files: RankLayout, late_ns: int) -> bool:
     """Whether the process of a rank still runs, as far as this host can see. ``late_ns``: as of ``has_ended``."""
-    identity, heartbeat = rank.identity, rank.heartbeat
-    if identity is None or heartbeat is None:
+    if (identity := rank.identity) is None or (heartbeat := rank.heartbeat) is None:
         return False
-    return not has_ended(heartbeat.done, process_runs(identity), heartbeat.unix_ns, late_ns)
+    written_ns, began_written_ns = files.written_ns(RankLayout.heartbeat), files.written_ns(RankLayout.identity)
+    seen_ns = last_sign_ns(heartbeat.unix_ns, written_ns, identity.unix_ns, began_written_ns)
+    return not has_ended(heartbeat.done, process_runs(identity), seen_ns, late_ns)
 
 
 def _readable_ranks(layout: RunLayout, gaps: list[Gap]) -> dict[int, RankLayout]:

@@ -6,7 +6,6 @@ checkpoints and compilations have taken. A rank whose heartbeats stop, or whose 
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from itertools import islice, pairwise
 
 from msgspec import Struct
 
-from diag.collectors.layout import Entry, RankLayout, RunLayout
+from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.living import process_is_stopped, process_runs
 from diag.collectors.records import CHECKPOINT, EVALUATION, FAILED, Manifest, RankRecord
 from diag.events.rows import JobRank
@@ -265,7 +264,8 @@ def judge(
 
 def _read(ranks: Mapping[int, RankLayout], now_ns: int) -> dict[int, _Rank]:
     """The ages of all heartbeats, and the heartbeats of the first ranks and of those that are late."""
-    ages = {rank: now_ns - ns for rank, files in ranks.items() if (ns := _written_ns(files)) is not None}
+    written_ns = {rank: files.written_ns(RankLayout.heartbeat) for rank, files in ranks.items()}
+    ages = {rank: now_ns - ns for rank, ns in written_ns.items() if ns is not None}
     read = {rank: _Rank(ranks[rank], max(0, age)) for rank, age in ages.items()}
     late = [rank for rank, age in ages.items() if age >= SILENCE.least_still_s * 1e9]
     for rank in dict.fromkeys([*islice(read, SILENCE.ranks_looked_at), *late[: SILENCE.most_heartbeats_read]]):
@@ -288,11 +288,13 @@ def _read_by_own_clock(ranks: Mapping[int, RankLayout], read: Mapping[int, _Rank
 
 def _hear(rank: _Rank, now_ns: int) -> None:
     """Reads a rank's heartbeat. Its age is by the rank's clock or the storage's, whichever is later; by the rank's
-    alone where the file was copied: then the storage's time is that of the copy."""
+    alone where the file was copied: then the storage's time is that of the copy. A clock that is ahead says nothing."""
     rank.beat = _beat(rank.files)
     if rank.beat is None:
         return
-    by_itself_ns = max(0, now_ns - rank.beat.unix_ns)
+    by_itself_ns = now_ns - rank.beat.unix_ns
+    if by_itself_ns < 0:
+        return
     behind_ns = by_itself_ns - rank.age_ns
     rank.copied = behind_ns > SILENCE.silent_s * 1e9 and _is_copied(rank.files, behind_ns)
     rank.age_ns = by_itself_ns if rank.copied else min(rank.age_ns, by_itself_ns)
@@ -301,7 +303,7 @@ def _hear(rank: _Rank, now_ns: int) -> None:
 def _is_copied(files: RankLayout, behind_ns: int) -> bool:
     """Whether a heartbeat is so much older than its file because the file was copied, not because the clocks of the
     rank and the storage differ: then rank.json would be as much older than its file."""
-    identity, written_ns = _identity(files), _written_ns(files, RankLayout.identity)
+    identity, written_ns = _identity(files), files.written_ns(RankLayout.identity)
     if identity is None or written_ns is None or not identity.unix_ns:
         return False
     return abs(written_ns - identity.unix_ns - behind_ns) > SILENCE.silent_s * 1e9
@@ -318,13 +320,6 @@ def _identity(files: RankLayout) -> RankRecord | None:
     try:
         return read_identity(files)[0]
     except DiagError:  # in a newer schema
-        return None
-
-
-def _written_ns(files: RankLayout, file: Entry = RankLayout.heartbeat) -> int | None:
-    try:
-        return os.stat(files.text(file)).st_mtime_ns  # noqa: PTH116  (``Path`` costs thousands of ranks more)
-    except OSError:
         return None
 
 

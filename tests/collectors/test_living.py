@@ -14,7 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from diag.collectors.living import boot_id, has_ended, process_is_stopped, process_runs, recorded_has_ended
+from diag.collectors.living import (
+    boot_id,
+    has_ended,
+    last_sign_ns,
+    process_is_stopped,
+    process_runs,
+    recorded_has_ended,
+)
 from diag.collectors.policy import RECORDING
 from diag.collectors.records import RankRecord
 from tests.patience import PATIENCE_S
@@ -94,6 +101,25 @@ def test_who_cannot_be_seen_has_ended_when_its_signs_are_old() -> None:
     assert [has_ended(True, True, now), has_ended(False, False, now), has_ended(False, True, 0)] == [True, True, False]
     assert recorded_has_ended({"pid": "x", "host": None}, {}) is True
     assert recorded_has_ended({}, {"unix_ns": now}) is False
+
+
+@pytest.mark.parametrize("off_s", [-600, 600])
+def test_the_clock_of_another_node_decides_nothing(off_s: int) -> None:
+    """A run that trains, and one that ended an hour ago, of a node whose clock is minutes late or early."""
+    now, off, hour = time.time_ns(), off_s * S, 3600 * S
+    began = now - 2 * hour
+    trains = last_sign_ns(now + off, now, began + off, began)
+    over = last_sign_ns(now - hour + off, now - hour, began + off, began)
+    just_over = last_sign_ns(now - 60 * S + off, now - 60 * S, began + off, began)
+    assert [has_ended(False, None, sign) for sign in (trains, over, just_over)] == [False, True, True]
+    assert trains == now
+
+
+def test_the_time_of_a_copy_is_no_sign_of_life() -> None:
+    now, hour = time.time_ns(), 3600 * S
+    sign = last_sign_ns(now - hour, now, now - 2 * hour, now)
+    assert has_ended(False, None, sign) is True
+    assert last_sign_ns(5, None, 1, None) == 5
 
 
 def test_no_other_place_asks_the_system_whether_a_recorded_process_lives() -> None:

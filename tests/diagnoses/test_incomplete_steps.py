@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from collections.abc import Container
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.records import DATA
 from diag.diagnoses.costs import Cost
 from diag.model.steps import Bottleneck
+from tests.pieces import edit
 from tests.simulate import MS, Plan, simulate
 
 STEPS = 40
@@ -88,3 +91,24 @@ def test_a_rank_that_ended_early_did_not_train_what_the_others_did(tmp_path: Pat
     gaps = {gap.path: gap.reason for gap in open_run(run.root).coverage.skipped}
     finished = max(beat, 15)  # the others' last step may have begun alone
     assert gaps[str(files.steps)] == f"holds 10 of {finished} steps: {why}"
+
+
+@pytest.mark.parametrize("off_s", [-600, 600])
+@pytest.mark.parametrize(("silent_s", "said"), [(1, False), (120, True)])
+def test_whether_a_rank_writes_its_steps_later_is_by_the_clock_of_the_storage(
+    tmp_path: Path, off_s: int, silent_s: int, said: bool
+) -> None:
+    """A rank on another node, whose clock is ten minutes late or ahead."""
+    run = RunLayout(tmp_path / "run")
+    shutil.copytree(SAMPLES / "ddp-healthy", run.root)
+    edit(run.manifest, exit_code=None)
+    files, now = run.rank(1), time.time_ns()
+    files.steps.write_text("".join(files.steps.read_text().splitlines(keepends=True)[:10]))
+    for path, at, fields in (
+        (files.identity, now - 3600 * 10**9, {"host": "another"}),
+        (files.heartbeat, now - silent_s * 10**9, {"done": False}),
+    ):
+        edit(path, unix_ns=at + off_s * 10**9, **fields)
+        os.utime(path, ns=(at, at))
+    reasons = [gap.reason for gap in open_run(run.root).coverage.skipped if gap.path == str(files.steps)]
+    assert any("steps: " in reason for reason in reasons) is said

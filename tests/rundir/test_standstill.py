@@ -255,6 +255,23 @@ def test_a_file_of_steps_that_ends_is_no_standstill(tmp_path: Path) -> None:
     assert state_of(run, NOW).state == "training"
 
 
+@pytest.mark.parametrize("off_s", [-600, 600])
+def test_a_clock_that_is_late_or_ahead_neither_ends_a_rank_nor_keeps_it_alive(off_s: int, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    training(run, {0: (1, 40, "backward"), 1: (60, 0, "forward")})
+    for files in RunLayout(run).ranks().values():
+        beat, identity = json.loads(files.heartbeat.read_text()), json.loads(files.identity.read_text())
+        written, began = files.heartbeat.stat().st_mtime_ns, NOW - 9000 * S
+        files.heartbeat.write_text(json.dumps(beat | {"unix_ns": beat["unix_ns"] + off_s * S}))
+        files.identity.write_text(json.dumps(identity | {"unix_ns": began + off_s * S}))
+        os.utime(files.heartbeat, ns=(written, written))
+        os.utime(files.identity, ns=(began, began))
+    state = state_of(run, NOW)
+    assert state.state == "stuck"
+    assert "rank 1 silent for 1 min" in words(state)
+    assert "rank 0" not in words(state)
+
+
 def test_a_copy_is_judged_by_the_clock_of_its_files(tmp_path: Path) -> None:
     """Its files were written when it was copied; as of its last heartbeat, rank 1 had been silent for a minute."""
     run = tmp_path / "run"
