@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from streamlit import App
 
 _STDIN = 0
+_SPLIT = "_str_to_dict_path_full"  # Plotly's: "marker_line_width" into its three parts
 _OF_FIGURES = ("pandas", "pyarrow", "PIL.Image")  # and of tables
 # What the page of a hang imports when it is opened.
 _OF_TRIAGE = ("diag.ended.rundir", "diag.hang.classes", "diag.hang.flight", "diag.hang.ras.read", "diag.hang.reason",
@@ -269,6 +270,16 @@ def _make_figures() -> None:
     for name in _OF_FIGURES:
         import_module(name)
     configure_streamlit_plotly_theme()
+    _remember_names()
+
+
+def _remember_names() -> None:
+    """Plotly splits the name of a property each time that one is set or read, and makes a class to do so: a quarter of
+    the time that a page with figures takes. The names are those in the code of the pages, so there are few."""
+    figures: Any = import_module("plotly.basedatatypes")
+    split = getattr(figures, _SPLIT, None)
+    if split is not None:  # another version of Plotly may not have it
+        setattr(figures, _SPLIT, cache(split))
 
 
 def _no_components(max_workers: int | None = None) -> list[Any]:  # noqa: ARG001 - in place of Streamlit's

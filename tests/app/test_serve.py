@@ -8,8 +8,11 @@ import threading
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import plotly.graph_objects as go
 import pytest
+from plotly import basedatatypes
 
 from diag.api import state_of
 from diag.app import address, ready
@@ -191,3 +194,25 @@ def test_a_dashboard_for_others(slow_rank_1: Path) -> None:
 def test_a_name_to_allow_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(DiagError, match="is no host name"):
         server.serve_dashboard(tmp_path, port=0, open_browser=False, allowed_hosts=["http://diag.example.org/"])
+
+
+def test_a_name_of_plotly_is_split_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a figure is the same as one that Plotly makes by itself."""
+    split: list[str] = []
+    plain = basedatatypes._str_to_dict_path_full
+
+    def counted(name: str) -> Any:
+        split.append(name)
+        return plain(name)
+
+    def figure() -> dict[str, Any]:
+        made = go.Figure(go.Bar(x=[1, 2], marker_line_width=0)).update_layout(xaxis_title_text="ms", margin={"l": 8})
+        return dict(made.update_traces(error_x_visible=True, selector={"type": "bar"}).to_dict())
+
+    monkeypatch.setattr(basedatatypes, "_str_to_dict_path_full", counted)
+    by_itself = figure()
+    assert len(set(split)) < len(split), "Plotly does so again and again"
+    app_server._remember_names()
+    split.clear()
+    assert figure() == figure() == by_itself
+    assert len(set(split)) == len(split) > 0
