@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from diag.account import blocks
 from diag.api import Result, open_run
 from diag.collectors.layout import RunLayout
+from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.records import EVALUATION, PhaseRow
 from diag.model.accounts import Attribution
 from diag.rundir.policy import BLOCKS
@@ -148,8 +149,10 @@ def test_a_last_line_that_was_not_written_is_a_gap(in_blocks: None, tmp_path: Pa
 
 
 @settings(max_examples=40)
+@example(lines=[], first=0, more=3, searched=1)
+@example(lines=[(2, 0), (1, 9)], first=3, more=1, searched=1)
 @given(
-    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 300)), max_size=60),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 300)), min_size=20, max_size=60),  # of a few, none is halved
     st.integers(0, 100),
     st.integers(0, 100),
     st.sampled_from((1, 64, 5000)),
@@ -162,7 +165,7 @@ def test_the_rows_of_some_steps_are_found_wherever_they_are(
     steps = np.cumsum([ahead for ahead, _ in lines]).tolist()
     path.write_text("".join(_line(step, "g" * length) for step, (_, length) in zip(steps, lines, strict=True)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(vars(BLOCKS), "searched_bytes", searched)
+        patch.setitem(vars(RECORDED_FILES), "searched_bytes", searched)
         read = CollectiveLines(path, path.parent).of_steps([(first, first + more)])
     assert not read.gaps
     assert read.rows.step.tolist() == [step for step in steps if first <= step < first + more]
