@@ -237,6 +237,13 @@ def test_what_is_printed_before_the_teardown_is_no_end(tmp_path: Path, line: str
         (("ERROR - container_support.training - uncaught exception during training: no file",), _RAISES, []),
         (("failed (exitcode: -9) local_rank: 7",), "rank_killed_sigkill", [7]),
         (("srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",), "job_cancelled", []),
+        # dmlc-core, TVM, glog with the year, BytePS
+        (("[17:12:01] src/kvstore/kvstore_dist.h:95: Check failed: n == 2 (1 vs. 2) ",), _RAISES, []),
+        (("[17:12:01] /opt/disco/nccl.cc:99: InternalError: Check failed: (size == 4) is false: ",), _RAISES, []),
+        (("[17:12:01] /m/dmlc/logging.h:304: [17:12:01] src/storage.cc:113: Compile with USE_CUDA=1",), _RAISES, []),
+        (("[17:12:01] src/storage/storage.cc:113: Using Pooled (Naive) StorageManager for GPU",), "undetermined", []),
+        (("F20240322 17:35:26.604753 23810 trainer.cpp:276] Check failed: n == world (3 vs. 4) ",), _RAISES, []),
+        (("[2026-11-02 03:12:51.983028: F byteps/common/a.cc:12] Check failed: size > 0",), _RAISES, []),
     ],
 )  # fmt: skip
 def test_what_programs_print_as_they_end_themselves(
@@ -252,3 +259,13 @@ def test_a_step_that_srun_breaks_off_may_have_failed_before(tmp_path: Path) -> N
     failed = "srun: error: n1: task 3: Exited with exit code 1"
     assert _answer(tmp_path, failed, aborted).fault_class == "rank_killed_exception"
     assert _answer(tmp_path, "srun: error: n1: task 3: Killed", aborted).fault_class == "rank_killed_sigkill"
+
+
+def test_a_failed_check_about_a_peer_is_no_exception_of_its_own(tmp_path: Path) -> None:
+    check = (
+        "F20220301 16:13:39.023948 42841 ctrl_client.cpp:54] Check failed: rpc_client_.GetStubAt(i)"
+        "->CallMethod<CtrlMethod::kLoadServer>( &context, request, &response).error_code() == grpc::StatusCode::OK "
+        "(14 vs. 0) Machine 3 lost"
+    )
+    answer = _answer(tmp_path, check)
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("net_connection_lost", [3])

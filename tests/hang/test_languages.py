@@ -225,3 +225,38 @@ _WATCHDOG = (
 )
 def test_a_loop_of_metric_logger_is_as_long_as_its_steps(tmp_path: Path, step: int, fault_class: str) -> None:
     assert _answer(tmp_path, _LOGGED.format(step), *map(_WATCHDOG.format, (12, 15))).fault_class == fault_class
+
+
+_CREATED = 'error={{"created":"@1535578772.097710816","description":"Failed to connect to remote host: OS Error"{}'
+
+
+@pytest.mark.parametrize(
+    ("line", "fault_class", "words"),
+    [
+        ("E distributed_runtime/master.cc:269] Master init: Unavailable: OS Error", "net_failure", "gRPC"),
+        (_CREATED.format(""), "net_failure", "Failed to connect to remote host"),  # cut
+        (
+            _CREATED.format(
+                ',"errno":111,"file":"tcp_client_posix.cc","file_line":198,"os_error":"Connection refused",'
+                '"syscall":"connect","target_address":"ipv4:10.0.0.7:2222"'
+            ),
+            "net_connect_refused",
+            "10.0.0.7, port 2222",
+        ),
+        ("W framework/op_kernel.cc:1] Unavailable: shutting down", "undetermined", ""),
+        ("E0322 17:35:26.604753 23810 socket.cpp:276] ERROR: No peer by name [n7]", "net_failure", "The name n7"),
+        (
+            "[10:00:00] /w/src/collective/comm.cu:95: Check failed: n_uniques == root.World() (1 vs. 2) : Multiple "
+            "processes within communication group running on same CUDA device is not supported. 7f",
+            "duplicate_gpu",
+            "2 of them have 1",
+        ),
+    ],
+)
+def test_what_tensorflow_caffe_and_xgboost_print_of_connections_and_devices(
+    tmp_path: Path, line: str, fault_class: str, words: str
+) -> None:
+    answer = _answer(tmp_path, line)
+    assert answer.fault_class == fault_class
+    assert words in answer.headline
+    assert answer.confidence < 0.9

@@ -1006,7 +1006,14 @@ _MEMORY = (
                 r"CUDA device (?P<bus_id>[0-9a-fA-F:.]+))?",
                 "2.10 to 2.29 (gone in 2.30.7); init.cc:974",
                 "Ranks {group_rank} and {other_group_rank} are both on one GPU[ ({bus_id})].",
-            )
+            ),
+            "xgboost-one-gpu": LogPattern(
+                ("within communication group running on same CUDA device",),
+                r"(?:\((?P<devices>\d{1,6}) vs\. (?P<world>\d{1,6})\) ?:? )?Multiple processes within communication "
+                r"group running on same CUDA device",
+                "XGBoost 1.0+; src/collective/comm.cu, src/common/device_helpers.cu; all processes check it",
+                "Processes of XGBoost are on one GPU[: {world} of them have {devices}].",
+            ),
         },
     ),
     FaultClass(

@@ -782,7 +782,7 @@ CLASSES = (
                 "The launcher starts its daemons by ssh: the same MPI has to be in the path of a shell without a login "
                 "on every host.",
             ),
-            _UNRESOLVED: (
+            (*_UNRESOLVED, "No peer by name ["): (
                 "`getent hosts` with that name on every host: MASTER_ADDR, --rdzv-endpoint and the hostfile need a "
                 "name or an address that all hosts resolve. In Kubernetes, a pod's name is known only once its "
                 "service is.",
@@ -950,6 +950,13 @@ CLASSES = (
                 "gRPC reached none of the addresses of its server.",
                 support=NAMES_AN_EFFECT,
             ),
+            "grpc-os-error": LogPattern(
+                ("Unavailable: OS Error", "ailed to connect to remote host: OS Error"),
+                r"\bUnavailable: OS Error\b|\"(?P<what>Failed to connect to remote host): OS Error\"",
+                f"{_GRPC_TARGET}; tensorflow/core/distributed_runtime/rpc/grpc_util.h",
+                "A call of the system failed under gRPC, which does not print why[: {what}].",
+                support=SUGGESTS,  # it is tried again, as while the others start
+            ),
             "gloo-full-mesh": LogPattern(
                 ("Gloo connectFullMesh failed",),
                 r"Gloo connectFullMesh failed with \[[^\]\n]*\] (?P<error>no error)",
@@ -1068,6 +1075,13 @@ CLASSES = (
                 "The name[ {store} (port {port})] cannot be resolved to an address.",
                 support=NAMES_AN_EFFECT,
                 unless=("IPv6 network addresses of (localhost,",),  # its IPv4 address is taken
+            ),
+            "caffe-peer": LogPattern(
+                ("No peer by name [",),
+                r"\bNo peer by name \[(?P<store>[^\]\s]{1,255})\]",
+                "CaffeOnSpark; caffe-distri/src/main/cpp/util/socket.cpp",
+                "The name {store} cannot be resolved to an address.",
+                support=NAMES_AN_EFFECT,
             ),
             "network-return-code": confirms(
                 ("socket.cc:", "transport/net", "bootstrap.cc:", "ibvwrap.cc:"),

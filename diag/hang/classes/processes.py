@@ -196,6 +196,13 @@ def _shell(number: int) -> LogPattern:
     )
 
 
+# How a failed check, and LOG(FATAL), of dmlc-core and of what has its macros begins, behind the time: INFO lines have a
+# file, too, so that the check says it, or that the logger itself tells of it (until 2020; DMLC_LOG_BEFORE_THROW).
+_OF_DMLC = (
+    r"(?:\S{1,200}\bdmlc/logging\.h:\d+: (?:\[[\d:]{8}\] )?(?=\S+:\d+: )[^\n]{1,400}|"
+    r"[\w./+-]{1,200}\.(?:cc|cpp|cu|cuh|h|hpp):\d+: (?:[A-Z]\w{2,60}Error: )?Check failed: [^\n]{1,200})"
+)
+
 # The handlers of glog, in Caffe2, Paddle and torchcomms, and of Abseil, in JAX and libtpu
 _GLOG = r"\*\*\* {} (?:\(@(?:0x[0-9a-f]+|\(nil\))\)(?:, see \S+)? )?received by PID \d+"
 # Commands that concern the host of the prompt before them
@@ -671,6 +678,7 @@ CLASSES = (
                 (
                     "' panicked at ",
                     "Check failed: ",
+                    "dmlc/logging.h:",
                     ": Assertion `",
                     ": Assertion '",
                     "symbol lookup error: ",
@@ -695,8 +703,9 @@ CLASSES = (
                 r"\*\*\* MPI_ERR_(?!TRUNCATE|PENDING|IN_STATUS)[A-Z_]+: [^\n]{1,120}|^\[TensorRT-LLM\]\[ERROR\] "
                 r"[^\n]{0,80}?Assertion failed: [^\n]{1,200}|"
                 r"^mpi(?:run|exec) was unable to launch the specified application[^\n]{0,200}|"
-                r"^thread '[^']{0,80}' (?:\(\d+\) )?panicked at [^\n]{1,200}|^(?:F [\w./+-]{1,200}:\d+\] )?Check "
-                r"failed: [^\n]{1,200}|"
+                r"^thread '[^']{0,80}' (?:\(\d+\) )?panicked at [^\n]{1,200}|^(?:\[[\d: .-]{8,30}: )?"
+                r"(?:F [\w./+-]{1,200}:\d+\] )?Check failed: [^\n]{1,200}|"
+                rf"^{_OF_DMLC}|"
                 r"^panic: [^\n]{1,200}|"
                 r"^(?:[\w./-]{1,80}: )?[\w./+-]{1,200}:\d+: [^\n]{1,400}: Assertion [`'][^\n]{1,200}' failed\.|"
                 r"\*\*\* The MPI_\w{1,60}\(\) function was called (?:before MPI_INIT|after MPI_FINALIZE) was invoked|"
@@ -710,7 +719,8 @@ CLASSES = (
                 r"one of the arguments |ambiguous option: |argument [^\n:]{1,80}: (?:invalid |expected |not allowed ))"
                 r"[^\n]{1,200}|"
                 r"\bsymbol lookup error: [^\n]{1,200}|\berror while loading shared libraries: [^\n]{1,200})",
-                "Rust, library/std/src/panicking.rs; glog, Abseil; glibc, assert/assert.c, elf/dl-error.c; "
+                "Rust, library/std/src/panicking.rs; glog, Abseil, BytePS; dmlc-core, include/dmlc/logging.h, in "
+                "MXNet, XGBoost and DGL; TVM, include/tvm/runtime/logging.h; glibc, assert/assert.c, elf/dl-error.c; "
                 "TensorRT-LLM, common/assert.h; Open MPI, help-orterun.txt, ompi/errhandler/errhandler.c; MPICH, "
                 "src/mpi/errhan/errnames.txt, and what is made from it; torch 2+, torch/utils/checkpoint.py; Python, "
                 "Lib/argparse.py; OpenFOAM, src/OpenFOAM/db/error/error.C; GROMACS, "

@@ -267,7 +267,8 @@ def _duplicate_gpu(job: JobLogs) -> list[Clue]:
     hosts, these look like one host to NCCL."""
     hits = job.named("duplicate-gpu")
     if not hits:
-        return _one_bus_id(job)
+        of_xgboost = job.named("xgboost-one-gpu")
+        return [clue_of("duplicate_gpu", of_xgboost, (), of_xgboost[0].sentence)] if of_xgboost else _one_bus_id(job)
     # NCCL prints the number of the reporting process first.
     printers = [Member(int(hit.groups["group_rank"]), job.culprit(hit.line).rank) for hit in hits]
     numbering = Numbering(printers)

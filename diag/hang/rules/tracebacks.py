@@ -43,6 +43,8 @@ def first_of_each(job: JobLogs) -> list[RankException]:
     for hit in job.named("exception", *_NAMELESS):
         if hit.line.source in ("nccl", "kernel", "stack"):
             continue
+        if hit.name == "aborts-itself" and (hit.line.path, hit.line.number) in job.once(_lines_about_peers):
+            continue  # a failed check about a peer
         # What a process passes on of a worker, whose exception stands below
         if hit.groups.get("message", "").startswith(TRACEBACK) or _passes_on(job, hit):
             continue
@@ -203,6 +205,12 @@ def _passes_on(job: JobLogs, hit: Hit) -> bool:
     at = bisect_right(below, hit.line.number, key=lambda title: title.number)
     near = at < len(below) and below[at].number - hit.line.number <= HANG_RULES.frame_reach
     return near and (of_checkpoint or not hit.groups.get("message"))
+
+
+def _lines_about_peers(job: JobLogs) -> set[tuple[str, int]]:
+    """The lines that say which peer the process that prints them has lost."""
+    told = (hit for hit in job.hits if "peer_rank" in hit.groups and hit.pattern.role != Role.HARMLESS)
+    return {(hit.line.path, hit.line.number) for hit in told}
 
 
 def _frames(job: JobLogs) -> dict[tuple[str, str], list[Line]]:

@@ -95,7 +95,9 @@ _GLOG = re.compile(
     r"\[([EWIFCD]) ?(?:(\d{1,2})(\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?) )?"
     r"(?:\d+ )?([\w./+-]+\.(?:cpp|hpp|cc|cu|h|py)):(\d+)\] ?"
 )
-_PYTHON_GLOG = re.compile(r"([EWIFCDV])(\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+) +(\d+) ([\w./-]+):(\d+)\] ")
+_PYTHON_GLOG = re.compile(  # glog 0.5+ puts the year first
+    r"([EWIFCDV])(20\d\d)?(\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+) +(\d+) ([\w./-]+):(\d+)\] "
+)
 _MPI = re.compile(  # SageMaker names it; PRRTE's --output tag-detailed adds the host and the pid
     r"\[[\w.@-]*?(\d+),(?:mpirank:)?(\d+)(?:,([\w.-]+))?\](?:\[([\w.-]{1,253}):(\d{1,10})\])?<std(?:out|err|diag)>:?"
 )
@@ -504,10 +506,10 @@ def _digit(parsed: ParsedLine, text: str) -> int:
 
 def _word(parsed: ParsedLine, text: str, year: int, of_file: FilePrefix) -> int:
     if match := _PYTHON_GLOG.match(text):
-        level, month, day, clock, pid, file, line = match.groups()
+        level, of_year, month, day, clock, pid, file, line = match.groups()
         parsed.level, parsed.code, parsed.pid = _LEVELS[level], f"{file}:{line}", parsed.pid or int(pid)
         if parsed.time_ns is None:
-            parsed.time_ns = month_day_ns(year, int(month), int(day), clock)
+            parsed.time_ns = month_day_ns(int(of_year or year), int(month), int(day), clock)
     elif match := _VLLM.match(text):
         level, month, day, clock, file, line = match.groups()
         parsed.level, parsed.code = level.removesuffix("ING"), f"{file}:{line}"
