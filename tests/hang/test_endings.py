@@ -8,6 +8,7 @@ import pytest
 
 from diag.hang.api import triage
 from diag.hang.model import Triage
+from diag.hang.policy import HANG_EVIDENCE
 
 
 def _answer(tmp_path: Path, *lines: str) -> Triage:
@@ -259,6 +260,8 @@ def test_a_step_that_srun_breaks_off_may_have_failed_before(tmp_path: Path) -> N
     failed = "srun: error: n1: task 3: Exited with exit code 1"
     assert _answer(tmp_path, failed, aborted).fault_class == "rank_killed_exception"
     assert _answer(tmp_path, "srun: error: n1: task 3: Killed", aborted).fault_class == "rank_killed_sigkill"
+    cancelled = _answer(tmp_path, "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-05T10:00:00 ***", aborted)
+    assert _answer(tmp_path, aborted).confidence <= HANG_EVIDENCE.with_a_rival < cancelled.confidence
 
 
 def test_a_failed_check_about_a_peer_is_no_exception_of_its_own(tmp_path: Path) -> None:

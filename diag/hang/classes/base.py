@@ -41,6 +41,7 @@ class LogPattern:
     role: Role = Role.ROOT
     support: Support = NAMES_THE_CAUSE
     unless: tuple[str, ...] = ()  # literals that make it something else
+    rivalled: bool = False  # the program prints it for other classes, too
 
     @property
     def confidence(self) -> float:

@@ -1009,12 +1009,21 @@ CLASSES = (
                 "The job was deleted at the request of {by}.",
             ),
             "step-cancelled": LogPattern(
-                (" CANCELLED AT ", "srun: Force Terminated ", "srun: Job step aborted: "),
+                (" CANCELLED AT ", "srun: Force Terminated "),
                 r"\*\*\* (?:JOB|STEP) \S+ ON (?P<node>\S+) CANCELLED AT |srun: (?P<forced>Force Terminated) "
-                r"(?:job|JobId|StepId)|srun: (?P<aborted>Job step aborted): Waiting up to \d+ seconds",
-                "any Slurm; src/slurmd/slurmstepd, src/srun/libsrun/allocate.c, src/api/step_launch.c",
+                r"(?:job|JobId|StepId)",
+                "any Slurm; src/slurmd/slurmstepd, src/srun/libsrun/allocate.c",
                 "The step was cancelled[ on {node}][: srun says {forced}].",
                 support=SUGGESTS,
+            ),
+            "step-aborted": LogPattern(
+                ("srun: Job step aborted: ",),
+                r"srun: Job step aborted: Waiting up to \d+ seconds",
+                "any Slurm; src/api/step_launch.c: also after a task that failed, with --kill-on-bad-exit, and after "
+                "the failure of a node",
+                "srun broke the step off, because somebody cancelled it or because a task or a node failed.",
+                support=SUGGESTS,
+                rivalled=True,
             ),
             "hydra-told-to-stop": LogPattern(
                 ("Terminated (signal 15)",),

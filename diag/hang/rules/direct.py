@@ -154,6 +154,7 @@ def clue_of(
         confidence=sure,
         note=note,
         time_ns=time_of([hit.line for hit in roots]),
+        rivalled=all(hit.pattern.rivalled for hit in roots),
     )
 
 
