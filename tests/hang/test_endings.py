@@ -272,3 +272,25 @@ def test_a_failed_check_about_a_peer_is_no_exception_of_its_own(tmp_path: Path) 
     )
     answer = _answer(tmp_path, check)
     assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("net_connection_lost", [3])
+
+
+_SUMMARY = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+fit.py FAILED
+Failures:
+{}
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-05_10:00:00
+  host      : n1
+  rank      : 5 (local_rank: 5)
+  exitcode  : -6 (pid: 700)
+  error_file: <N/A>
+  traceback : Signal 6 (SIGABRT) received by PID 700"""
+
+
+def test_the_only_rank_that_torchrun_saw_abort_is_named(tmp_path: Path) -> None:
+    answer = _answer(tmp_path, _SUMMARY.format("  <NO_OTHER_FAILURES>"))
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == (_RAISES, [5])
+    assert answer.confidence < 0.5  # what it printed is not there
+    others = _SUMMARY.partition("[0]:")[2].replace("5 (local_rank: 5)", "3 (local_rank: 3)")
+    assert _answer(tmp_path, _SUMMARY.format(f"[1]:{others}")).fault_class == "undetermined"

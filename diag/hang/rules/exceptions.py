@@ -124,7 +124,9 @@ def victims_of(job: JobLogs) -> dict[int, Line]:
 
 def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[FailedRank, ...]) -> list[Clue]:
     """A rank that ended with an exit code before the others lost it, and printed no exception."""
-    known = {exception.culprit.rank for exception in raised} | {report.rank for report in job.once(timeouts_of)}
+    # What the launcher raises, to end with the code of a rank, is of no rank.
+    known = {exception.culprit.rank for exception in raised if exception.line.source != "launcher"}
+    known |= {report.rank for report in job.once(timeouts_of)}
     # torch's error of the store's barrier names the rank that waited.
     known |= {int(hit.groups["rank"]) for hit in job.named("store-barrier") if "Timed out" in hit.line.text}
     ends = [end for end in _ends_with_codes(job, blocks, aborts=not known) if end.culprit.rank not in known]
@@ -219,12 +221,12 @@ def _ends_with_codes(job: JobLogs, blocks: tuple[FailedRank, ...], aborts: bool)
             culprit, waits = job.of_rank(int(number)), "number" in hit.groups
             ends.append(_WithCode(culprit, hit.line, code_below(job, hit.line), observed=not waits, waits=waits))
     # What torchrun ends aborts as well, and so does a watchdog: its line counts where it is all that there is.
-    alone = len(job.named("exitcode")) == 1 and not blocks and not _fails_otherwise(job)
+    all_there_is = len(job.named("exitcode")) == 1 and not blocks and not _fails_otherwise(job)
     aborted_there = {block.host for block in blocks if block.exitcode == -ABORTED and _of_several_hosts(block)}
     for end in job.once(reported_ends):
         if end.hit.name == "srun-exited" and end.culprit.host in aborted_there:  # it saw torchrun end after its rank
             continue
-        by_torchrun = end.hit.name == "exitcode" and not alone
+        by_torchrun = end.hit.name == "exitcode" and not all_there_is
         aborted = end.code == -ABORTED and (end.hit.name == "spawn-exited" or (aborts and not by_torchrun))
         if end.fault_class == EXCEPTION and (end.code is None or _by_itself(end.code) or aborted):
             ends.append(_WithCode(end.culprit, end.hit.line, end.code))
@@ -233,8 +235,10 @@ def _ends_with_codes(job: JobLogs, blocks: tuple[FailedRank, ...], aborts: bool)
         code = next((int(hit.groups[name]) for name in ("exitcode", "code", "given") if name in hit.groups), None)
         ends.append(_WithCode(job.of_rank(rank), hit.line, code))
     known_root = any(block.root for block in blocks)
+    ranks_aborted = {block.rank for block in blocks if block.exitcode == -ABORTED}  # of several any may be the first
     for block in blocks:
-        aborted = block.exitcode == -ABORTED and aborts and not _of_several_hosts(block)
+        alone = block.exitcode == -ABORTED and len(ranks_aborted) == 1
+        aborted = alone and aborts and not _of_several_hosts(block)
         if (block.root or not known_root) and block.rank is not None and ((block.exitcode or 0) > 0 or aborted):
             culprit = job.of_rank(block.rank, block.host)
             ends.append(_WithCode(culprit, block.evidence, block.exitcode or 0, first=block.root))
