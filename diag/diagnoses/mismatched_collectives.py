@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 
+from diag.events.vote import vote
 from diag.model.axes import group_words
 from diag.model.query import By, Query
 from diag.model.steps import Evidence, Finding, MatchedCollective, Severity
@@ -77,9 +78,8 @@ def _culprits(collective: MatchedCollective) -> dict[int, int]:
     if len({*collective.sizes} - {0}) < 2:
         return {}
     known = {rank: size for rank, size in zip(collective.ranks, collective.sizes, strict=True) if size}
-    counts = Counter(known.values())
-    (usual, most), (_, second) = counts.most_common(2)
-    return {rank: size for rank, size in known.items() if size != usual or most == second}
+    found = vote(Counter(known.values()))
+    return {rank: size for rank, size in known.items() if size != found.usual or not found.clear}
 
 
 DIAGNOSIS = Diagnosis(
