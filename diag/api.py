@@ -176,7 +176,7 @@ class Result(Struct, frozen=True, dict=True):
         assert self.state is not None  # as there is a manifest
         left = self.tables.retained
         steps = len(self.attribution.steps) if left is None else left.steps
-        return _outcome_of(self.state, manifest, steps if self.tables.only is None else None, self.tables.identities)
+        return _outcome_of(self.state, manifest, steps if self.tables.only is None else None, self.tables)
 
     @cached_property
     def state(self) -> RunState | None:

@@ -153,6 +153,7 @@ def of_summaries(summaries: Summaries, only: Only | None = None) -> SummaryResul
         summaries.gaps,
         only=only,
         sums=step_sums(summaries),
+        names=summaries.names,
     )
     axes, left_out = axes_of(tables), steps_left_out(summaries)
     counted = set(summaries.numbers) - set(left_out) or set(summaries.numbers)

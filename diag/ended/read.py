@@ -153,9 +153,14 @@ class Rundir:
 
 
 @without_collections()
-def read_run(layout: RunLayout, state: RunState | None = None, known: Mapping[int, RankRecord] | None = None) -> Rundir:
-    """``state``: of the run, if the caller has it already; ``known``: as in ``job_ranks``. Raises OSError where the
-    ranks cannot be listed."""
+def read_run(
+    layout: RunLayout,
+    state: RunState | None = None,
+    known: Mapping[int, RankRecord] | None = None,
+    listed: Mapping[int, frozenset[str]] | None = None,
+) -> Rundir:
+    """``state``: of the run, if the caller has it already; ``known``: as in ``job_ranks``; ``listed``: the names of the
+    files of ranks, as the caller has just listed them. Raises OSError where the ranks cannot be listed."""
     gaps: list[Gap | None] = []
     _, gap = read_manifest(layout)
     asked, asked_gap = read_asked(layout)
@@ -165,11 +170,15 @@ def read_run(layout: RunLayout, state: RunState | None = None, known: Mapping[in
     manifest = job.manifest
     gaps += job.gaps
     # Of thousands of ranks, looking for files that are not there takes most of the time.
-    names = {rank: files.names() for rank, files in job.files.items()}
+    names = {rank: (listed or {}).get(rank) or files.names() for rank, files in job.files.items()}
     beats = {
         rank: (None, None) if (of_rank := names[rank]) is not None and _BEAT not in of_rank else read_heartbeat(files)
         for rank, files in job.files.items()
     }
+    for rank, (beat, _) in beats.items():
+        # It may have failed since they were listed.
+        if listed and (beat is None or rank in exits or beat.failed_in or beat.phase.startswith(FAILED)):
+            names[rank] = job.files[rank].names()
     # The calls show who left a step that others are in. If none is in one, thousands of ranks need not be read.
     most = ENDED.collectives_tail_bytes if any(_in_step(beat) for beat, _ in beats.values()) else 0
     ranks = {

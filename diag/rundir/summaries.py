@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice
@@ -92,6 +92,7 @@ class Summaries(Struct, frozen=True, eq=False):
     utilization: npt.NDArray[np.float64] | None = None  # of each rank's device, 0 to 1; None: not sampled
     durations: tuple[tuple[BlocksRead, ...], ...] = ()  # of each rank's collectives, see ``block_sums``; () if none
     with_numbers: tuple[int, ...] | None = None  # the ranks with a file of losses and norms; None: not looked for
+    names: Mapping[int, frozenset[str]] = {}  # of the files of each rank; none of those whose folder was not listed
 
     def has(self, name: str, clock: str | None = None) -> bool:
         """Whether the column is not 0 everywhere."""
@@ -185,7 +186,7 @@ class _LineDecoder:
         self._columns = lru_cache(maxsize=64)(msgspec.json.Decoder(list[str]).decode)
         self._last: tuple[bytes, RankRecord] | None = None
 
-    def __call__(self, row: bytes) -> SummaryRecord:
+    def __call__(self, row: bytes | memoryview) -> SummaryRecord:
         line: Any = self._line(row)
         identity = bytes(line.identity)
         if self._last is None or self._last[0] != identity:
@@ -211,7 +212,7 @@ class _Read(Struct, frozen=True):
     lines: tuple[SummaryRecord, ...] = ()
     gap: Gap | None = None
     whole: bool = False  # these are all lines of the run
-    with_numbers: bool | None = None  # as ``Summaries.with_numbers``
+    names: frozenset[str] | None = None  # of its files; None: they were not listed
 
     @property
     def last(self) -> int:
@@ -300,6 +301,7 @@ def _summaries(
         utilization=_utilization(reads),
         durations=_durations(reads),
         with_numbers=_with_numbers(reads),
+        names={read.rank: read.names for read in reads if read.names is not None},
     )
 
 
@@ -428,7 +430,10 @@ def _read_all(
     first = next(iter(files.values()), None)
     run = str(run_of(first.summary)) if first is not None else ""
     tails = each_read(partial(_tail, run=run), list(files.values()))
+    alike: dict[frozenset[str], frozenset[str]] = {}  # most ranks have files of the same names
     for done, ((rank, rank_files), tail) in enumerate(zip(files.items(), tails, strict=True), start=1):
+        if isinstance(tail, _Tail):
+            tail.names = alike.setdefault(tail.names, tail.names)
         reads.append(_decoded(rank, rank_files, tail, steps, decode, run))
         if progress is not None and done % RUN_READING.files_at_once == 0:
             progress(done, len(files), _SUMMARY)
@@ -437,23 +442,32 @@ def _read_all(
 
 class _Tail(Struct):
     """The last bytes of a stream; ``whole``: these are all of its bytes. ``from_start``: and none of it was removed.
-    ``with_numbers``: whether its folder also has a file of losses and norms."""
+    ``names``: of the files in its folder."""
 
     data: bytes
     whole: bool
     from_start: bool
-    with_numbers: bool
+    names: frozenset[str]
+
+    def rows(self) -> Iterator[memoryview]:
+        """Its whole lines, the last one first. What is after the last newline is a truncated line, or nothing."""
+        view, end = memoryview(self.data), self.data.rfind(b"\n")
+        while end >= 0:
+            begin = self.data.rfind(b"\n", 0, end) + 1
+            if begin or self.whole:
+                yield view[begin:end]
+            end = begin - 1
 
 
 def _tail(files: RankLayout, want: int | None = None, *, run: str) -> _Tail | OSError:
     """Of a rank's summary. Paths are texts: thousands of ranks notice a ``Path`` for each."""
     try:
-        names, file = files.names() or (), files.text(RankLayout.summary)
+        names, file = files.names() or frozenset(), files.text(RankLayout.summary)
         alone = _SUMMARY in names and sum(map(_IS_PART, names)) == 1
         parts: Sequence[tuple[int, Path | str]] = [(0, file)] if alone else numbered_parts(files.summary)
         most = RUN_READING.summary_tail_bytes if want is None else want
         data, whole = read_end(file, most, parts, run)
-        return _Tail(data, whole, whole and (not parts or parts[0][0] == 0), _NUMBERS in names)
+        return _Tail(data, whole, whole and (not parts or parts[0][0] == 0), names)
     except OSError as error:
         return error
 
@@ -463,7 +477,7 @@ def _decoded(
     files: RankLayout,
     tail: _Tail | OSError,
     steps: int,
-    decode: Callable[[bytes], SummaryRecord],
+    decode: Callable[[bytes | memoryview], SummaryRecord],
     run: str,
 ) -> _Read:
     """The last lines with this many steps, and one line more, which is needed for ranks that are behind."""
@@ -471,10 +485,9 @@ def _decoded(
         return _Read(rank)
     if isinstance(tail, OSError):
         return _Read(rank, gap=Gap(str(files.summary), f"cannot be read: {tail.strerror}"))
-    rows = tail.data.split(b"\n")[:-1]  # after the last newline: nothing, or a truncated line
     lines: list[SummaryRecord] = []
     bad = have = 0
-    for row in reversed(rows if tail.whole else rows[1:]):
+    for row in tail.rows():
         try:
             line = decode(row)
         except DAMAGED:
@@ -493,8 +506,8 @@ def _decoded(
         if not tail.whole and len(tail.data) < RECORDED_FILES.line_bytes:
             return _decoded(rank, files, _tail(files, 4 * len(tail.data), run=run), steps, decode, run)
     gap = Gap(str(files.summary), f"{counted(bad, 'invalid collector record')}; left out") if bad else None
-    from_start = tail.from_start and len(lines) + bad == len(rows)
-    return _Read(rank, tuple(reversed(lines)), gap, from_start, tail.with_numbers)
+    from_start = tail.from_start and len(lines) + bad == tail.data.count(b"\n")
+    return _Read(rank, tuple(reversed(lines)), gap, from_start, tail.names)
 
 
 def columns_of(record: SummaryRecord) -> SummaryColumns | None:
@@ -574,8 +587,9 @@ def _durations(reads: Sequence[_Read]) -> tuple[tuple[BlocksRead, ...], ...]:
 
 
 def _with_numbers(reads: Sequence[_Read]) -> tuple[int, ...] | None:
-    known = all(read.with_numbers is not None for read in reads)
-    return tuple(read.rank for read in reads if read.with_numbers) if known else None
+    if any(read.names is None for read in reads):
+        return None
+    return tuple(read.rank for read in reads if read.names is not None and _NUMBERS in read.names)
 
 
 def _fill(

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -158,7 +159,7 @@ class StepSums(Struct, frozen=True, eq=False):
     evaluated: frozenset[int]
 
 
-class Tables(Struct, frozen=True):
+class Tables(Struct, frozen=True, dict=True):
     """A run directory or traces, read once. ``world_size`` is None if unknown."""
 
     root: Path
@@ -172,6 +173,7 @@ class Tables(Struct, frozen=True):
     snapshots: tuple[str, ...] = ()  # files of PyTorch's allocator: see ``diag.traces.snapshot_files``
     only: Only | None = None  # the steps that are analysed; None: all
     sums: StepSums | None = None  # of a run that was read from summaries
+    names: Mapping[int, frozenset[str]] = {}  # of the files of each rank, where its folder was listed
 
     @property
     def long(self) -> bool:
@@ -189,7 +191,7 @@ class Tables(Struct, frozen=True):
         """Whether any rank computes on an accelerator."""
         return any(rank.on_device for rank in self.ranks.values())
 
-    @property
+    @cached_property
     def identities(self) -> dict[int, RankRecord]:
         """Of the ranks whose rank.json was read."""
         return {rank: of_rank.identity for rank, of_rank in self.ranks.items() if of_rank.identity is not None}

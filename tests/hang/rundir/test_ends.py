@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from diag.collectors.files import encode
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.manifest import update_manifest
-from diag.collectors.records import RankExit
+from diag.collectors.records import FAILED, Heartbeat, RankExit
 from diag.ended.codes import Signal, fault_of_signal, signal_name
+from diag.ended.read import read_run
 from diag.hang.api import triage
 from diag.hang.classes.launchers import ended_as
 from diag.hang.model import Triage
@@ -250,3 +251,21 @@ def test_numbers_of_signals_are_those_of_linux(number: int, name: str, fault: st
 @pytest.mark.skipif(sys.platform != "linux", reason="compares with this system's signals")
 def test_every_signal_of_linux_has_its_number() -> None:
     assert {one.name: one.value for one in Signal} == {one.name: one.value for one in signal.Signals if one < 32}
+
+
+def test_a_rank_that_failed_since_its_files_were_listed_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the others, no folder is listed a second time."""
+    run = written(RunLayout(tmp_path), {0: Ended(0), 1: Ended(0), 2: Ended(1, True)})
+    for rank, phase in ((0, "forward"), (1, FAILED + "ValueError")):
+        run.rank(rank).heartbeat.write_bytes(encode(Heartbeat(1, 1, 7, phase)))
+    before = {rank: frozenset({"heartbeat.json"}) for rank in range(3)}
+    for rank in (1, 2):
+        run.rank(rank).error.write_text(json.dumps({"message": {"message": BUG}}))
+    looked_at: list[str] = []
+    names = RankLayout.names
+    monkeypatch.setattr(RankLayout, "names", lambda files: looked_at.append(files.folder.name) or names(files))
+    read = read_run(run, listed=before)
+    assert looked_at == ["00001", "00002"]
+    assert [read.ranks[rank].error for rank in range(3)] == ["", BUG, BUG]
