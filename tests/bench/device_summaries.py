@@ -121,15 +121,17 @@ def _one(sizes: list[int], faults: int, durations: bool, number: int) -> Made:
     return Made(number, fault, ranks, right, result.verdict.confidence, result.verdict.headline, expected)
 
 
-def _analysed(folder: Path, job: Devices, repeats: int, ago_s: float) -> list[Cost]:
-    """``ago_s``: when the records were last written."""
+def _analysed(folder: Path, job: Devices, repeats: int, ago_s: float, compiled: str) -> list[Cost]:
+    """``ago_s``: when the records were last written. ``compiled``: where Python keeps the modules, as it does where
+    ``diag`` is installed; compiling them is no part of the cost."""
+    kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": compiled}
     costs = []
     for _ in range(repeats):
         at_s = time.time() - ago_s
         write_signs(RunLayout(folder), job, int(at_s * 1e9))
         for path in (folder / "manifest.json", *folder.glob("ranks/*/summary.jsonl")):
             os.utime(path, (at_s, at_s))
-        costs.append(measured(python("-m", "diag", "analyze", "--summary", str(folder))))
+        costs.append(measured(python("-m", "diag", "analyze", "--summary", str(folder)), kept))
         if costs[-1].failed:
             raise SystemExit(costs[-1].failed)
     return costs
@@ -139,15 +141,16 @@ def cost(options: argparse.Namespace) -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
     rows = []
     for ranks in options.ranks or [24_576]:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as compiled:
             what = "durations" if options.durations else "events"
             written = measured(python("-c", WRITE, str(ranks), str(options.steps), folder, what))
             if written.failed:
                 raise SystemExit(written.failed)
             # While it trains, and an hour after it left no end: then it is asked as well who ended first.
             job = Devices(ranks, steps=options.steps)
-            costs = _analysed(Path(folder), job, options.repeats, ago_s=0.0)
-            ended = median_of(_analysed(Path(folder), job, options.repeats, ago_s=3_600.0))
+            _analysed(Path(folder), job, 1, 3_600.0, compiled)
+            costs = _analysed(Path(folder), job, options.repeats, 0.0, compiled)
+            ended = median_of(_analysed(Path(folder), job, options.repeats, 3_600.0, compiled))
             culprit = json.loads((Path(folder) / "verdict.json").read_text())["verdict"]["culprit"]
             if culprit is None or culprit["ranks"] != [ranks // 3]:
                 raise SystemExit(f"{ranks} ranks: rank {ranks // 3} is late, the verdict names {culprit}")
