@@ -21,3 +21,10 @@ def served() -> Iterator[Served]:
     """The dashboard of a sample run; nothing changes it."""
     with dashboard(RUN) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def samples() -> Iterator[Served]:
+    """The dashboard of the folder of all sample runs; nothing changes it."""
+    with dashboard(SAMPLES) as running:
+        yield running

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ from tests.browser.chromium import visit
 
 LAPTOP = 900
 PHONE = 390
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with dashboard(SAMPLES) as running:
-        yield running
 
 
 def bottom(target: Locator) -> float:
@@ -44,10 +37,10 @@ def rank(page: Page, number: int) -> Locator:
     return page.get_by_role("option").filter(has_text=f"rank {number}")
 
 
-def test_it_holds_the_answer_and_the_picture(browser: Browser, served: Served) -> None:
+def test_it_holds_the_answer_and_the_picture(browser: Browser, samples: Served) -> None:
     run = "fsdp2-straggler-rank0"
     with visit(browser, height=LAPTOP, width=1440) as found:
-        found.open(served.at(f"?run={run}"), until="without the fault")
+        found.open(samples.at(f"?run={run}"), until="without the fault")
         page = found.page
         seen = [
             page.get_by_test_id("stMain").get_by_text("finished").first,
@@ -69,12 +62,12 @@ def test_it_holds_the_answer_and_the_picture(browser: Browser, served: Served) -
         assert found.complaints == []
 
 
-def test_what_to_type_is_copied(browser: Browser, served: Served) -> None:
+def test_what_to_type_is_copied(browser: Browser, samples: Served) -> None:
     run = "fsdp2-not-overlapped"
     first = advice_of(open_run(SAMPLES / run)).changes[0]
     with visit(browser, height=LAPTOP, width=1440) as found:
         found.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        found.open(served.at(f"?run={run}"), until="after advice 1")
+        found.open(samples.at(f"?run={run}"), until="after advice 1")
         button = found.page.get_by_role("button", name="Copy what to type for 1", exact=True)
         assert bottom(button) < LAPTOP
         button.click()
@@ -83,10 +76,10 @@ def test_what_to_type_is_copied(browser: Browser, served: Served) -> None:
         assert found.complaints == []
 
 
-def test_the_answer_is_copied_as_an_issue(browser: Browser, served: Served) -> None:
+def test_the_answer_is_copied_as_an_issue(browser: Browser, samples: Served) -> None:
     with visit(browser, height=LAPTOP, width=1440) as found:
         found.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        found.open(served.at("?run=fsdp2-not-overlapped"), until="after advice 1")
+        found.open(samples.at("?run=fsdp2-not-overlapped"), until="after advice 1")
         button = found.page.locator("section.copies").get_by_role("button").first
         expect(button).to_have_text("Copy as issue")
         button.click()
@@ -97,9 +90,9 @@ def test_the_answer_is_copied_as_an_issue(browser: Browser, served: Served) -> N
         assert found.complaints == []
 
 
-def test_a_phone_shows_all_of_it_one_below_the_other(browser: Browser, served: Served) -> None:
+def test_a_phone_shows_all_of_it_one_below_the_other(browser: Browser, samples: Served) -> None:
     with visit(browser, "dark", height=844, width=PHONE) as found:
-        found.open(served.at("?run=fsdp2-not-overlapped"), until="after advice 1")
+        found.open(samples.at("?run=fsdp2-not-overlapped"), until="after advice 1")
         for target in (rank(found.page, 1), found.page.get_by_role("button", name="Copy what to type for 1")):
             box = target.bounding_box()
             assert box is not None
@@ -108,9 +101,9 @@ def test_a_phone_shows_all_of_it_one_below_the_other(browser: Browser, served: S
         assert found.page.get_by_test_id("stMain").evaluate("it => it.scrollWidth - it.clientWidth") <= 1
 
 
-def test_a_rank_is_chosen_by_keyboard(browser: Browser, served: Served) -> None:
+def test_a_rank_is_chosen_by_keyboard(browser: Browser, samples: Served) -> None:
     with visit(browser, height=LAPTOP, width=1440) as found:
-        found.open(served.at("?run=fsdp2-straggler-rank0"), until="without the fault")
+        found.open(samples.at("?run=fsdp2-straggler-rank0"), until="without the fault")
         found.page.get_by_role("listbox").first.focus()
         expect(rank(found.page, 0)).to_have_attribute("aria-selected", "true")
         found.page.keyboard.press("ArrowDown")
@@ -118,9 +111,9 @@ def test_a_rank_is_chosen_by_keyboard(browser: Browser, served: Served) -> None:
         found.page.wait_for_url("**rank=1**")
 
 
-def test_colours_of_the_system_that_change_change_those_of_the_figures(browser: Browser, served: Served) -> None:
+def test_colours_of_the_system_that_change_change_those_of_the_figures(browser: Browser, samples: Served) -> None:
     with visit(browser, height=LAPTOP, width=1440) as found:
-        found.open(served.at("?run=fsdp2-not-overlapped"), until="after advice 1")
+        found.open(samples.at("?run=fsdp2-not-overlapped"), until="after advice 1")
         picture = found.page.locator("section.picture").first
         for scheme, theme in (("dark", DARK), ("light", LIGHT)):
             found.page.emulate_media(color_scheme=scheme)
@@ -136,9 +129,9 @@ def choose_in_the_dark(page: Page, number: int) -> None:
     expect(page.locator("ol.advice")).to_have_attribute("style", re.compile(DARK.ink))
 
 
-def test_a_press_during_which_the_page_is_drawn_again_is_a_click(browser: Browser, served: Served) -> None:
+def test_a_press_during_which_the_page_is_drawn_again_is_a_click(browser: Browser, samples: Served) -> None:
     with visit(browser, height=LAPTOP, width=1440) as found:
-        found.open(served.at("?run=fsdp2-not-overlapped"), until="after advice 1")
+        found.open(samples.at("?run=fsdp2-not-overlapped"), until="after advice 1")
         page, picture = found.page, found.page.locator("section.picture").first
         rank(page, 1).hover()
         page.mouse.down()
@@ -149,9 +142,9 @@ def test_a_press_during_which_the_page_is_drawn_again_is_a_click(browser: Browse
         assert found.complaints == []
 
 
-def test_what_has_the_focus_keeps_it_while_the_page_is_drawn_again(browser: Browser, served: Served) -> None:
+def test_what_has_the_focus_keeps_it_while_the_page_is_drawn_again(browser: Browser, samples: Served) -> None:
     with visit(browser, height=LAPTOP, width=1440) as found:
-        found.open(served.at("?run=fsdp2-not-overlapped"), until="after advice 1")
+        found.open(samples.at("?run=fsdp2-not-overlapped"), until="after advice 1")
         second = found.page.get_by_role("button", name="Copy what to type for 2", exact=True)
         second.focus()
         choose_in_the_dark(found.page, 0)
@@ -159,9 +152,9 @@ def test_what_has_the_focus_keeps_it_while_the_page_is_drawn_again(browser: Brow
         assert found.complaints == []
 
 
-def test_figures_below_the_window_are_drawn_when_one_scrolls_to_them(browser: Browser, served: Served) -> None:
+def test_figures_below_the_window_are_drawn_when_one_scrolls_to_them(browser: Browser, samples: Served) -> None:
     with visit(browser, height=LAPTOP, width=1440) as found:
-        found.open(served.at("?run=fsdp2-straggler-rank0"), until="without the fault")
+        found.open(samples.at("?run=fsdp2-straggler-rank0"), until="without the fault")
         figures = found.page.locator(".js-plotly-plot")
         before = figures.count()
         heading = found.page.get_by_role("heading", name="Memory")
@@ -173,10 +166,10 @@ def test_figures_below_the_window_are_drawn_when_one_scrolls_to_them(browser: Br
         assert found.complaints == []
 
 
-def test_the_code_of_figures_has_run_before_the_first_one_comes_into_view(browser: Browser, served: Served) -> None:
+def test_the_code_of_figures_has_run_before_the_first_one_comes_into_view(browser: Browser, samples: Served) -> None:
     """Running it takes longer than drawing a figure. It leaves a style sheet on the page."""
     with visit(browser, height=500, width=1440) as found:
-        found.open(served.at("?run=fsdp2-straggler-rank0"), until="without the fault")
+        found.open(samples.at("?run=fsdp2-straggler-rank0"), until="without the fault")
         expect(found.page.locator("[id='plotly.js-style-global']")).to_be_attached()
         assert found.page.locator(".js-plotly-plot").count() == 0
         assert found.complaints == []

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from diag.serve.server import SAMPLES
 from tests.app.runs import write_run
 from tests.app.served import Served, dashboard
 from tests.browser.chromium import Visit, visit
@@ -177,10 +176,10 @@ def test_a_figure_says_by_keyboard_what_the_pointer_sees(browser: Browser, serve
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("path", ["", "memory", "input", "collectives", "kernels", "what-if", "compare", "history"])
-def test_every_figure_of_a_page_can_be_read(browser: Browser, path: str) -> None:
-    with dashboard(SAMPLES) as served, visit(browser, height=4000) as found:
+def test_every_figure_of_a_page_can_be_read(browser: Browser, samples: Served, path: str) -> None:
+    with visit(browser, height=4000) as found:
         found.open(
-            served.at(f"{path}?run=fsdp2-straggler-rank0"),
+            samples.at(f"{path}?run=fsdp2-straggler-rank0"),
             until="of 2 ranks" if not path else "fsdp2-straggler-rank0 ·",
         )
         page = found.page

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from diag.serve.server import SAMPLES
-from tests.app.served import Served, dashboard
+from tests.app.served import Served
 from tests.browser.chromium import visit
 
 WIDTH, HEIGHT = 390, 844  # pixels
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with dashboard(SAMPLES) as running:
-        yield running
 
 
 def box(of: Locator) -> dict[str, float]:
@@ -27,31 +19,31 @@ def box(of: Locator) -> dict[str, float]:
     return {"left": found["x"], "right": found["x"] + found["width"], **found}
 
 
-@pytest.mark.parametrize("title", ["Operators", "Modules", "Critical path by module"])
-def test_bars_have_the_width_of_the_phone_and_their_names_are_whole(
-    browser: Browser, served: Served, title: str
-) -> None:
+def test_bars_have_the_width_of_the_phone_and_their_names_are_whole(browser: Browser, samples: Served) -> None:
     with visit(browser, height=HEIGHT, width=WIDTH) as found:
-        found.open(served.at("kernels?run=fsdp2-straggler-rank0"), until="Operators and modules")
-        found.page.get_by_role("heading", name=title, exact=True).evaluate("it => it.scrollIntoView()")
-        figure = found.page.locator(
-            f"h3:has-text('{title}') >> xpath=following::*[contains(@class,'js-plotly-plot')][1]"
-        )
-        expect(figure.locator(".annotation").first).to_be_visible()
-        found.settle()
-        whole = box(figure)
-        assert whole["right"] <= WIDTH
-        longest = max(box(bar)["right"] for bar in figure.locator(".bars .point path").all())
-        assert longest - whole["left"] > 0.85 * whole["width"]
-        for name in figure.locator(".annotation").all():
-            assert box(name)["right"] <= whole["right"] + 1, name.inner_text()
+        found.open(samples.at("kernels?run=fsdp2-straggler-rank0"), until="Operators and modules")
+        for title in ("Operators", "Modules", "Critical path by module"):
+            found.page.get_by_role("heading", name=title, exact=True).evaluate("it => it.scrollIntoView()")
+            figure = found.page.locator(
+                f"h3:has-text('{title}') >> xpath=following::*[contains(@class,'js-plotly-plot')][1]"
+            )
+            expect(figure.locator(".annotation").first).to_be_visible()
+            found.settle()
+            whole = box(figure)
+            assert whole["right"] <= WIDTH, title
+            longest = max(box(bar)["right"] for bar in figure.locator(".bars .point path").all())
+            assert longest - whole["left"] > 0.85 * whole["width"], title
+            for name in figure.locator(".annotation").all():
+                assert box(name)["right"] <= whole["right"] + 1, name.inner_text()
         assert found.complaints == []
 
 
-def test_names_and_numbers_of_a_prediction_are_whole(browser: Browser, served: Served) -> None:
+def test_names_and_numbers_of_a_prediction_are_whole(browser: Browser, samples: Served) -> None:
     """None is crossed by the line that marks the measured step."""
     with visit(browser, height=HEIGHT, width=WIDTH) as found:
-        found.open(served.at("what-if?run=fsdp2-slow-link-rank1&baseline=fsdp2-not-overlapped"), until="The step would")
+        found.open(
+            samples.at("what-if?run=fsdp2-slow-link-rank1&baseline=fsdp2-not-overlapped"), until="The step would"
+        )
         found.page.get_by_text("The step would").first.evaluate("it => it.scrollIntoView()")
         figure = found.page.locator(".js-plotly-plot").first
         written = figure.locator(".annotation-text")
@@ -65,9 +57,9 @@ def test_names_and_numbers_of_a_prediction_are_whole(browser: Browser, served: S
         assert found.complaints == []
 
 
-def test_a_legend_stands_above_its_figure_several_names_to_a_line(browser: Browser, served: Served) -> None:
+def test_a_legend_stands_above_its_figure_several_names_to_a_line(browser: Browser, samples: Served) -> None:
     with visit(browser, height=HEIGHT, width=WIDTH) as found:
-        found.open(served.at("?run=fsdp2-slow-loader-rank1"), until="Where the time goes")
+        found.open(samples.at("?run=fsdp2-slow-loader-rank1"), until="Where the time goes")
         found.page.get_by_text("Every step of rank 1").evaluate("it => it.scrollIntoView()")
         legend, figure = (
             found.page.get_by_role("list", name="Legend").first,
@@ -85,9 +77,9 @@ def test_a_legend_stands_above_its_figure_several_names_to_a_line(browser: Brows
         assert found.complaints == []
 
 
-def test_curves_of_many_runs_have_their_height_below_the_legend(browser: Browser, served: Served) -> None:
+def test_curves_of_many_runs_have_their_height_below_the_legend(browser: Browser, samples: Served) -> None:
     with visit(browser, height=HEIGHT, width=WIDTH) as found:
-        found.open(served.at(), until="All numbers")
+        found.open(samples.at(), until="All numbers")
         found.page.get_by_role("heading", name="Curves").evaluate("it => it.scrollIntoView()")
         legend = found.page.get_by_role("list", name="Legend")
         expect(legend.get_by_role("listitem")).to_have_count(6)
@@ -101,25 +93,25 @@ def test_curves_of_many_runs_have_their_height_below_the_legend(browser: Browser
         assert found.complaints == []
 
 
-def test_a_step_that_is_many_times_as_long_is_said_in_times(browser: Browser, served: Served) -> None:
+def test_a_step_that_is_many_times_as_long_is_said_in_times(browser: Browser, samples: Served) -> None:
     with visit(browser, height=HEIGHT, width=WIDTH) as found:
-        found.open(served.at("compare?run=fsdp2-slow-link-rank1&with=fsdp2-not-overlapped"), until="The step is")
+        found.open(samples.at("compare?run=fsdp2-slow-link-rank1&with=fsdp2-not-overlapped"), until="The step is")
         expect(found.page.get_by_text("The step is 8.25 times as long: 34.9")).to_be_in_viewport()
         assert found.complaints == []
 
 
 @pytest.mark.parametrize(("path", "last"), [("memory?run=gpu-memory-nearly-full", "Its price")])
-def test_no_column_of_a_table_is_cut_off(browser: Browser, served: Served, path: str, last: str) -> None:
+def test_no_column_of_a_table_is_cut_off(browser: Browser, samples: Served, path: str, last: str) -> None:
     with visit(browser, height=HEIGHT, width=WIDTH) as found:
-        found.open(served.at(path), until=last)
+        found.open(samples.at(path), until=last)
         assert box(found.page.get_by_role("columnheader", name=last))["right"] <= WIDTH
         assert found.complaints == []
 
 
-def test_verdict_and_picture_stand_below_each_other_in_a_small_window(browser: Browser, served: Served) -> None:
+def test_verdict_and_picture_stand_below_each_other_in_a_small_window(browser: Browser, samples: Served) -> None:
     """Beside the menu, columns would have a third of the window each."""
     with visit(browser, "dark", height=900, width=800) as found:
-        found.open(served.at("?run=fsdp2-slow-loader-rank1"), until="without the fault")
+        found.open(samples.at("?run=fsdp2-slow-loader-rank1"), until="without the fault")
         verdict = found.page.get_by_text("Data-bound (90%").first
         picture = found.page.get_by_text("without the fault").first
         expect(picture).to_be_in_viewport()
@@ -141,12 +133,12 @@ _WRITTEN = """() => {
 
 @pytest.mark.parametrize("width", [WIDTH, 800])
 def test_the_names_of_the_timeline_are_whole_and_its_legend_is_short(
-    browser: Browser, served: Served, width: int
+    browser: Browser, samples: Served, width: int
 ) -> None:
     with visit(browser, "dark", height=HEIGHT, width=width) as found:
         page = found.page
         page.add_init_script(f"({_WRITTEN})()")
-        found.open(served.at("timeline?run=fsdp2-straggler-rank0"), until="In this window")
+        found.open(samples.at("timeline?run=fsdp2-straggler-rank0"), until="In this window")
         legend = page.get_by_label("Colours")
         entries = legend.locator(":scope > *")
         expect(legend).to_contain_text("communication: waiting for a rank")
@@ -170,9 +162,9 @@ def test_the_names_of_the_timeline_are_whole_and_its_legend_is_short(
         assert found.complaints == []
 
 
-def test_numbers_stand_two_to_a_row(browser: Browser, served: Served) -> None:
+def test_numbers_stand_two_to_a_row(browser: Browser, samples: Served) -> None:
     with visit(browser, "dark", height=HEIGHT, width=WIDTH) as found:
-        found.open(served.at("memory?run=fsdp2-root-only"), until="Model states")
+        found.open(samples.at("memory?run=fsdp2-root-only"), until="Model states")
         cards = found.page.get_by_test_id("stMetric").filter(has_text="MB")
         expect(cards).to_have_count(5)
         _, *of_states = cards.all()

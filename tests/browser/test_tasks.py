@@ -85,12 +85,6 @@ TASKS = {
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with dashboard(SAMPLES) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The samples, a trace with memory, and the logs and dumps of a job that hung."""
     root: Path = pictured.write(tmp_path_factory.mktemp("tasks") / "runs")
@@ -117,11 +111,11 @@ def test_a_task_takes_two_clicks_at_most(browser: Browser, folder: Served, name:
         assert found.complaints == []
 
 
-def test_a_module_is_shown_on_the_timeline_by_a_click_on_its_bar(browser: Browser, served: Served) -> None:
+def test_a_module_is_shown_on_the_timeline_by_a_click_on_its_bar(browser: Browser, samples: Served) -> None:
     """The menu, and that click. Both the modules and the operators are on the first screen."""
     with visit(browser, height=900, width=1440) as found:
         page = found.page
-        found.open(served.at(STRAGGLER), until="rank")
+        found.open(samples.at(STRAGGLER), until="rank")
         menu("Kernels")(page).click()
         bars = figure(page, "modules")
         expect(bars.locator(".annotation").filter(has_text="blocks.0")).to_be_in_viewport()
@@ -137,10 +131,10 @@ def test_a_module_is_shown_on_the_timeline_by_a_click_on_its_bar(browser: Browse
         assert found.complaints == []
 
 
-def test_collectives_are_sorted_by_a_heading_and_a_tick_shows_that_one(browser: Browser, served: Served) -> None:
+def test_collectives_are_sorted_by_a_heading_and_a_tick_shows_that_one(browser: Browser, samples: Served) -> None:
     """The table is drawn on a canvas; what it shows is in a hidden table for screen readers."""
     with visit(browser, height=900, width=1440) as found:
-        found.open(served.at("collectives?run=fsdp2-slow-loader-rank1"), until="Every kind of collective")
+        found.open(samples.at("collectives?run=fsdp2-slow-loader-rank1"), until="Every kind of collective")
         page = found.page
         table = page.get_by_test_id("stDataFrame").first
         table.scroll_into_view_if_needed()
@@ -168,13 +162,13 @@ def test_collectives_are_sorted_by_a_heading_and_a_tick_shows_that_one(browser: 
     ],
 )
 def test_any_step_is_opened_in_perfetto_by_its_number(
-    browser: Browser, served: Served, name: str, title: str, holds: str
+    browser: Browser, samples: Served, name: str, title: str, holds: str
 ) -> None:
     clicks = menu("Timeline"), button(name)
     assert len(clicks) <= MOST_CLICKS
     with visit(browser, height=900, width=1440) as found:
         stand_in(found.page)
-        found.open(served.at(STRAGGLER), until="rank")
+        found.open(samples.at(STRAGGLER), until="rank")
         clicks[0](found.page).click()
         found.page.get_by_placeholder("step", exact=True).fill("12")
         found.page.keyboard.press("Enter")
@@ -187,14 +181,14 @@ def test_any_step_is_opened_in_perfetto_by_its_number(
 
 
 @pytest.mark.matrix
-def test_a_step_is_opened_in_perfetto_by_a_click_on_its_number(browser: Browser, served: Served) -> None:
+def test_a_step_is_opened_in_perfetto_by_a_click_on_its_number(browser: Browser, samples: Served) -> None:
     """The menu, and that click: nothing is typed."""
     timeline = timeline_of(open_run(SAMPLES / "fsdp2-straggler-rank0"))
     step = next(span for span in timeline.steps if span.step == 12)
     middle = (step.begin_ns + step.end_ns) / 2 / timeline.end_ns
     with visit(browser, height=900, width=1440) as found:
         stand_in(found.page)
-        found.open(served.at(STRAGGLER), until="rank")
+        found.open(samples.at(STRAGGLER), until="rank")
         menu("Timeline")(found.page).click()
         canvas = found.page.get_by_role("application", name=re.compile("Timeline of"))
         box = canvas.bounding_box()
