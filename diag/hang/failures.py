@@ -23,7 +23,8 @@ from diag.hang.text.work import FULL_BAR, LAST_STEP, MEASUREMENT, STEP
 
 # -- torchrun's last block: which rank failed, where, with which exit code ---------------------------------------------
 
-_BEGIN = re.compile(r"Root Cause \(first observed failure\)|^\s*\[\d+\]:\s*$|^Failures:")
+# Without the bracket, and the other failures below instead of above it: torch 1.9, elastic/multiprocessing/errors.
+_ROOT, _OTHERS = re.compile(r"Root Cause \(first observed failure\)|^Root Cause:$"), "Other Failures:"
 _FIELD = re.compile(r"^\s{1,6}(?P<name>time|host|rank|exitcode|error_file|traceback)\s*: ?(?P<value>.*)$")
 _RANK = re.compile(r"(\d{1,9})(?: \(local_rank: (\d{1,9})\))?")
 _EXIT = re.compile(r"(-?\d{1,9})(?: \(pid: (\d{1,9})\))?")
@@ -60,9 +61,9 @@ def failed_ranks(job: JobLogs) -> tuple[FailedRank, ...]:
         if lines and (new or (match is not None and match["name"] in fields)):
             failures += _failed_rank(fields, lines, root)
             fields, lines, root = {}, [], root and not new
-        if "Root Cause (first observed failure)" in text:
+        if (begins := _ROOT.search(text) is not None) or text == _OTHERS:
             failures += _failed_rank(fields, lines, root)
-            fields, lines, root = {}, [], True
+            fields, lines, root = {}, [], begins
         elif match is not None:
             fields[match["name"]] = match["value"]
             lines.append(line)

@@ -135,6 +135,26 @@ def test_torchruns_summary_shows_the_code_where_the_rest_is_cut(tmp_path: Path) 
     assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("rank_killed_sigkill", [7])
 
 
+def test_the_summary_of_torch_1_9_lists_the_other_failures_below_the_cause(tmp_path: Path) -> None:
+    rank = ("  time: 2023-03-04_19:17:38", "  rank: {0} (local_rank: {0})", "  exitcode: {1} (pid: {2})",
+            "  error_file: <N/A>", '  msg: "Signal {3} received by PID {2}"')  # fmt: skip
+    answer = _answer(
+        tmp_path,
+        "***************************************",
+        "          tools/train.py FAILED          ",
+        "=======================================",
+        "Root Cause:",
+        "[0]:",
+        *(line.format(3, -11, 4127, "11 (SIGSEGV)") for line in rank),
+        "=======================================",
+        "Other Failures:",
+        "[1]:",
+        *(line.format(1, -15, 4125, "15 (SIGTERM)") for line in rank),
+        "***************************************",
+    )
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("rank_killed_sigsegv", [3])
+
+
 @pytest.mark.parametrize("mark", ["[rank1]:", ""])
 def test_a_line_without_a_mark_is_of_nobody_where_lines_are_marked(tmp_path: Path, mark: str) -> None:
     answer = _answer(

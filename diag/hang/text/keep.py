@@ -112,6 +112,8 @@ OPENERS = {
     "Process ": "py-spy",
     "Failures:": "elastic",
     "Root Cause (first observed failure)": "elastic",
+    "Root Cause:": "elastic",  # torch 1.9, with the next one
+    "Other Failures:": "elastic",
     "To our best knowledge": "desync",
     "Snapshot of ranks' latest states": "desync",
     "==== backtrace": "backtrace",
@@ -313,7 +315,7 @@ def opened(parsed: ParsedLine, word: str) -> Open | None:
         return None
     if kind == "last error" and text.strip() != word:
         return None
-    if word == "Failures:" and text.strip() != "Failures:":
+    if word.endswith(("Failures:", "Cause:")) and text.strip() != word:
         return None
     if parsed.source == "nccl":
         return None
