@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diag.ended.out_of_memory import CALL_FAILED, MESSAGES, RUNTIME_CALLS, RUNTIME_ERRORS
+from diag.hang.classes import programs
 from diag.hang.classes.base import (
     NAMES_AN_EFFECT,
     SUGGESTS,
@@ -191,6 +192,7 @@ _DEVICES = (
                 "The driver reports that the GPU[ at {bus_id}] does not answer[: ring {ring} timed out][: ring {late} "
                 "timed out][: ring {tested} failed its test][: its memory was {memory} in a reset].",
             ),
+            **programs.GPU_RESET,
             "nvswitch-fatal": LogPattern(
                 ("SXid (PCI:",),
                 r"SXid \(PCI:(?P<bus_id>[0-9a-fA-F:.]+)\): (?P<xid>\d+), Fatal, (?P<message>[^\n]{1,120})",
@@ -862,7 +864,8 @@ _INFINIBAND = (
                 _COMPLETION.format("4") + _REST,
                 f"{_VERSIONS}; {_WHERE}",
                 "Status 4: the adapter[ {hca}] may not access the local memory[ (peer {peer})].",
-            )
+            ),
+            **programs.GPU_MEMORY,
         },
     ),
     FaultClass(

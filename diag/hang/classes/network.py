@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from diag.hang.classes import programs
 from diag.hang.classes.base import NAMES_AN_EFFECT, RAISED, SUGGESTS, UCX, FaultClass, LogPattern, confirms, cut_off
 
 _UNRESOLVED = (
@@ -518,6 +519,7 @@ CLASSES = (
                 "A connection was refused, and the address is not printed.",
                 support=SUGGESTS,
             ),
+            **programs.REFUSED,
             "rpc-refused": LogPattern(
                 _RPC_ANCHORS,
                 _of_rpc("ECONNREFUSED"),
@@ -654,6 +656,7 @@ CLASSES = (
                 "mpirun lost its daemon[ on {host}][ on {node}]: that host or its network is gone, or the daemon was "
                 "killed.",
             ),
+            **programs.LOST,
             "ucx-connection": LogPattern(
                 ("UCX  ERROR", "UCX  DIAG", "UCX  WARN"),
                 UCX + r"(?:\S+:\d+ +)?UCX +(?:ERROR|DIAG|WARN) +[^\n]{0,200}?(?P<error>Connection reset by (?:remote "
@@ -936,6 +939,7 @@ CLASSES = (
                 "An adapter did not take a request: {call} failed with {error}.",
                 support=NAMES_AN_EFFECT,
             ),
+            **programs.UNREACHED,
             "pmix-unreachable": LogPattern(
                 ("PMIX ERROR: ", "PMIX_ERROR: "),
                 r"PMIX[ _]ERROR: (?P<error>(?:PMIX_ERR_)?(?:UNREACH(?:ABLE)?|LOST.CONNECTION[\w-]*))",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from diag.ended.codes import signal_name
+from diag.hang.classes import programs
 from diag.hang.classes.base import (
     NAMES_AN_EFFECT,
     RAISED,
@@ -127,18 +128,18 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
             rf"[Pp]rocess \d+ was killed by signal {number}\b|"
             rf"\bprocess was signaled to shutdown with signal {number}\b:?(?: rank=(?P<of_shard>\d+))?|"
             rf"^(?:\S+ )?Signal \({number}\) received\.|"
-            rf"MPT ERROR: [Rr]ank (?P<of_mpt>\d+)\(g:\d+\) received signal {name.upper()}\({number}\)|"
             rf"\bPE RANK (?P<of_cray>\d+) exit signal {words}\b|"
             rf"(?:\bon host (?P<host>[\w.-]{{1,253}}) [^\n]{{0,120}})?\bjob \S+ died through signal \w+ \({number}\)|"
             rf"\(0\) Abnormal termination \(signal {number}\)|\bexited: \S+ \(terminated by {name.upper()}\b",
-            "any; Lib/subprocess.py, deepspeed/launcher/launch.py, torch/multiprocessing/spawn.py, MPICH, HPE PALS and "
-            "MPT, jsrun, Kubernetes; vLLM, executor/multiproc_worker_utils.py; SGLang, srt/utils.py; Dask, "
+            "any; Lib/subprocess.py, deepspeed/launcher/launch.py, torch/multiprocessing/spawn.py, MPICH, HPE PALS, "
+            "jsrun, Kubernetes; vLLM, executor/multiproc_worker_utils.py; SGLang, srt/utils.py; Dask, "
             "distributed/nanny.py; Spark, YarnAllocator.scala; Triton server, src/main.cc; TGI, launcher/src/main.rs; "
             "Cray ALPS, aprun; Grid Engine; HTCondor; supervisord",
             says,
             support=NAMES_AN_EFFECT,
             unless=("forcefully exiting",),
         ),
+        **({} if number == 9 else programs.of_signal(name, number, words)),
     }
 
 
@@ -299,7 +300,9 @@ CLASSES = (
                     "Job has gone over ",
                 ),
                 r"OutOfMemoryError: Container killed due to memory usage|"
-                r"(?:^(?P<host>[a-z0-9][a-z0-9.-]{0,252}) +\d+/\d+ +)?OOMKilled|[Dd]etected \d+ oom[-_]kill|"
+                r"(?:^(?P<host>[a-z0-9][a-z0-9.-]{0,252}) +\d+/\d+ +)?OOMKilled|"
+                r"^\[NID (?P<node>\d{1,8})\] [^\n]{0,60}\bApid \d+: OOM killer terminated this process|"
+                r"[Dd]etected \d+ oom[-_]kill|"
                 r"OOM Killed|by the OOM killer|\bFailed with result 'oom-kill'|\(Result: oom-kill\)|"
                 r"due to the node running low on memory|TERM_MEMLIMIT: job killed|Exceeded (?:job|step) memory limit|"
                 r"exceeded memory limit \([^)]*\), being killed|PBS: job killed: mem \S+ exceeded|"
@@ -594,6 +597,10 @@ CLASSES = (
         rule="A traceback that is not itself about a lost peer or a time-out, earlier than the time-outs elsewhere.",
         patterns={
             **ENDS,
+            **programs.STOPS,
+            **programs.STOPS_AT_LAST,
+            **programs.RAISED_IN,
+            **programs.PROCESSES,
             "host-told": confirms(
                 (
                     *(f"{end} {command}" for end in "$#" for command in _STARTED_HERE),
@@ -838,6 +845,7 @@ CLASSES = (
         ),
         rules_out={"rank_killed_exception": "the exception is about the file system"},
         patterns={
+            **programs.STORAGE,
             "no-space": LogPattern(
                 (
                     "No space left on device",
@@ -1055,6 +1063,7 @@ CLASSES = (
                 "The launcher was asked to stop (SIGTERM) by a scheduler, a person, or another node that failed.",
                 support=WAS_ASKED,
             ),
+            **programs.ASKED,
             "interrupted": LogPattern(
                 ("got signal: 2", "got signal: 1", "death signal, shutting down workers", "KeyboardInterrupt"),
                 r"Process \d+ got signal: [12]\b|Received (?:[12]|Signals\.SIG(?:INT|HUP)) death signal, shutting down "

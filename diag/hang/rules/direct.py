@@ -25,7 +25,7 @@ _NOT_SET_UP = re.compile(
 _NOT_OPENED = re.compile(r"\bUnable to open device\b|\bibv_open_device failed\b")
 # The reporter of these need not be the one at fault: a connection of every member with every other, a transfer
 # whose other end is not named, a server that is not reached, an address that somebody sent.
-_OF_A_GROUP = ("gloo-full-mesh", "ofi-completion", "grpc-no-address", "garbled-address")
+_OF_A_GROUP = ("gloo-full-mesh", "ofi-completion", "grpc-no-address", "garbled-address", "mpi-stranger", "mpi-pair")
 _FAILS = (Role.ROOT, Role.CASCADE)
 _DIGITS = "0123456789"
 # Lines of a list that say which device those below them are about
@@ -56,6 +56,11 @@ def _of_class(job: JobLogs, name: str) -> Clue | None:
         roots = [hit for hit in hits if hit.name in ("port-down", "port-row-down")]
     if name == "gdr_acs" and job.named("queue-event"):  # the queue says what failed: this status can be its echo
         return None
+    if name == "gdr_acs" and not roots:
+        return _of_gpu_memory(job)
+    if name == "gpu_hardware" and not roots:  # the other GPUs of a hive are reset as well
+        resets = [hit for hit in hits if hit.name == "amdgpu-reset"]
+        roots = resets if len({hit.groups["bus_id"] for hit in resets}) == 1 else []
     known = job.once(_lines_with_a_cause)
     roots = [hit for hit in roots if hit.name not in _COARSE or hit.line not in known]
     if not roots:
@@ -64,6 +69,17 @@ def _of_class(job: JobLogs, name: str) -> Clue | None:
     pairs = [(hit, culprit) for hit in roots for culprit in _culprits(job, hit)]
     culprits = _without_vague(_without_later(pairs) if name == "cuda_failure" else pairs)
     return clue_of(name, roots, _at_fault(job, name, roots, culprits), first_by_time(roots).sentence, confirmations)
+
+
+def _of_gpu_memory(job: JobLogs) -> Clue | None:
+    """A test of an adapter that did not take the memory of a GPU which the same file says it gave it."""
+    given = {hit.line.path: hit for hit in reversed(job.named("memory-of-gpu"))}
+    refused = [hit for hit in job.named("memory-refused") if hit.line.path in given]
+    if not refused:
+        return None
+    first = given[refused[0].line.path]
+    note = f"{refused[0].sentence} {first.sentence}"
+    return clue_of("gdr_acs", refused, [], note, [first], HANG_EVIDENCE.names_an_effect)
 
 
 def _uses_others(job: JobLogs, hit: Hit) -> bool:

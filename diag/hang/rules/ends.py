@@ -95,7 +95,7 @@ def _reported(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> list[Cu
 def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit:
     """The culprit of a launcher's line: by pid, by the launcher's last block, by local rank."""
     if "rank" in hit.groups:  # mpirun, diag run
-        return job.of_rank(int(hit.groups["rank"]), short_host(hit.groups.get("host", "")))
+        return job.of_rank(int(hit.groups["rank"]), short_host(hit.groups.get("host") or _host_below(job, hit)))
     if "tasks" in hit.groups:
         return _of_srun(job, hit, blocks)
     hydra = in_box(job, hit)
@@ -128,7 +128,13 @@ def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit
     return _who_crashed(job, hit, blocks) if hit.name.startswith("shell-") else Culprit(host=host)
 
 
-_OF_LAUNCHERS = ("number", "of_mpt", "of_shard", "of_cray")  # groups with the rank that a launcher names
+def _host_below(job: JobLogs, hit: Hit) -> str:
+    """The host in the line below that of MPT's report of a signal."""
+    below = (line for line in job.named("mpt-process") if line.line.path == hit.line.path)
+    return next((line.groups["host"] for line in below if line.line.number == hit.line.number + 1), "")
+
+
+_OF_LAUNCHERS = ("number", "of_shard", "of_cray")  # groups with the rank that a launcher names
 
 _LAST_STARTED = re.compile(r"(\['[^]]*\]).*(?:exits with return code|returned non-zero|died with)")
 
@@ -151,6 +157,8 @@ def _host_of_end(job: JobLogs, hit: Hit) -> str:
     other = next((name for start, name in _HOSTS_BESIDE.items() if hit.name.startswith(start)), None)
     if "host" in hit.groups or other is None:
         return hit.groups.get("host", "")
+    if "node" in hit.groups:
+        return hit.groups["node"]
     pods = [pod for pod in job.named("pod-described") if pod.line.path == hit.line.path]
     if above := [pod for pod in pods if pod.line.number < hit.line.number]:
         return above[-1].groups["host"]

@@ -12,6 +12,8 @@ from diag.ended.model import Culprit
 from diag.ended.raised import TRACEBACK, lost_worker
 from diag.hang.classes.base import Hit
 from diag.hang.classes.launchers import ABORTED, ENDS
+from diag.hang.classes.programs import RAISED_IN, STOPS, STOPS_AT_LAST
+from diag.hang.classes.words import reading_of
 from diag.hang.failures import FailedRank, failed_ranks, is_tied, of_process, rank_said, speaker_of, timeouts_of
 from diag.hang.job import JobLogs
 from diag.hang.model import Line, Role, Speaker
@@ -45,6 +47,8 @@ def first_of_each(job: JobLogs) -> list[RankException]:
             continue
         if hit.name == "aborts-itself" and (hit.line.path, hit.line.number) in job.once(_lines_about_peers):
             continue  # a failed check about a peer
+        if hit.name in STOPS_AT_LAST and reading_of(hit.line.text) is not None:  # its words say what failed
+            continue
         # What a process passes on of a worker, whose exception stands below
         if hit.groups.get("message", "").startswith(TRACEBACK) or _passes_on(job, hit):
             continue
@@ -76,7 +80,18 @@ def first_of_each(job: JobLogs) -> list[RankException]:
         if names_anybody(raised.culprit) or (raised.name, raised.message) not in named
     ]
     # A watchdog ends its process by such an exception too, and lines of several processes run into each other.
-    return found or ([] if job.once(timeouts_of) else _of_cpp(job) or _cut_before_exception(job))
+    if found:
+        return found
+    return [] if job.once(timeouts_of) else _of_cpp(job) or _cut_before_exception(job) or _told_alone(job)
+
+
+def _told_alone(job: JobLogs) -> list[RankException]:
+    """Processes of which a line says that they raised, where the end of the log cuts off what."""
+    found: dict[Culprit, RankException] = {}
+    for hit in job.named(*RAISED_IN):
+        culprit = speaker_of(job, hit.line)
+        found.setdefault(culprit, RankException(culprit, "", "", hit.line, hit.line))
+    return list(found.values())
 
 
 # The interpreter begins a traceback with nothing but the tags of torch and of launchers before it.
@@ -135,9 +150,10 @@ def _of_cpp(job: JobLogs) -> list[RankException]:
     return list(exceptions.values())
 
 
-_ENDS_IT = ("no-module", "aborts-itself", "crashed-on-this-rank")  # lines that a program prints as it ends
+# Lines that a program prints as it ends
+_ENDS_IT = ("no-module", "aborts-itself", "crashed-on-this-rank", *STOPS)
 
-_NAMELESS = (*_ENDS_IT, "refuses-to-start")  # ends without an exception of Python
+_NAMELESS = (*_ENDS_IT, "refuses-to-start", *STOPS_AT_LAST)  # ends without an exception of Python
 
 # What torchrun's error file says ended the process; not a logger's line that is an object
 _IN_ERROR_FILE = re.compile(r'\{"message": ?\{"message": |^\W*"message": "')

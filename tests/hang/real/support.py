@@ -81,7 +81,9 @@ def recorded(support: Support, case: Case) -> Iterator[None]:
             support.rules[name].append(case.id)
 
 
-SOURCE = re.compile(r"\b[\w.-]+\.(?:py|cc|cpp|hpp|c|cu|h|go|rs|js|txt|java|scala|jl)\b|\berror code [A-Z]+\d+\b")
+SOURCE = re.compile(
+    r"\b[\w.-]+\.(?:py|cc|cpp|hpp|c|cu|h|go|rs|js|txt|java|scala|jl|[fF]90|F|for|inc)\b|\berror code [A-Z]+\d+\b"
+)
 
 
 def names_its_source(pattern: LogPattern) -> bool:
