@@ -232,6 +232,8 @@ _FAR = re.compile(
     r"(?P<host>\d{1,3}(?:\.\d{1,3}){3}|(?:[a-z][\w-]{0,62}\.){1,8}[a-z][\w-]{1,62}|[a-z][\w-]{0,62}(?=:\d{2,5}\b))"
     r"(?:[:<]\d{1,5}>?)?(?![\w.])"
 )
+# The one that reports, as Spark's driver names it (core/.../scheduler/TaskSetManager.scala), and not the other end
+_EXECUTOR = re.compile(r"\([\w.:-]{1,255} executor \w{1,20}\)|\bexecutor \w{1,20} on [\w.-]{1,253}")
 _OF_SOURCES = re.compile(r"\.(?:py|cc?|cpp|cu|cuh|h|hpp|so|rs|go|java|jl|f90|json|ya?ml|txt|log|sh)$")
 _FAR_RANK = re.compile(r"\b(?:with|to|from|peer|reach) (?:MPI |global )?rank[ =:#]{0,2}(?P<rank>\d{1,6})\b")
 _PCI = re.compile(r"\b(?:[0-9a-f]{4,8}:)[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
@@ -239,6 +241,7 @@ _PCI = re.compile(r"\b(?:[0-9a-f]{4,8}:)[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
 
 def far_host(text: str) -> str:
     """The one host or address that a line names; "" where it names none or several."""
+    text = _EXECUTOR.sub("", text)
     hosts = {match["host"] for match in _FAR.finditer(text) if not _OF_SOURCES.search(match["host"])}
     return hosts.pop() if len(hosts) == 1 else ""
 

@@ -292,7 +292,16 @@ def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
     return not (after and clocks)
 
 
+# A wait of an event loop that ran out: without a message nothing shows what did not come.
+_RAN_OUT = (
+    "tornado.util.TimeoutError", "tornado.gen.TimeoutError", "asyncio.exceptions.TimeoutError",
+    "concurrent.futures._base.TimeoutError",
+)  # fmt: skip
+
+
 def _is_about_others(job: JobLogs, raised: RankException) -> bool:
+    if raised.name in _RAN_OUT and not raised.message:
+        return True
     return about_others(f"{raised.name}: {raised.message}") or raised.line in job.once(_of_calls)
 
 

@@ -13,6 +13,7 @@ from diag.hang.model import Triage
 CRASH, RAISED, STORAGE = "rank_killed_sigsegv", "rank_killed_exception", "storage"
 STEPS = "step 11 | loss 2.31\nstep 12 | loss 2.30\nstep 13 | loss 2.29\n"
 REFUSED = "ConnectException: Connection refused"
+SPARK = "org.apache.spark.SparkException: Job aborted: Lost task 3.3 in stage 5.0 (TID 9) ({} executor 4): {}"
 MOVED = "    #000: H5D.c line 1069 in H5Dread(): can't read data"
 MPT = (
     '2:MPT:   header=header@entry=0x7ff "MPT ERROR: Rank 2(g:9) received signal SIGBUS(7).\\n\\tProcess ID: 7, '
@@ -101,6 +102,7 @@ def test_a_line_names_its_fault(tmp_path: Path, fault: str, text: str) -> None:
         "  FATAL ERROR: cannot use the cache\n" + STEPS,  # the program went on
         "kernel: amdgpu 0000:a1:00.0: amdgpu: GPU reset(1) succeeded!\n"
         "kernel: amdgpu 0000:b1:00.0: amdgpu: GPU reset(1) succeeded!",  # of a hive
+        "tornado.util.TimeoutError",
         "forrtl: error (78): process killed (SIGTERM)",  # by whom is unknown
         "df: /dev/fuse: Transport endpoint is not connected (ignored)",
     ],
@@ -129,6 +131,8 @@ def test_alps_names_the_node_whose_memory_was_used_up(tmp_path: Path) -> None:
         (f"io.netty.channel.AbstractChannel$Annotated{REFUSED}: master/172.22.0.6:7077", "172.22.0.6"),
         (f"java.net.{REFUSED}: no further information: /10.1.1.9:8031", "10.1.1.9"),
         (f"Call From n1/10.0.0.1 to nn2:9000 failed on connection exception: java.net.{REFUSED}; For more", "nn2"),
+        (SPARK.format("10.87.33.41", f"java.net.{REFUSED} (Connection refused)"), ""),  # it reports
+        (SPARK.format("10.87.33.41", f"java.net.{REFUSED}: driver/10.87.33.2:7001"), "10.87.33.2"),
     ],
 )
 def test_java_names_the_address_that_refuses(tmp_path: Path, text: str, peer: str) -> None:
