@@ -55,12 +55,18 @@ for one in judged:
             print(f"  --- {name}\n{text}")
 for name, (right, of) in score(judged).items():
     print(f"{name}: {right} of {of}")
-bins: dict[int, list[bool]] = defaultdict(list)
+# The confidence of a class says nothing of who is at fault, which has one of its own.
+of_class: dict[int, list[bool]] = defaultdict(list)
+of_culprit: dict[int, list[bool]] = defaultdict(list)
 for one in judged:
     if one.answer.fault_class not in ("undetermined", "healthy"):
-        bins[min(9, int(one.answer.confidence * 10))].append(one.right)
-for at in sorted(bins):
-    print(f"confidence {at / 10:.1f} to {(at + 1) / 10:.1f}: {sum(bins[at])} of {len(bins[at])} right")
+        of_class[min(9, int(one.answer.confidence * 10))].append(one.right_class)
+    if one.answer.culprit_confidence is not None and one.right_culprit is not None:
+        of_culprit[min(9, int(one.answer.culprit_confidence * 10))].append(one.right_culprit)
+for what, bins in (("class", of_class), ("culprit", of_culprit)):
+    for at in sorted(bins):
+        right = f"{sum(bins[at])} of {len(bins[at])} right"
+        print(f"confidence of the {what} {at / 10:.1f} to {(at + 1) / 10:.1f}: {right}")
 if arguments.folder == HERE and not arguments.ids:
     print("\nblind set: class, culprit right, innocent accused, called healthy: at the first run; then today, seen")
     runs = first_runs()
