@@ -294,3 +294,11 @@ def test_the_only_rank_that_torchrun_saw_abort_is_named(tmp_path: Path) -> None:
     assert answer.confidence < 0.5  # what it printed is not there
     others = _SUMMARY.partition("[0]:")[2].replace("5 (local_rank: 5)", "3 (local_rank: 3)")
     assert _answer(tmp_path, _SUMMARY.format(f"[1]:{others}")).fault_class == "undetermined"
+
+
+def test_of_the_summaries_of_two_agents_the_earlier_names_the_first(tmp_path: Path) -> None:
+    late = _SUMMARY.format("  <NO_OTHER_FAILURES>").replace("-6", "1").rpartition("\n")[0]
+    early = late.replace("10:00:00", "09:59:09").replace("rank      : 5", "rank      : 12")
+    for lines in ((late, early), (early, late)):
+        answer = _answer(tmp_path, *lines)
+        assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == (_RAISES, [12])

@@ -135,7 +135,7 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
     stops = [hit.line for hit in job.named(*_STOPS)]
     left = who_left(
         (
-            Ended(end.culprit, first=end.first, of_others=any(job.before(stop, end.line) for stop in stops))
+            Ended(end.culprit, end.time_ns, end.first, any(job.before(stop, end.line) for stop in stops))
             for end in ends
             if names_anybody(end.culprit)
         ),
@@ -209,6 +209,7 @@ class _WithCode:
     first: bool = False
     observed: bool = False
     waits: bool = False
+    time_ns: int | None = None
 
 
 def _ends_with_codes(job: JobLogs, blocks: tuple[FailedRank, ...], aborts: bool) -> list[_WithCode]:
@@ -241,7 +242,8 @@ def _ends_with_codes(job: JobLogs, blocks: tuple[FailedRank, ...], aborts: bool)
         aborted = alone and aborts and not _of_several_hosts(block)
         if (block.root or not known_root) and block.rank is not None and ((block.exitcode or 0) > 0 or aborted):
             culprit = job.of_rank(block.rank, block.host)
-            ends.append(_WithCode(culprit, block.evidence, block.exitcode or 0, first=block.root))
+            code = block.exitcode or 0
+            ends.append(_WithCode(culprit, block.evidence, code, first=block.root, time_ns=block.time_ns))
     return ends
 
 
