@@ -152,6 +152,8 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
     read = culprit.rank is not None and any(
         line.speaker.rank == culprit.rank and line.source != "launcher" for line in job.logs.lines
     )
+    if not read and any(_SYSTEM_ERROR in line.text and line.path == lines[0].path for line in job.logs.lines):
+        return []
     note = "It ended with an error"
     if ended_with is not None:
         note = "It aborted (SIGABRT)" if ended_with == -ABORTED else f"It ended with exit code {ended_with}"
@@ -177,6 +179,10 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
         note = f"They ended with exit code {ended_with}, and no line shows which of them was first"
         return [Clue("rank_killed_exception", distinct(first), evidence, HANG_RULES.perhaps_a_victim, note)]
     return [Clue("rank_killed_exception", (culprit,), evidence, sure, note, time_ns=time_of(lines))]
+
+
+# NCCL's result where a call of the system failed, which its own log alone names: another rank's end is such a failure.
+_SYSTEM_ERROR = "unhandled system error"
 
 
 def _told_to_fail(job: JobLogs) -> Clue | None:
