@@ -157,7 +157,8 @@ def test_the_summary_of_torch_1_9_lists_the_other_failures_below_the_cause(tmp_p
 
 def test_an_exit_behind_a_system_error_of_nccl_accuses_nobody(tmp_path: Path) -> None:
     """NCCL's own log alone says which call failed, and a peer that left is such a failure."""
-    ended = "torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: 1) local_rank: 0 (pid: 41) of binary: /bin/python"
+    agent = "torch.distributed.elastic.multiprocessing.api: [ERROR] "
+    ended = f"{agent}failed (exitcode: 1) local_rank: 0 (pid: 41) of binary: /bin/python"
     said = "NCCL error in: ../ProcessGroupNCCL.cpp:911, unhandled system error, NCCL version 2.7.8"
     raised = ("Traceback (most recent call last):", '  File "train.py", line 8, in <module>', f"RuntimeError: {said}")
     assert _answer(tmp_path, *raised, ended).culprits == ()
