@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from diag.app.address import href, show_link
+from diag.app.address import href, set_choices, show_link
 from diag.app.figures import MS, Entry, blocks_of, field_columns, legend_of, make_cells_clickable
 from diag.app.markup import plain, prose
 from diag.app.picture import grid_of_ms
@@ -176,7 +176,7 @@ def show_field(
 
     def choose() -> None:
         if cell := chosen():
-            st.session_state["rank"], st.session_state["step"] = map(str, cell)
+            set_choices(rank=str(cell[0]), step=str(cell[1]))
 
     if (made := made_in_view(figure, key)) is None:
         return
@@ -196,12 +196,13 @@ def show_grid(view: RunView, key: str, ms: Mapping[int, float], unit: str, at_fa
 
 def draw_grid(view: RunView, key: str, data: dict[str, Any]) -> None:
     """Draws a grid of ranks; a click chooses a rank on every page."""
+    component("picture")(key=key, data=data, on_rank_change=lambda: choose_clicked_rank(view, key))
 
-    def choose() -> None:
-        if (rank := st.session_state[key].rank) in view.ranks:
-            st.session_state["rank"] = str(rank)
 
-    component("picture")(key=key, data=data, on_rank_change=choose)
+def choose_clicked_rank(view: RunView, key: str) -> None:
+    """Chooses the rank that was clicked in the picture with this key."""
+    if (rank := st.session_state[key].rank) in view.ranks:
+        set_choices(rank=str(rank))
 
 
 def show_on_timeline(rank: int, step: int, name: str = "") -> None:

@@ -21,6 +21,7 @@ from diag.app.run_view import PART_OF, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import (
     bullets,
+    choose_clicked_rank,
     component,
     draw,
     head,
@@ -201,13 +202,8 @@ def _ranks(views: Sequence[RunView], names: Sequence[str], theme: Theme) -> None
             component("picture")(
                 key=key,
                 data=picture | {"title": title, "alt": f"{title}{picture['rest']}", "end": end, "predicted": None},
-                on_rank_change=partial(_choose_rank, key, views[-1]),
+                on_rank_change=partial(choose_clicked_rank, views[-1], key),
             )
-
-
-def _choose_rank(key: str, view: RunView) -> None:
-    if (rank := st.session_state[key].rank) in view.ranks:
-        st.session_state["rank"] = str(rank)
 
 
 def _step_by_step(against: RunView, view: RunView, before: str, after: str, theme: Theme) -> None:

@@ -11,7 +11,7 @@ import streamlit as st
 
 from diag.api import RunState
 from diag.app import drawings
-from diag.app.address import choose, go_to_page, href, keeping
+from diag.app.address import choose, go_to_page, href, keeping, set_choices
 from diag.app.drawings import Drawing, compared
 from diag.app.kept import FirstScreen
 from diag.app.looks import state_of
@@ -26,6 +26,7 @@ from diag.app.theme import DARK, LIGHT, SEVERITY_COLOUR, SEVERITY_ICON, Theme, t
 from diag.app.views import live
 from diag.app.views.common import (
     bullets,
+    choose_clicked_rank,
     component,
     draw,
     in_view,
@@ -153,12 +154,11 @@ def _picture(view: RunView, state: RunState, theme: Theme) -> None:
         component("picture")(key="standing", data=standing_picture(state, theme))
         return
 
-    def chosen() -> None:
-        rank = st.session_state[_PICTURE].rank
-        if rank in view.ranks:
-            st.session_state["rank"] = str(rank)
-
-    component("picture")(key=_PICTURE, data=_beside(view, state, theme), on_rank_change=chosen)
+    component("picture")(
+        key=_PICTURE,
+        data=_beside(view, state, theme),
+        on_rank_change=lambda: choose_clicked_rank(view, _PICTURE),
+    )
 
 
 def _beside(view: RunView, state: RunState, theme: Theme) -> Data | None:
@@ -477,7 +477,7 @@ def _choose_rank(view: RunView) -> None:
     """Selects the clicked rank in the list of ranks, and so in the page's address."""
     points = st.session_state["differences"].selection.points
     if points:
-        st.session_state["rank"] = str(compared(view.result.differences)[points[0]["point_index"]].rank)
+        set_choices(rank=str(compared(view.result.differences)[points[0]["point_index"]].rank))
 
 
 def _breakdown(view: RunView, theme: Theme) -> tuple[int, int | None]:
@@ -522,7 +522,7 @@ def _choose_step() -> None:
     """Selects the clicked step in the list of steps, and so in the page's address."""
     points = st.session_state["history"].selection.points
     if points:
-        st.session_state["step"] = str(points[0]["x"])
+        set_choices(step=str(points[0]["x"]))
 
 
 def _idle(view: RunView, rank: int, step: int | None) -> None:

@@ -149,7 +149,7 @@ def window_between(first_ms: float, second_ms: float) -> Window:
 
 def go_to(step: str) -> None:
     """Shows a step; called by buttons."""
-    st.session_state["step"] = step
+    set_choices(step=step)
 
 
 def _follow(run: str, limits: tuple[float, float]) -> None:
