@@ -65,8 +65,8 @@ for one in judged:
         of_culprit[min(9, int(one.answer.culprit_confidence * 10))].append(one.right_culprit)
 for what, bins in (("class", of_class), ("culprit", of_culprit)):
     for at in sorted(bins):
-        right = f"{sum(bins[at])} of {len(bins[at])} right"
-        print(f"confidence of the {what} {at / 10:.1f} to {(at + 1) / 10:.1f}: {right}")
+        counted = f"{sum(bins[at])} of {len(bins[at])} right"
+        print(f"confidence of the {what} {at / 10:.1f} to {(at + 1) / 10:.1f}: {counted}")
 if arguments.folder == HERE and not arguments.ids:
     print("\nblind set: class, culprit right, innocent accused, called healthy: at the first run; then today, seen")
     runs = first_runs()
