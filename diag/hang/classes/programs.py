@@ -32,17 +32,11 @@ def of_signal(name: str, number: int, words: str) -> dict[str, LogPattern]:
             "SGI and HPE MPT 2+; sig.c, as its own stack traces name it",
             says,
         ),
-        f"julia-{name}": LogPattern(
-            (f"signal {number} (", f"signal ({number}", f"signal {number}: "),
-            rf"^(?:\[(?P<pid>\d+)\] )?signal (?:\({number}(?:\.-?\d+)?\)|{number}(?: \(-?\d+\))?): {words}",
-            "Julia 0.3+; src/signal-handling.c (jl_critical_error)",
-            says,
-            support=NAMES_AN_EFFECT,
-        ),
-        f"gfortran-{name}": LogPattern(
-            (f"Program received signal {name.upper()}: ",),
+        f"runtime-{name}": LogPattern(
+            (f"signal {number} (", f"signal ({number}", f"signal {number}: ", f"received signal {name.upper()}: "),
+            rf"^(?:\[(?P<pid>\d+)\] )?signal (?:\({number}(?:\.-?\d+)?\)|{number}(?: \(-?\d+\))?): {words}|"
             rf"^Program received signal {name.upper()}: ",
-            "gfortran 4.9+; libgfortran/runtime/compile_options.c",
+            "Julia 0.3+, src/signal-handling.c; gfortran 4.9+, libgfortran/runtime/compile_options.c",
             says,
             support=NAMES_AN_EFFECT,
         ),
@@ -85,20 +79,18 @@ STOPS = {
         r"^(?P<message>MPI traceback error handler called by rank:) +(?P<rank>\d+)",
         "ACCESS-OM2's models of OASIS, which set a handler of MPI's errors; error_handler.F90",
     ),
-    "wrf-fatal": _stops(
-        ("FATAL CALLED FROM FILE:",),
-        r"^\s*(?P<message>FATAL CALLED FROM FILE: [^\n]{1,120})",
-        "WRF 2+, MPAS' physics; frame/module_wrf_error.F",
-    ),
-    "fms-fatal": _stops(
-        ("FATAL from PE",),
-        r"^\s*(?P<message>FATAL from PE +\d+: [^\n]{1,200})",  # the number is that of a component's process
-        "FMS, in MOM and GFDL's models; mpp/include/mpp_util_mpi.inc, test_fms/mpp/test_mpp.F90",
-    ),
-    "espresso-error": _stops(
-        ("Error in routine ",),
-        r"^\s*(?P<message>Error in routine +\S{1,80} \( *-?\d+ *\):)",
-        "Quantum ESPRESSO 4+; UtilXlib/error_handler.f90",
+    "model-stops": _stops(
+        (
+            "FATAL CALLED FROM FILE:", "FATAL from PE", "Error in routine ", "CRITICAL ERROR: ",
+            "(shr_sys_abort) ERROR: ", "Exiting: Called CmiAbort",
+        ),
+        # The number of a PE is that of a process of one component.
+        r"^[\s-]*(?P<message>FATAL CALLED FROM FILE: [^\n]{1,120}|FATAL from PE +\d+: [^\n]{1,200}|"
+        r"Error in routine +\S{1,80} \( *-?\d+ *\):|CRITICAL ERROR: [^\n]{1,200}|"
+        r"\(shr_sys_abort\) ERROR: [^\n]{1,200}|Processor \d+ Exiting: Called CmiAbort\b)",
+        "WRF 2+, frame/module_wrf_error.F; FMS, in MOM and GFDL's models, mpp/include/mpp_util_mpi.inc; Quantum "
+        "ESPRESSO 4+, UtilXlib/error_handler.f90; MPAS 6+, src/framework/mpas_log.F; CESM and E3SM, "
+        "share/util/shr_sys_mod.F90; Charm++ 5+, in NAMD and ChaNGa, src/conv-core/convcore.c",
     ),
     "lammps-error": _stops(
         ("ERROR on proc ", "ERROR: "),
@@ -112,24 +104,9 @@ STOPS = {
         "ROMS of UCLA and AGRIF, CROCO; OCEAN/get_init.F, get_grid.F",
     ),
     "swift-error": _stops(
-        ("():",),
+        tuple(f"():{digit}" for digit in range(1, 10)),
         r"^(?:\[\d{4}\] )?\[[\d.]+\] (?P<message>[\w./-]{1,200}\.[ch]:\w{1,100}\(\):\d+: [^\n]{1,200})",
         "SWIFT 0.1+, whose own messages have no number of a line; src/error.h",
-    ),
-    "mpas-critical": _stops(
-        ("CRITICAL ERROR: ",),
-        r"^\s*CRITICAL ERROR: (?P<message>[^\n]{1,200})",
-        "MPAS 6+; src/framework/mpas_log.F",
-    ),
-    "cesm-abort": _stops(
-        ("(shr_sys_abort) ERROR: ",),
-        r"\(shr_sys_abort\) ERROR: (?P<message>[^\n]{1,200})",
-        "CESM and E3SM; share/util/shr_sys_mod.F90",
-    ),
-    "charm-abort": _stops(
-        ("Exiting: Called CmiAbort",),
-        r"^-+ (?P<message>Processor \d+ Exiting: Called CmiAbort)\b",
-        "Charm++ 5+, in NAMD and ChaNGa; src/conv-core/convcore.c",
     ),
     "fortran-error": _stops(
         ("Fortran runtime error: ", "ERROR STOP", "forrtl: "),
@@ -225,7 +202,7 @@ STORAGE = {
     ),
     # What it prints at the top of its stack alone: a filter that is not installed fails so as well.
     "hdf5-data": LogPattern(
-        (" data", "read failed", "write failed"),
+        ("can't read data", "can't write data", "can't synchronously read data", "can't synchronously write data"),
         r"\bin H5D(?:read|write|__\w{2,40})\(\): (?P<message>can't (?:synchronously )?(?:read|write) data)",
         "HDF5 1.6+; src/H5D.c, H5Dio.c",
         "HDF5 could not move data: {message}.",
