@@ -66,8 +66,8 @@ MOST_NS = 3 * 10**18  # the year 2065, since 1970; sums of three fit 64 bits
 _TRACE_NAME = re.compile(r"trace-step([0-9]{1,18})\.json(?:\.gz)?$")
 # Reasons for a memory snapshot, in its name.
 ASKED, NEAR_OOM, OOM = "asked", "near-oom", "oom"
-_SNAPSHOT = rf"memory-(?:{ASKED}|{NEAR_OOM}|{OOM})-step"
-_SNAPSHOT_NAME = re.compile(_SNAPSHOT + r"([0-9]{1,18})\.pickle$")
+SNAPSHOT = rf"memory-(?:{ASKED}|{NEAR_OOM}|{OOM})-step"
+_SNAPSHOT_NAME = re.compile(SNAPSHOT + r"([0-9]{1,18})\.pickle$")
 _ASKED_DUMP = "flight_recorder_asked_"
 _PART_NAME = re.compile(r"\.([0-9]{6,18})\.jsonl")
 _RANK_NAME = re.compile(r"[0-9]{5,}$")
@@ -405,16 +405,3 @@ def first_traced(path: str) -> int | None:
 def parts_of(stream: Path) -> list[Path]:
     """``numbered_parts`` without the numbers; the stream's own name if none is there."""
     return [path for _, path in numbered_parts(stream)] or [stream]
-
-
-def data_names() -> str:
-    """A regular expression for the names of data files: not logs, stacks or an exception's text."""
-    entries = [entry for layout in (RunLayout, RankLayout) for entry in vars(layout).values()]
-    names = [entry.name for entry in entries if isinstance(entry, Entry) and entry is not vars(RankLayout)["error"]]
-    data = [re.escape(name) for name in names if name.endswith(".json")]
-    data += [
-        rf"{re.escape(name.removesuffix('.jsonl'))}(?:\.\d{{6,18}})?\.jsonl"
-        for name in names
-        if name.endswith(".jsonl")
-    ]
-    return "|".join([r"trace-step\d+\.json(?:\.gz)?", _SNAPSHOT + r"\d+\.pickle", *data])

@@ -104,8 +104,7 @@ def last_sign_ns(sent_ns: int, written_ns: int | None, began_ns: int, began_writ
     times of heartbeat and rank.json differ from that by as much. Else these are copies, and its own time counts."""
     if written_ns is None or began_written_ns is None or not began_ns or not sent_ns:
         return sent_ns
-    apart_ns = abs((written_ns - sent_ns) - (began_written_ns - began_ns))
-    return written_ns if apart_ns <= RECORDING.gone_s * 1e9 else sent_ns
+    return written_ns if abs(written_ns - sent_ns - began_written_ns + began_ns) <= RECORDING.gone_s * 1e9 else sent_ns
 
 
 def _is_elsewhere(process: Recorded) -> bool:

@@ -24,7 +24,7 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from diag.collectors.layout import RunLayout, data_names, is_folder, run_of
+from diag.collectors.layout import SNAPSHOT, Entry, RankLayout, RunLayout, is_folder, run_of
 from diag.collectors.reading import open_regular, walk
 from diag.deferred import pl
 from diag.errors import DiagError, unreadable
@@ -59,10 +59,24 @@ class Gaps:
 
 STDIN = "-"
 
+
+def _data_names() -> str:
+    """A regular expression for the names of data files: not logs, stacks or an exception's text."""
+    entries = [entry for layout in (RunLayout, RankLayout) for entry in vars(layout).values()]
+    names = [entry.name for entry in entries if isinstance(entry, Entry) and entry is not vars(RankLayout)["error"]]
+    data = [re.escape(name) for name in names if name.endswith(".json")]
+    data += [
+        rf"{re.escape(name.removesuffix('.jsonl'))}(?:\.\d{{6,18}})?\.jsonl"
+        for name in names
+        if name.endswith(".jsonl")
+    ]
+    return "|".join([r"trace-step\d+\.json(?:\.gz)?", SNAPSHOT + r"\d+\.pickle", *data])
+
+
 # Files of this project's run directories and of profilers: not logs, and often large. stacks.txt and error.json are
 # read.
 _NO_LOGS = re.compile(
-    rf"(^|/)({data_names()})$"
+    rf"(^|/)({_data_names()})$"
     r"|\.(parquet|pt|pth|bin|safetensors|ckpt|npy|npz|so|py|pyc|whl|tar|zip|png|jpg|html|pftrace)$"
 )
 
