@@ -81,15 +81,15 @@ STOPS = {
     ),
     "model-stops": _stops(
         (
-            "FATAL CALLED FROM FILE:", "FATAL from PE", "Error in routine ", "CRITICAL ERROR: ",
+            "FATAL CALLED FROM FILE:", "FATAL from PE", "Error in routine ",
             "(shr_sys_abort) ERROR: ", "Exiting: Called CmiAbort",
         ),
         # The number of a PE is that of a process of one component.
         r"^[\s-]*(?P<message>FATAL CALLED FROM FILE: [^\n]{1,120}|FATAL from PE +\d+: [^\n]{1,200}|"
-        r"Error in routine +\S{1,80} \( *-?\d+ *\):|CRITICAL ERROR: [^\n]{1,200}|"
+        r"Error in routine +\S{1,80} \( *-?\d+ *\):|"
         r"\(shr_sys_abort\) ERROR: [^\n]{1,200}|Processor \d+ Exiting: Called CmiAbort\b)",
         "WRF 2+, frame/module_wrf_error.F; FMS, in MOM and GFDL's models, mpp/include/mpp_util_mpi.inc; Quantum "
-        "ESPRESSO 4+, UtilXlib/error_handler.f90; MPAS 6+, src/framework/mpas_log.F; CESM and E3SM, "
+        "ESPRESSO 4+, UtilXlib/error_handler.f90; CESM and E3SM, "
         "share/util/shr_sys_mod.F90; Charm++ 5+, in NAMD and ChaNGa, src/conv-core/convcore.c",
     ),
     "lammps-error": _stops(
@@ -120,13 +120,13 @@ STOPS = {
 # As STOPS, of programs that may print such a line and go on: it says that one ended where nothing follows it.
 STOPS_AT_LAST = {
     "last-fatal": _stops(
-        ("FATAL", "Fatal error", "NetCDF: "),
-        r"^[\s*#!>%-]{0,12}(?P<message>(?:FATAL(?: ERROR)?|Fatal error)(?: in \S{1,80})?"
+        ("FATAL", "Fatal error", "CRITICAL ERROR: ", "NetCDF: "),
+        r"^[\s*#!>%-]{0,12}(?P<message>(?:FATAL(?: ERROR)?|Fatal error|CRITICAL ERROR)(?: in \S{1,80})?"
         r"(?:: {0,8}|! |, )(?!P?MPI_)\S[^\n]{0,200}|NetCDF: (?:Not a valid ID|Unknown file format|"
         r"(?:Attribute|Variable) not found|Invalid (?:dimension ID or name|argument)|Start\+count exceeds dimension "
         r"bound|Index exceeds dimension bound|HDF error|String match to name in use)\b[^\n]{0,120})",
         "programs that call their own last line fatal: FMS, mpp/include/mpp_util.inc; Apptainer, "
-        "pkg/sylog/sylog.go; WRF-Hydro; netCDF 4+, libdispatch/derror.c",
+        "pkg/sylog/sylog.go; WRF-Hydro; MPAS 6+, src/framework/mpas_log.F; netCDF 4+, libdispatch/derror.c",
     ),
 }
 
@@ -207,6 +207,7 @@ STORAGE = {
         "HDF5 1.6+; src/H5D.c, H5Dio.c",
         "HDF5 could not move data: {message}.",
         support=SUGGESTS,
+        rivalled=True,
     ),
 }
 
