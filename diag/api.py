@@ -174,9 +174,9 @@ class Result(Struct, frozen=True, dict=True):
         if manifest is None or (manifest.exit_code == 0 and ended_well(RunLayout(self.tables.root))):
             return None
         assert self.state is not None  # as there is a manifest
-        left = self.tables.retained
-        steps = len(self.attribution.steps) if left is None else left.steps
-        return _outcome_of(self.state, manifest, steps if self.tables.only is None else None, self.tables)
+        tables, left = self.tables, self.tables.retained
+        steps = (len(self.attribution.steps) if left is None else left.steps) if tables.only is None else None
+        return _outcome_of(self.state, manifest, steps, tables.identities, tables.names)
 
     @cached_property
     def state(self) -> RunState | None:

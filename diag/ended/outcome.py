@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -10,12 +11,11 @@ from msgspec.structs import replace
 from diag.collectors.files import replace_file
 from diag.collectors.layout import MOST_RANKS, RunLayout
 from diag.collectors.masking import masked
-from diag.collectors.records import Manifest
+from diag.collectors.records import Manifest, RankRecord
 from diag.ended.policy import ENDED
 from diag.model.steps import Outcome
 from diag.rundir.lines import read_record
 from diag.rundir.runs import RunState, newest_change
-from diag.rundir.tables import Tables
 from diag.words.formatting import NBSP, counted
 
 from .model import FAULTS, FULL, HEALTHY, NAME_NO_CAUSE, Clue, headline
@@ -28,13 +28,19 @@ from .state import ended_well, look_at_stacks, standing
 READ_MORE = "`diag triage` also reads its logs and dumps, which may show more."
 
 
-def outcome_of(state: RunState, manifest: Manifest, steps: int | None, tables: Tables | None = None) -> Outcome | None:
+def outcome_of(
+    state: RunState,
+    manifest: Manifest,
+    steps: int | None,
+    known: Mapping[int, RankRecord] | None = None,
+    listed: Mapping[int, frozenset[str]] | None = None,
+) -> Outcome | None:
     """How a run ended that failed, left no end or makes no progress; None for any other run. ``steps``: number of
-    recorded steps; None leaves it out. ``tables``: of the run, whose ranks are not looked for again."""
+    recorded steps; None leaves it out. ``known`` and ``listed``: as in ``read_run``."""
     layout = RunLayout(state.path)
     if (state.live and not state.stuck) or (manifest.exit_code == 0 and not needs_triage(layout)):
         return None
-    account = _kept(layout) or _by_records(layout, state, tables)
+    account = _kept(layout) or _by_records(layout, state, known, listed)
     if account.cause == HEALTHY:
         return None
     return replace(account, ended=_ended(account, manifest, state, steps), exit_code=manifest.exit_code)
@@ -111,8 +117,12 @@ def _kept(layout: RunLayout) -> Outcome | None:
 # -- The records alone -------------------------------------------------------------------------------------------------
 
 
-def _by_records(layout: RunLayout, state: RunState, tables: Tables | None) -> Outcome:
-    known, listed = (tables.identities, tables.names) if tables is not None else (None, None)
+def _by_records(
+    layout: RunLayout,
+    state: RunState,
+    known: Mapping[int, RankRecord] | None,
+    listed: Mapping[int, frozenset[str]] | None,
+) -> Outcome:
     try:
         run = read_run(layout, state, known, listed)
     except OSError as error:
