@@ -42,7 +42,9 @@ _JOINS = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-OF_A_WORKER = re.compile(r"^Caught \w+ in ")  # torch's ExceptionWrapper: a DataLoader's worker, DataParallel's replica
+OF_A_WORKER = re.compile(
+    r"^Caught (?P<name>\w+) in "
+)  # torch's ExceptionWrapper: a DataLoader's worker, DataParallel's replica
 _NOT_FATAL = ("Exception ignored in", "Error in atexit._run_exitfuncs")
 
 

@@ -155,6 +155,38 @@ def test_the_summary_of_torch_1_9_lists_the_other_failures_below_the_cause(tmp_p
     assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("rank_killed_sigsegv", [3])
 
 
+@pytest.mark.parametrize(
+    ("original", "fault_class"),
+    [("KeyError: 'image'", "rank_killed_exception"), ("", "net_connection_lost")],
+)
+def test_what_a_worker_raised_comes_before_the_connections_that_end_with_its_rank(
+    tmp_path: Path, original: str, fault_class: str
+) -> None:
+    """The DataLoader passes it on; where the paste ends above it, it may have been about a peer."""
+    quoted = ("[rank1]: Original Traceback (most recent call last):", '[rank1]:   File "a.py", line 6, in f')
+    answer = _answer(
+        tmp_path,
+        "[rank1]: Traceback (most recent call last):",
+        '[rank1]:   File "train.py", line 5, in <module>',
+        "[rank1]: KeyError: Caught KeyError in DataLoader worker process 0.",
+        *((*quoted, f"[rank1]: {original}") if original else ()),
+        "n1:53:54 [2] include/socket.h:408 NCCL WARN Call to recv from 10.0.0.1<41900> failed : Connection reset by "
+        "peer",
+    )
+    assert answer.fault_class == fault_class
+
+
+def test_a_rank_that_its_watchdogs_monitor_ends_did_not_end_by_itself(tmp_path: Path) -> None:
+    answer = _answer(
+        tmp_path,
+        "[rank3]:[E1001 16:15:25.776748098 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank 3] "
+        "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued "
+        "collectives.",
+        "mpirun noticed that process rank 3 with PID 5628 on node n4 exited on signal 6 (Aborted).",
+    )
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("watchdog_blocked", [3])
+
+
 def test_an_exit_behind_a_system_error_of_nccl_accuses_nobody(tmp_path: Path) -> None:
     """NCCL's own log alone says which call failed, and a peer that left is such a failure."""
     agent = "torch.distributed.elastic.multiprocessing.api: [ERROR] "

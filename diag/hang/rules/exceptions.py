@@ -13,7 +13,7 @@ from diag.events.left import Ended, who_left
 from diag.hang.classes import CLASSES
 from diag.hang.classes.launchers import ABORTED, EXCEPTION
 from diag.hang.classes.waiting import WAITED_FOR_OTHERS
-from diag.hang.failures import FailedRank, Timeout, failed_ranks, timeouts_of, went_on
+from diag.hang.failures import FailedRank, Timeout, failed_ranks, speaker_of, timeouts_of, went_on
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Line, Role, Speaker
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
@@ -58,8 +58,9 @@ def by_exception(job: JobLogs) -> list[Clue]:
     if not first[0].name and not said:
         description = _CUT_OFF.removeprefix("It ")
         sure = min(sure, HANG_RULES.raised_and_cut)
-    if OF_A_WORKER.match(first[0].message) and ": " not in first[0].message:
-        sure = min(sure, HANG_RULES.raised_and_cut)  # it passes on what is not there
+    of_worker = OF_A_WORKER.match(first[0].message)
+    if of_worker and ": " not in first[0].message and not _is_cause_below(job, first[0].line, of_worker["name"]):
+        sure = min(sure, HANG_RULES.raised_and_cut)  # it passes on what is not there, or what says more
     if any(words in first[0].message for words in _OF_ALL_RANKS):
         first = [replace(exception, culprit=Culprit()) for exception in first]
     of_a_device = is_of_a_device(first[0].name) and "driver shutting down" not in first[0].message
@@ -92,6 +93,16 @@ def _unordered(first: Sequence[RankException], others: Sequence[RankException], 
     who_else = spaced(listing(sorted(ranks))) if len(ranks) == len(others) else counted(len(others), "other")
     what = others[0].name if len(others) == 1 and others[0].name else "another exception"
     return f"{description}; {who_else} raised {what}, and no line shows which was first"
+
+
+def _is_cause_below(job: JobLogs, line: Line, name: str) -> bool:
+    """Whether the exception that a line passes on stands below it, and is of no other class, as one of a GPU's memory
+    is."""
+    of_name = (hit.line for hit in job.named("exception") if hit.groups["exception"] == name)
+    reach = range(line.number + 1, line.number + HANG_RULES.traceback_reach + 1)
+    original = next((below for below in of_name if below.path == line.path and below.number in reach), None)
+    others = (hit for hit in job.hits if hit.line is original and hit.pattern.role == Role.ROOT)
+    return original is not None and all(hit.fault_class.id == EXCEPTION for hit in others)
 
 
 def _has_frames_above(raised: RankException) -> bool:
@@ -127,6 +138,8 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
     # What the launcher raises, to end with the code of a rank, is of no rank.
     known = {exception.culprit.rank for exception in raised if exception.line.source != "launcher"}
     known |= {report.rank for report in job.once(timeouts_of)}
+    # The watchdog's monitor ends the process, and says so.
+    known |= {speaker_of(job, hit.line).rank for hit in job.named("heartbeat")} - {None}
     # torch's error of the store's barrier names the rank that waited.
     known |= {int(hit.groups["rank"]) for hit in job.named("store-barrier") if "Timed out" in hit.line.text}
     ends = [end for end in _ends_with_codes(job, blocks, aborts=not known) if end.culprit.rank not in known]

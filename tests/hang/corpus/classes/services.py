@@ -297,6 +297,7 @@ def job_cancelled(rng: random.Random, index: int) -> Story:
     if kind == "signal":
         _interrupted(story, t, rng.choice((1, 2)))
     elif kind == "evicted":
+        story.accept = ("storage",)  # the kubelet names what ran out
         pod = first.name
         story.launcher(
             first,
