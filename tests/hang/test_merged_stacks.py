@@ -50,6 +50,37 @@ def test_ranks_in_the_same_calls_are_one_group_and_outliers_come_first(tmp_path:
     assert not any("collectors" in frame for group in merged for frame in group["frames"])
 
 
+def _dumps(*commands: str) -> str:
+    """What py-spy prints of several processes, into one file: the last one loads data."""
+    places = ["all_reduce (torch/distributed/distributed_c10d.py:2501)"] * (len(commands) - 1) + ["load (data.py:7)"]
+    return "\n".join(
+        f"Process {4100 + at}: {command}\nPython v3.11.7 (/usr/bin/python3.11)\n\n"
+        f'Thread {4100 + at} (idle): "MainThread"\n    {place}\n    step (train.py:40)\n    <module> (train.py:80)\n'
+        for at, (command, place) in enumerate(zip(commands, places, strict=True))
+    )
+
+
+def test_dumps_of_several_processes_in_one_file_are_told_apart(tmp_path: Path) -> None:
+    commands = [f"python -u train.py --local_rank={rank} --lr 1" for rank in (2, 0, 1)]
+    (tmp_path / "stacks.txt").write_text(_dumps(*commands))
+    answer = triage([tmp_path])
+    assert [stack.ranks for stack in answer.merged_stacks] == [(1,), (0, 2)]
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("missing_rank", [1])
+
+
+def test_the_pids_in_logs_say_whose_the_dumps_are(tmp_path: Path) -> None:
+    (tmp_path / "stacks.txt").write_text(_dumps("python train.py", "python train.py", "python train.py"))
+    assert triage([tmp_path]).merged_stacks == ()
+    (tmp_path / "nccl.log").write_text(
+        "".join(
+            f"n1:{4100 + at}:{4200 + at} [{at}] NCCL INFO ncclCommInitRank comm 0x7f{at} rank {at} nranks 3 "
+            f"cudaDev {at} nvmlDev {at} busId {at}000 commId 0xa - Init START\n"
+            for at in range(3)
+        )
+    )
+    assert [stack.ranks for stack in triage([tmp_path]).merged_stacks] == [(2,), (0, 1)]
+
+
 def test_frames_of_the_training_are_never_taken_for_the_recorder_s() -> None:
     ours, theirs = "timed (/opt/diag/collectors/collectives.py:5)", "load (/home/me/sysdiag/collectors/load.py:7)"
     assert of_training((theirs, ours, "step (/home/me/train.py:4)")) == (theirs, "step (/home/me/train.py:4)")

@@ -259,6 +259,8 @@ def _near(bar: re.Match[str], wait: _Wait) -> bool:
 
 _FAULTHANDLER = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+?)\s*$')
 _PYSPY = re.compile(r"^\s+(?P<name>[\w.<>~ ]+?) \((?P<file>[^():]+):(?P<line>\d+)\)\s*$")
+# The dumps of several processes may be in one file; torch.distributed.launch and DeepSpeed give the local rank.
+_DUMPED = re.compile(r"^Process (?P<pid>\d{1,10}): (?:[^\n]*? --local[-_]rank[= ](?P<local>\d{1,6})\b)?")
 _THREAD = re.compile(r"^\s*(?:Current thread|Thread) (?P<id>0x[0-9a-f]+|\d+)(?P<rest>.*)$")
 _RECORDER = re.compile(r"[(/]collectors/(?:fence|background|machine)\.py:\d+\)$")
 _COLLECTIVE = ("torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py", "_functional_collectives")
@@ -317,9 +319,13 @@ def stacks_of(job: JobLogs) -> tuple[ThreadStack, ...]:
     """The main thread of every rank whose stack was printed; the last one printed."""
     stacks: dict[int, ThreadStack] = {}
     by_rank: dict[tuple[str, int | None], list[Line]] = defaultdict(list)
+    dumped: dict[str, int | None] = {}  # by file, the rank of the process whose dump the lines are of
     for line in job.logs.lines:
         if line.source == "stack":
-            by_rank[line.path, job.rank_of(line)].append(line)
+            if (process := _DUMPED.match(line.text)) is not None:
+                dumped[line.path] = _rank_of_dumped(job, line, int(process["pid"]), process["local"])
+            rank = job.rank_of(line)
+            by_rank[line.path, dumped.get(line.path) if rank is None else rank].append(line)
     for (_, rank), lines in by_rank.items():
         if rank is None:
             continue
@@ -328,6 +334,15 @@ def stacks_of(job: JobLogs) -> tuple[ThreadStack, ...]:
         if mains:
             stacks[rank] = mains[-1]
     return tuple(stacks[rank] for rank in sorted(stacks))
+
+
+def _rank_of_dumped(job: JobLogs, line: Line, pid: int, local: str | None) -> int | None:
+    """The rank of a process that py-spy names: as logs have its pid, else by the local rank in its command, which is
+    the rank where all are on one host."""
+    process = job.find_process(host=line.speaker.host, pid=pid, path=line.path)
+    if process is not None and process.rank is not None:
+        return process.rank
+    return int(local) if local is not None and len(job.hosts) <= 1 else None
 
 
 def _threads(rank: int, lines: list[Line]) -> list[ThreadStack]:
