@@ -39,7 +39,7 @@ from diag.hang.rules import OF_LINES, RULES
 from diag.hang.rules.exceptions import victims_of
 from diag.hang.rules.general import clues as general
 from diag.hang.rules.network import ends_on_its_host, interface_words
-from diag.hang.rules.waiting import merged_stacks, shown_stacks, stacks_of
+from diag.hang.rules.waiting import ThreadStack, merged_stacks, shown_stacks, stacks_of, stacks_without_rank
 from diag.hang.telling import last_telling, quoted, state_words, states_of
 from diag.hang.wording import NOBODY_IS_MISSING, STARTED_WHERE, steps
 from diag.words.formatting import begun, counted, elapsed, listing, spaced
@@ -591,6 +591,8 @@ def _without(
 def _stacked(job: JobLogs) -> NoCause | None:
     """The answer where all ranks whose stacks were read are in the same call: none of them is behind."""
     stacks = job.once(stacks_of)
+    if not stacks and len(unnamed := job.once(stacks_without_rank)) > 1:
+        return _stacked_processes(unnamed)
     if len(stacks) < 2 or len({stack.where.rpartition(":")[0] for stack in stacks}) > 1:
         return None
     absent = absent_of(job.logs.world_size or 0, [stack.rank for stack in stacks])
@@ -603,6 +605,25 @@ def _stacked(job: JobLogs) -> NoCause | None:
     else:
         text += " They wait outside of any collective: for data, a file system, or a lock of their own."
     lines = tuple(stack.lines[stack.told] for stack in stacks[: HANG_ANSWER.most_next_steps])
+    return NoCause("undetermined", HANG_RULES.guess_with_timeouts, text, (), lines)
+
+
+def _stacked_processes(stacks: Mapping[int, ThreadStack]) -> NoCause | None:
+    """The same of processes of which only the pid is known: no rank is named."""
+    inside = {pid: stack for pid, stack in stacks.items() if stack.in_collective}
+    outside = {pid: stack for pid, stack in stacks.items() if pid not in inside}
+    shown = list((outside or inside).values())
+    if len({stack.where.rpartition(":")[0] for stack in stacks.values()}) == 1:
+        text = f"{counted(len(stacks), 'process', 'processes')} are all in {shown[0].where}: none of them is behind."
+    elif outside and len(outside) <= len(inside):
+        shown_pids = list(outside)[: HANG_ANSWER.kinds_shown]
+        places = ", ".join(f"process {pid} is in {outside[pid].where}" for pid in shown_pids)
+        others = "the other is" if len(inside) == 1 else f"{len(inside)} others are"
+        text = f"{begun(places)}, and {others} in a collective."
+    else:
+        return None
+    lines = tuple(stack.lines[stack.told] for stack in shown[: HANG_ANSWER.most_next_steps])
+    text += " Which rank each process is stands in no line: a log of NCCL has their pids."
     return NoCause("undetermined", HANG_RULES.guess_with_timeouts, text, (), lines)
 
 

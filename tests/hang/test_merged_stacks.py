@@ -70,7 +70,9 @@ def test_dumps_of_several_processes_in_one_file_are_told_apart(tmp_path: Path) -
 
 def test_the_pids_in_logs_say_whose_the_dumps_are(tmp_path: Path) -> None:
     (tmp_path / "stacks.txt").write_text(_dumps("python train.py", "python train.py", "python train.py"))
-    assert triage([tmp_path]).merged_stacks == ()
+    unnamed = triage([tmp_path])
+    assert (unnamed.merged_stacks, unnamed.culprits) == ((), ())
+    assert unnamed.headline.startswith("Process 4102 is in load (data.py:7), and 2 others are in a collective.")
     (tmp_path / "nccl.log").write_text(
         "".join(
             f"n1:{4100 + at}:{4200 + at} [{at}] NCCL INFO ncclCommInitRank comm 0x7f{at} rank {at} nranks 3 "

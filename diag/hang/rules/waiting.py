@@ -272,7 +272,7 @@ _MACHINERY = re.compile(
 
 @dataclass(frozen=True)
 class ThreadStack:
-    rank: int
+    rank: int  # -1: not known
     main: bool
     frames: tuple[str, ...]  # innermost first
     lines: tuple[Line, ...]  # of the frames
@@ -317,23 +317,36 @@ def _is_machinery(frame: str) -> bool:
 
 def stacks_of(job: JobLogs) -> tuple[ThreadStack, ...]:
     """The main thread of every rank whose stack was printed; the last one printed."""
-    stacks: dict[int, ThreadStack] = {}
-    by_rank: dict[tuple[str, int | None], list[Line]] = defaultdict(list)
-    dumped: dict[str, int | None] = {}  # by file, the rank of the process whose dump the lines are of
+    stacks = {stack.rank: stack for (_, rank, _), stack in job.once(_all_stacks).items() if rank is not None}
+    return tuple(stacks[rank] for rank in sorted(stacks))
+
+
+def stacks_without_rank(job: JobLogs) -> dict[int, ThreadStack]:
+    """The same of the processes of which py-spy names the pid, and nothing the rank; by pid."""
+    found = job.once(_all_stacks).items()
+    return {pid: stack for (_, rank, pid), stack in found if rank is None and pid is not None}
+
+
+def _all_stacks(job: JobLogs) -> dict[tuple[str, int | None, int | None], ThreadStack]:
+    """By file, rank and the pid that py-spy prints, as far as they are known."""
+    by_process: dict[tuple[str, int | None, int | None], list[Line]] = defaultdict(list)
+    dumped: dict[str, tuple[int | None, int]] = {}  # by file, the process whose dump the lines are of
     for line in job.logs.lines:
         if line.source == "stack":
             if (process := _DUMPED.match(line.text)) is not None:
-                dumped[line.path] = _rank_of_dumped(job, line, int(process["pid"]), process["local"])
-            rank = job.rank_of(line)
-            by_rank[line.path, dumped.get(line.path) if rank is None else rank].append(line)
-    for (_, rank), lines in by_rank.items():
-        if rank is None:
-            continue
-        threads = [thread for thread in _threads(rank, lines) if not thread.of_recorder]
+                number = int(process["pid"])
+                dumped[line.path] = _rank_of_dumped(job, line, number, process["local"]), number
+            rank, pid = job.rank_of(line), None
+            if rank is None:
+                rank, pid = dumped.get(line.path, (None, None))
+            by_process[line.path, rank, pid].append(line)
+    stacks = {}
+    for key, lines in by_process.items():
+        threads = [thread for thread in _threads(-1 if key[1] is None else key[1], lines) if not thread.of_recorder]
         mains = [thread for thread in threads if thread.main] or threads[-1:]
         if mains:
-            stacks[rank] = mains[-1]
-    return tuple(stacks[rank] for rank in sorted(stacks))
+            stacks[key] = mains[-1]
+    return stacks
 
 
 def _rank_of_dumped(job: JobLogs, line: Line, pid: int, local: str | None) -> int | None:
