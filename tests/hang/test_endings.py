@@ -234,7 +234,7 @@ def test_what_is_printed_before_the_teardown_is_no_end(tmp_path: Path, line: str
         (("Inconsistency in user input:", "Cannot find a cut-off"), _RAISES, []),
         (("train.py: error: unrecognized arguments: \u2013local_rank=19",), _RAISES, []),
         (("Error: unrecognized arguments: \u2013local_rank=19",), _RAISES, []),
-        (("Fatal error: cannot be read by this rule in a line",), "undetermined", []),
+        (("Fatal error: cannot be read by this rule in a line", "step 7: 3.1 s"), "undetermined", []),
         (("ERROR - container_support.training - uncaught exception during training: no file",), _RAISES, []),
         (("failed (exitcode: -9) local_rank: 7",), "rank_killed_sigkill", [7]),
         (("srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",), "job_cancelled", []),
