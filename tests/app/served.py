@@ -19,7 +19,7 @@ from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
 # Ports of dashboards that have ended, for the next: a browser keeps code by the address that it came from.
-_FREED: list[int] = []
+_FREED: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ def dashboard(path: Path, *options: str, stderr: bool = False, **started: Any) -
     code = "import sys; from diag.cli.main import main; sys.argv[0] = 'diag'; main()"
     browser = () if "--browser" in options else ("--no-browser",)
     command = [sys.executable, "-c", code, "dashboard", str(path), *browser, *options]
-    port = _FREED.pop() if _FREED else free_port()
-    if "--port" not in options:
-        command += ["--port", str(port)]
+    port = "" if "--port" in options else _FREED.pop() if _FREED else str(free_port())
+    if port:
+        command += ["--port", port]
     errors = subprocess.PIPE if stderr else None
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, **started) as process:
         try:
@@ -83,7 +83,8 @@ def dashboard(path: Path, *options: str, stderr: bool = False, **started: Any) -
             except subprocess.TimeoutExpired:
                 process.kill()
             else:
-                _FREED.append(port)
+                if port:
+                    _FREED.append(port)
 
 
 @contextlib.contextmanager
