@@ -235,29 +235,21 @@ def _spawned(job: JobLogs, line: Line) -> Hit | None:
     belongs to what it quotes."""
     if line.speaker != Speaker() or line.source in ("launcher", "kernel"):
         return None
-    above = [
-        hit
-        for hit in job.named("spawned")
-        if hit.line.path == line.path and 0 < line.number - hit.line.number <= HANG_RULES.traceback_reach
-    ]
+    above = [hit for hit in job.named("spawned") if line.follows(hit.line, HANG_RULES.traceback_reach)]
     return above[-1] if above else None
 
 
 def _rank_beside(job: JobLogs, line: Line) -> int | None:
     """The rank in the line that torch_npu prints below its exception, or ProcessGroupNCCL below the one that ends a
     process that marks no line."""
-    below = (
-        hit
-        for hit in job.named("npu-error")
-        if hit.line.path == line.path and 0 < hit.line.number - line.number <= HANG_RULES.rank_beside_reach
-    )
+    below = (hit for hit in job.named("npu-error") if hit.line.follows(line, HANG_RULES.rank_beside_reach))
     rank = next((int(hit.groups["rank"]) for hit in below), None)
     if rank is not None or line.speaker != Speaker() or line.source in ("nccl", "launcher", "kernel"):
         return rank
     ended = {
         int(hit.groups["rank"])
         for hit in job.named("group-destroyed")
-        if hit.line.path == line.path and 0 < hit.line.number - line.number <= HANG_RULES.failure_reach
+        if hit.line.follows(line, HANG_RULES.failure_reach)
     }
     return ended.pop() if len(ended) == 1 else None
 
@@ -321,7 +313,7 @@ def actor_above(job: JobLogs, line: Line) -> dict[str, str]:
     return {
         hit.groups["key"]: hit.groups["value"]
         for hit in job.named("ray-actor")
-        if hit.line.path == line.path and 0 < line.number - hit.line.number <= HANG_RULES.actor_reach
+        if line.follows(hit.line, HANG_RULES.actor_reach)
     }
 
 

@@ -65,6 +65,10 @@ class Line:
     def evidence(self) -> Source:
         return Source(self.path, self.number, self.raw)
 
+    def follows(self, other: Line, within: int) -> bool:
+        """Whether it is one of so many lines below another one of its file."""
+        return self.path == other.path and 0 < self.number - other.number <= within
+
 
 @dataclass(frozen=True)
 class Process:

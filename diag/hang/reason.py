@@ -39,7 +39,14 @@ from diag.hang.rules import OF_LINES, RULES
 from diag.hang.rules.exceptions import victims_of
 from diag.hang.rules.general import clues as general
 from diag.hang.rules.network import ends_on_its_host, interface_words
-from diag.hang.rules.waiting import ThreadStack, merged_stacks, shown_stacks, stacks_of, stacks_without_rank
+from diag.hang.rules.waiting import (
+    ThreadStack,
+    in_one_place,
+    merged_stacks,
+    shown_stacks,
+    stacks_of,
+    stacks_without_rank,
+)
 from diag.hang.telling import last_telling, quoted, state_words, states_of
 from diag.hang.wording import NOBODY_IS_MISSING, STARTED_WHERE, steps
 from diag.words.formatting import begun, counted, elapsed, listing, spaced
@@ -593,7 +600,7 @@ def _stacked(job: JobLogs) -> NoCause | None:
     stacks = job.once(stacks_of)
     if not stacks and len(unnamed := job.once(stacks_without_rank)) > 1:
         return _stacked_processes(unnamed)
-    if len(stacks) < 2 or len({stack.where.rpartition(":")[0] for stack in stacks}) > 1:
+    if len(stacks) < 2 or not in_one_place(stacks):
         return None
     absent = absent_of(job.logs.world_size or 0, [stack.rank for stack in stacks])
     ranks = begun(spaced(listing([stack.rank for stack in stacks])))
@@ -613,7 +620,7 @@ def _stacked_processes(stacks: Mapping[int, ThreadStack]) -> NoCause | None:
     inside = {pid: stack for pid, stack in stacks.items() if stack.in_collective}
     outside = {pid: stack for pid, stack in stacks.items() if pid not in inside}
     shown = list((outside or inside).values())
-    if len({stack.where.rpartition(":")[0] for stack in stacks.values()}) == 1:
+    if in_one_place(stacks.values()):
         text = f"{counted(len(stacks), 'process', 'processes')} are all in {shown[0].where}: none of them is behind."
     elif outside and len(outside) <= len(inside):
         shown_pids = list(outside)[: HANG_ANSWER.kinds_shown]

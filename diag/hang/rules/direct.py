@@ -191,11 +191,7 @@ def time_of(lines: Iterable[Line]) -> int | None:
 
 def _remote_below(job: JobLogs, line: Line) -> str:
     """The host at the other end in the box of Open MPI that a line begins."""
-    below = (
-        hit
-        for hit in job.named("mpi-remote-host")
-        if hit.line.path == line.path and 0 < hit.line.number - line.number <= HANG_RULES.actor_reach
-    )
+    below = (hit for hit in job.named("mpi-remote-host") if hit.line.follows(line, HANG_RULES.actor_reach))
     return next((hit.groups["host"] for hit in below), "")
 
 

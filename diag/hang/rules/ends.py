@@ -66,7 +66,7 @@ def _code_of(job: JobLogs, hit: Hit) -> int | None:
 def code_below(job: JobLogs, line: Line) -> int | None:
     """The exit code below a line of mpirun, Horovod or SGLang that names a process."""
     for hit in job.named("exit-code"):
-        if hit.line.path == line.path and 0 < hit.line.number - line.number <= HANG_RULES.exit_code_reach:
+        if hit.line.follows(line, HANG_RULES.exit_code_reach):
             return int(hit.groups["exitcode"])
     return None
 

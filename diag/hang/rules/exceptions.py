@@ -99,8 +99,7 @@ def _is_cause_below(job: JobLogs, line: Line, name: str) -> bool:
     """Whether the exception that a line passes on stands below it, and is of no other class, as one of a GPU's memory
     is."""
     of_name = (hit.line for hit in job.named("exception") if hit.groups["exception"] == name)
-    reach = range(line.number + 1, line.number + HANG_RULES.traceback_reach + 1)
-    original = next((below for below in of_name if below.path == line.path and below.number in reach), None)
+    original = next((below for below in of_name if below.follows(line, HANG_RULES.traceback_reach)), None)
     others = (hit for hit in job.hits if hit.line is original and hit.pattern.role == Role.ROOT)
     return original is not None and all(hit.fault_class.id == EXCEPTION for hit in others)
 
@@ -118,9 +117,8 @@ def _only_end(job: JobLogs) -> Culprit | None:
 def _only_abort(job: JobLogs, line: Line) -> Culprit | None:
     """The host of the process that MPI says below a line it aborted, where it names no other host in any such line."""
     aborts = job.named("mpi-local-abort")
-    below = (hit.line.number - line.number for hit in aborts if hit.line.path == line.path)
     hosts = {hit.groups["host"] for hit in aborts}
-    near = any(0 < lines <= HANG_RULES.failure_reach for lines in below)
+    near = any(hit.line.follows(line, HANG_RULES.failure_reach) for hit in aborts)
     return job.of_host(short_host(hosts.pop())) if near and len(hosts) == 1 else None
 
 

@@ -431,10 +431,7 @@ def _name_of(culprit: Culprit) -> str:
 def _who_received(job: JobLogs, hit: Hit) -> Culprit:
     """The process that prints a line; in Open MPI's message, the one that it names some lines before."""
     for reporter in job.named("mpi-reporter"):
-        if (
-            reporter.line.path == hit.line.path
-            and 0 < hit.line.number - reporter.line.number <= HANG_RULES.exit_code_reach
-        ):
+        if hit.line.follows(reporter.line, HANG_RULES.exit_code_reach):
             return job.of_rank(int(reporter.groups["rank"]))
     return speaker_of(job, hit.line)
 

@@ -117,9 +117,7 @@ def _daemon(job: JobLogs, hit: Hit) -> Culprit:
 def _of_a_daemon(job: JobLogs, hit: Hit) -> bool:
     """Whether a host name stands below the sentence that its daemon was lost."""
     return any(
-        line.path == hit.line.path
-        and 0 < hit.line.number - line.number <= HANG_RULES.exit_code_reach
-        and "lost communication with its daemon" in line.text
+        hit.line.follows(line, HANG_RULES.exit_code_reach) and "lost communication with its daemon" in line.text
         for line in job.logs.lines
     )
 

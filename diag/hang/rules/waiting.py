@@ -6,6 +6,7 @@ import itertools
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from diag.ended.model import Clue, Culprit, Source
@@ -395,6 +396,11 @@ def outside_collectives(job: JobLogs) -> list[Clue]:
     culprits = distinct([job.of_rank(stack.rank) for stack in outside])
     victims = tuple(stack.rank for stack in inside)
     return [Clue("missing_rank", culprits, evidence, HANG_EVIDENCE.names_an_effect, note, victims)]
+
+
+def in_one_place(stacks: Collection[ThreadStack]) -> bool:
+    """Whether all are in the same call, in whichever line of it."""
+    return len({stack.where.rpartition(":")[0] for stack in stacks}) == 1
 
 
 def shown_stacks(job: JobLogs, culprits: set[int]) -> tuple[Stack, ...]:
