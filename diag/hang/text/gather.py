@@ -50,11 +50,16 @@ def raw_of(block: TextBlock, line: int, at: int) -> bytes:
 
 def last_matches(pattern: re.Pattern[bytes], block: TextBlock, file: int, before: RawLines, most: int) -> RawLines:
     """The last lines with a pattern, in order. ``before``: those of the blocks in front of this one."""
-    at: dict[int, int] = {}
-    for match in pattern.finditer(block.data, max(0, len(block.data) - HANG_READING.progress_reach_bytes)):
-        at[int(block.starts.searchsorted(match.start(), side="right")) - 1] = match.start()
-    found = [(file, block.first + line, raw_of(block, line, at[line])) for line in sorted(at)[-most:]]
-    return (*before, *found)[-most:]
+    found: list[RawLine] = []
+    reach = max(0, len(block.data) - HANG_READING.progress_reach_bytes)
+    for line in range(len(block) - 1, -1, -1):
+        start, end = int(block.starts[line]), int(block.starts[line + 1])
+        if len(found) == most or end <= reach:
+            break
+        hits = [match.start() for match in pattern.finditer(block.data, max(start, reach), end)]
+        if hits:
+            found.append((file, block.first + line, raw_of(block, line, hits[-1])))
+    return (*before, *reversed(found))[-most:]
 
 
 LAST_LINES = "the last lines"

@@ -17,16 +17,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from ahocorasick_rs import BytesAhoCorasick, Implementation
 from isal import isal_zlib
 from numpy.typing import NDArray
 
 from diag.collectors.layout import SNAPSHOT, Entry, RankLayout, RunLayout, is_folder, run_of
 from diag.collectors.reading import open_regular, walk
-from diag.deferred import pl
 from diag.errors import DiagError, unreadable
 from diag.hang.policy import HANG_READING
 from diag.hang.text.prefixes import plain, read_text
@@ -305,10 +307,10 @@ def _unzstd(head: bytes, file: BinaryIO, path: str, gaps: Gaps) -> Iterator[tupl
 
 # -- Blocks of whole lines, and the search for substrings in them ------------------------------------------------------
 #
-# Measured on one core of a two-core machine, 146 substrings, logs of 1,024 ranks (MB/s, with a tenth and with half of
-# the lines COLL): polars ``str.find_many`` (Aho-Corasick) over a block of 8 MB 173 and 193; the same on split lines
-# (``contains_any``) 154 and 178; ``bytes.find`` for each substring 22 and 22; a compiled alternation of ``re`` 9 and
-# 10; ``any(s in line)`` 4 and 10. Newlines are found by numpy at 3,000. So Python looks at the lines with hits only.
+# Measured on one core, 1,618 substrings in blocks of 8 MB of a log of 1,024 ranks with a tenth of its lines COLL (MB/s):
+# the automaton of ``ahocorasick_rs`` as a DFA 250, as an NFA 150; polars ``str.find_many``, which has the NFA and needs
+# text, 80. An alternation of ``re`` and ``in`` for each line do 10 with a tenth of the substrings. Newlines are found by
+# numpy at 1,100. So Python looks at the lines with hits only.
 
 
 @dataclass(frozen=True)
@@ -367,64 +369,36 @@ def block_of(data: bytes, first: int = 1, cut: bool = False) -> TextBlock:
     return TextBlock(data, first, cut)
 
 
-_SEVEN_BITS = bytes(byte & 0x7F for byte in range(256))
-
-
 class Search:
     """Searches many substrings at once. ``bulk``: one that may be in most lines. It has no state of a text."""
 
     def __init__(self, wanted: Sequence[str], bulk: str = "") -> None:
-        self._bulk = bulk.encode()
-        self.wanted = list(dict.fromkeys(word for word in wanted if word))
-        encoded = [word.encode() for word in self.wanted]
-        self._folded = list(dict.fromkeys(word.translate(_SEVEN_BITS).decode("ascii") for word in encoded))
-        # Substrings by their first four bytes, to identify a hit: an alternation of re would try them all.
-        self._by_head: dict[bytes, list[tuple[int, bytes]]] = {}
-        shortest = min((len(word) for word in encoded), default=0)
-        self._head = min(4, shortest)
-        for index, word in enumerate(encoded):
-            self._by_head.setdefault(word[: self._head], []).append((index, word))
+        self.wanted = list(dict.fromkeys(word for word in (*wanted, bulk) if word))
+        self._bulk = self.wanted.index(bulk) if bulk else -1
+        self._automaton = BytesAhoCorasick([word.encode() for word in self.wanted], implementation=Implementation.DFA)
 
     def hits(self, block: TextBlock) -> tuple[NDArray[np.int64], Iterator[tuple[int, int, list[int]]]]:
         """The lines in which only the bulk substring was found; and for the others (line, where its first hit begins,
         the indices of its substrings, each once), by line."""
-        places = self._match_positions(block)
-        if not len(places):
+        found = self._automaton.find_matches_as_indexes(block.data, overlapping=True)
+        if not found:
             return np.empty(0, np.int64), iter(())
-        lines = np.searchsorted(block.starts, places, side="right") - 1
-        data = np.frombuffer(block.data, np.uint8)
-        is_bulk = np.full(len(places), bool(self._bulk))
-        for offset, byte in enumerate(self._bulk):
-            is_bulk &= data[np.minimum(places + offset, len(data) - 1)] == byte
-        mixed = np.unique(lines[~is_bulk])
-        alone = is_bulk & ~np.isin(lines, mixed)
-        return np.unique(lines[alone]), self._named(block, places[~alone], lines[~alone])
+        words, starts, _ = np.array(found, np.int64).T
+        order = np.lexsort((words, starts))
+        words, starts = words[order], starts[order]
+        lines = np.searchsorted(block.starts, starts, side="right") - 1
+        is_bulk = words == self._bulk
+        alone = is_bulk & ~np.isin(lines, lines[~is_bulk])
+        return np.unique(lines[alone]), _by_line(lines[~alone], starts[~alone], words[~alone])
 
-    def _match_positions(self, block: TextBlock) -> NDArray[np.int64]:
-        if not self._folded:
-            return np.empty(0, np.int64)
-        # polars needs valid UTF-8: dropping the eighth bit keeps all positions, and `_named` discards false hits.
-        folded = (np.frombuffer(block.data, np.uint8) & 0x7F).tobytes().decode("ascii")
-        places = pl.Series([folded]).str.find_many(self._folded, overlapping=True)[0].to_numpy()
-        return np.unique(places).astype(np.int64)
 
-    def _named(
-        self, block: TextBlock, places: NDArray[np.int64], lines: NDArray[np.int64]
-    ) -> Iterator[tuple[int, int, list[int]]]:
-        data, heads, width = block.data, self._by_head, self._head
-        now, first, words = -1, 0, list[int]()
-        for line, at in zip(lines.tolist(), places.tolist(), strict=True):
-            real = [index for index, word in heads.get(data[at : at + width], ()) if data.startswith(word, at)]
-            if not real:
-                continue
-            if line != now:
-                if words:
-                    yield now, first, words
-                now, first, words = line, at, real
-            else:
-                words += [index for index in real if index not in words]
-        if words:
-            yield now, first, words
+def _by_line(
+    lines: NDArray[np.int64], starts: NDArray[np.int64], words: NDArray[np.int64]
+) -> Iterator[tuple[int, int, list[int]]]:
+    hits = zip(lines.tolist(), starts.tolist(), words.tolist(), strict=True)
+    for line, of_line in groupby(hits, key=itemgetter(0)):
+        _, at, word = next(of_line)
+        yield line, at, list(dict.fromkeys((word, *(word for _, _, word in of_line))))
 
 
 @lru_cache(maxsize=4)
