@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from .budget import Complaints, LineFile
 from .device_sampler import DeviceSampler
 from .fence import Fence
-from .files import Complaints, LineFile, encode, rewrite_file
+from .files import encode, rewrite_file
 from .layout import RankLayout
 from .policy import RECORDING
 from .reading import read_object, whole

@@ -19,8 +19,9 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 from . import flight_recorder
+from .budget import Complaints
 from .fence import UNSEEN
-from .files import Complaints, append_to, encode, replace_file
+from .files import append_to, encode, replace_file
 from .policy import RECORDING
 
 

@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from .accelerator import Accelerator, query_beside_captures
 from .block_sums import SumsOfBlocks
-from .files import Complaints, LineFile
+from .budget import Complaints, LineFile
 from .flight_recorder import TORCH, Recorder, native_recorder
 from .policy import RECORDING
 from .records import DurationLine, DurationRow

@@ -24,8 +24,8 @@ from typing import Any
 
 from .accelerator import Accelerator
 from .block_sums import SumsOfBlocks, chosen
+from .budget import Complaints
 from .durations import INSPECTED, Pace, inspector_records
-from .files import Complaints
 from .inspector import operation_of
 from .layout import MOST_NS, MOST_RANKS
 from .policy import RECORDING

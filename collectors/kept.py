@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from .files import LineFile
+from .budget import LineFile
 from .layout import RankLayout, parts_of
 from .policy import RECORDED_FILES, RECORDING
 from .reading import open_regular, read_object, whole

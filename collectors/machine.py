@@ -27,10 +27,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from .budget import LineFile
 from .dcgm import Exporter
 from .device_sampler import value_of
 from .fence import Fence
-from .files import LineFile
 from .layout import MOST_NS
 from .node_lock import NodeLock
 from .policy import RECORDING

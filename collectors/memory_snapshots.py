@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from .accelerator import Accelerator
+from .budget import Budget, Complaints, too_large_for
 from .fence import Fence
-from .files import Budget, Complaints, too_large_for
 from .layout import ASKED, NEAR_OOM, OOM, RankLayout
 from .policy import RECORDING
 from .records import TRACE_PENDING, TRACE_RECORDED, MemoryRecord, TraceAsked

@@ -37,12 +37,13 @@ from .accelerator import Accelerator, DeviceClock, Mark, accelerator_of, current
 from .attempts import attempt_of
 from .background import Background, TraceRequests
 from .block_sums import SumsOfBlocks
+from .budget import Complaints
 from .collectives import CollectiveTimer
 from .device_sampler import sampler_of
 from .dumps import Stacks, main_thread_compiles, write_flight_recorders
 from .durations import DurationPoll, poll_of
 from .fence import Fence
-from .files import Complaints, encode, replace_file
+from .files import encode, replace_file
 from .identity import identify, rank_and_world
 from .inspector_tail import InspectorTail, tail_of
 from .kept import KeptSteps

@@ -23,9 +23,9 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
+from .budget import LineFile
 from .calls import RecordedCall
 from .device_times import DeviceBegins, WaitsSeen, blocked_by, edges, in_order, not_launched, unlaunched_ns
-from .files import LineFile
 from .kept import KeptSteps
 from .policy import RECORDING
 from .records import (

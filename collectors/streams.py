@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .files import Budget, Complaints, LineFile
+from .budget import Budget, Complaints, LineFile
 from .layout import RankLayout
 from .policy import RECORDING
 

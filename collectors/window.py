@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 from .accelerator import profiler_activities
+from .budget import Budget, Complaints, too_large_for
 from .fence import Fence, ignore
-from .files import Budget, Complaints, disk_full, too_large_for
+from .files import disk_full
 from .layout import RankLayout
 from .policy import RECORDING
 from .records import (

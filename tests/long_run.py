@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+from diag.collectors.budget import Complaints
 from diag.collectors.calls import RecordedCall
-from diag.collectors.files import Complaints, encode, replace_file
+from diag.collectors.files import encode, replace_file
 from diag.collectors.kept import KeptSteps
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest

@@ -14,7 +14,8 @@ from operator import attrgetter
 from pathlib import Path
 from random import Random
 
-from diag.collectors.files import Budget, Complaints, LineFile, encode, replace_file
+from diag.collectors.budget import Budget, Complaints, LineFile
+from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import (
     BACKWARD,

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from diag.collectors.background import TraceRequests
-from diag.collectors.files import Budget, Complaints, LineFile
+from diag.collectors.budget import Budget, Complaints, LineFile
 from diag.collectors.kept import KeptSteps
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import (

@@ -53,6 +53,7 @@ REASONS = {
     "diag/rundir/joining.py": "a run's own folders",
     "diag/errors.py": "only whether a folder can be listed",
     "collectors/layout.py": "a run's and a rank's names",
+    "collectors/budget.py": "opens to append",
     "collectors/files.py": "opens to append",
     # What the process itself has just written.
     "diag/cli/demo.py": "the demo's own run, made anew",

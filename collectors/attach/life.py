@@ -25,11 +25,12 @@ import torch.distributed as dist
 
 from ..accelerator import device_in_use, device_is_settled
 from ..attempts import attempt_of
+from ..budget import Complaints
 from ..calls import Patches
 from ..collectives import CollectiveTimer
 from ..dumps import install_excepthook, write_exception
 from ..fence import Fence, ignore
-from ..files import Complaints, append_to, create_file, encode
+from ..files import append_to, create_file, encode
 from ..identity import identify, rank_and_world
 from ..keeping import Keeper
 from ..launchers import joins

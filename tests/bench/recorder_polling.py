@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import torch
 import torch.distributed as dist
 
+from diag.collectors.budget import Budget, Complaints, LineFile
 from diag.collectors.durations import DurationPoll, last_number, read_dump
-from diag.collectors.files import Budget, Complaints, LineFile
 from diag.collectors.flight_recorder import Recorder, recorders
 from diag.collectors.identity import _RECORDED_CALLS
 from diag.collectors.policy import RECORDING

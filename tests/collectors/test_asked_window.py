@@ -11,7 +11,8 @@ import torch
 
 from diag.collectors import window
 from diag.collectors.background import TraceRequests
-from diag.collectors.files import Budget, Complaints, encode, replace_file
+from diag.collectors.budget import Budget, Complaints
+from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import TRACE_PENDING, TRACE_RECORDED, TraceAsked
 from diag.collectors.settings import CollectorSettings

@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from diag.collectors.block_sums import SumsOfBlocks, chosen
-from diag.collectors.files import Budget, Complaints, LineFile
+from diag.collectors.budget import Budget, Complaints, LineFile
 from diag.collectors.policy import RECORDING
 from diag.collectors.records import CALLS_OF_A_SUM, BlockSums, DurationRow
 from diag.collectors.step_lines import StepSummary

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from diag.collectors.background import Background
+from diag.collectors.budget import Budget, Complaints, LineFile
 from diag.collectors.device_sampler import DeviceSampler
-from diag.collectors.files import Budget, Complaints, LineFile
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import DeviceHealth, DeviceRecord, Heartbeat
 

@@ -183,7 +183,7 @@ def test_a_request_that_comes_while_the_interpreter_ends_does_not_end_the_proces
 import faulthandler, os, signal, sys
 from pathlib import Path
 from diag.collectors.dumps import Stacks
-from diag.collectors.files import Complaints
+from diag.collectors.budget import Complaints
 assert Stacks().install(Path(sys.argv[1]), Complaints(0)) == signal.SIGUSR2
 faulthandler.unregister(signal.SIGUSR2)  # as its finalisation does
 os.kill(os.getpid(), signal.SIGUSR2)
@@ -201,7 +201,7 @@ def test_a_process_may_be_recorded_twice_and_its_children_then(tmp_path: Path) -
 import os, signal, subprocess, sys
 from pathlib import Path
 from diag.collectors.dumps import Stacks
-from diag.collectors.files import Complaints
+from diag.collectors.budget import Complaints
 for name in sys.argv[1:]:
     stacks, path = Stacks(), Path(name)
     assert stacks.install(path, Complaints(0)) == signal.SIGUSR2
@@ -226,7 +226,7 @@ def test_every_recording_of_a_process_closes_its_file(tmp_path: Path, handler: s
 import gc, io, signal, sys, warnings
 from pathlib import Path
 from diag.collectors.dumps import Stacks
-from diag.collectors.files import Complaints
+from diag.collectors.budget import Complaints
 warnings.simplefilter("always", ResourceWarning)
 signal.signal(signal.SIGUSR2, signal.HANDLER)
 for name in sys.argv[1:]:

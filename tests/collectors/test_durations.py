@@ -19,6 +19,7 @@ import torch.distributed as dist
 from diag.collectors import durations, identity, session
 from diag.collectors.accelerator import CUDA, XPU, query_beside_captures
 from diag.collectors.block_sums import SumsOfBlocks
+from diag.collectors.budget import Budget, Complaints, LineFile
 from diag.collectors.durations import (
     TIMING_VARIABLE,
     DurationPoll,
@@ -28,7 +29,6 @@ from diag.collectors.durations import (
     poll_of,
     read_dump,
 )
-from diag.collectors.files import Budget, Complaints, LineFile
 from diag.collectors.flight_recorder import Recorder
 from diag.collectors.layout import RunLayout
 from diag.collectors.policy import RECORDING
@@ -337,7 +337,7 @@ import json, sys
 import torch, torch.distributed as dist
 from pathlib import Path
 from diag.collectors.durations import DurationPoll, last_number, read_dump
-from diag.collectors.files import Budget, Complaints, LineFile
+from diag.collectors.budget import Budget, Complaints, LineFile
 from diag.collectors.flight_recorder import recorders
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -11,17 +11,8 @@ from pathlib import Path
 import pytest
 
 from diag.collectors.background import Background
-from diag.collectors.files import (
-    Budget,
-    Complaints,
-    LineFile,
-    append_to,
-    disk_full,
-    encode,
-    open_private,
-    replace_file,
-    rewrite_file,
-)
+from diag.collectors.budget import Budget, Complaints, LineFile
+from diag.collectors.files import append_to, disk_full, encode, open_private, replace_file, rewrite_file
 from diag.collectors.layout import RunLayout, parts_of
 from diag.collectors.manifest import read_fields, update_manifest
 from diag.collectors.policy import RECORDING
@@ -147,7 +138,7 @@ def test_a_server_that_is_away_for_a_while_costs_the_lines_of_that_time(
 ) -> None:
     """``arrived``: bytes of the line that failed which are in the file nevertheless."""
     now_s, write = [1000.0], os.write
-    monkeypatch.setattr("diag.collectors.files.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("diag.collectors.budget.time.monotonic", lambda: now_s[0])
     file, complaints = line_file(tmp_path / "x.jsonl")
 
     def away(descriptor: int, data: bytes) -> int:

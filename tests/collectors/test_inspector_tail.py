@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from diag.collectors.block_sums import SumsOfBlocks
+from diag.collectors.budget import Complaints
 from diag.collectors.durations import INSPECTED
-from diag.collectors.files import Complaints
 from diag.collectors.inspector_tail import FOLDER_VARIABLE, InspectorTail, tail_of
 from diag.collectors.layout import RunLayout
 from diag.collectors.policy import RECORDING

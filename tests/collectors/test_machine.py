@@ -10,8 +10,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from diag.collectors.budget import Budget, Complaints, LineFile
 from diag.collectors.fence import Fence
-from diag.collectors.files import Budget, Complaints, LineFile
 from diag.collectors.layout import RunLayout
 from diag.collectors.machine import Gpus, MachineSampler, readings
 from diag.collectors.node_lock import NodeLock

@@ -18,7 +18,8 @@ from diag.api import open_memory_snapshots
 from diag.collectors import accelerator, identity, memory_snapshots, session
 from diag.collectors.accelerator import CUDA, Accelerator
 from diag.collectors.background import TraceRequests
-from diag.collectors.files import Budget, Complaints, encode, replace_file
+from diag.collectors.budget import Budget, Complaints
+from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import OOM, RunLayout
 from diag.collectors.memory_snapshots import MemorySnapshots
 from diag.collectors.reading import read_object

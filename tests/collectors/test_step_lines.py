@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from diag.collectors.budget import Budget, Complaints, LineFile
 from diag.collectors.calls import RecordedCall
-from diag.collectors.files import Budget, Complaints, LineFile
 from diag.collectors.policy import RECORDING
 from diag.collectors.records import CollectiveLine, RankRecord, StepRecord, SummaryLine
 from diag.collectors.step_lines import StepLines, StepSummary, TimerRecords

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.collectors.files import Budget, Complaints, LineFile
+from diag.collectors.budget import Budget, Complaints, LineFile
 from diag.collectors.records import (
     BACKWARD,
     DATA,

@@ -17,12 +17,12 @@ from diag.collectors import window
 from diag.collectors.attach.events import Events
 from diag.collectors.attach.leaving import Leaving
 from diag.collectors.background import Background
+from diag.collectors.budget import Budget, Complaints, LineFile
 from diag.collectors.calls import RecordedCall
 from diag.collectors.collectives import CollectiveTimer
 from diag.collectors.device_sampler import DeviceSampler
 from diag.collectors.ends import Ends
 from diag.collectors.fence import Fence
-from diag.collectors.files import Budget, Complaints, LineFile
 from diag.collectors.layout import RunLayout
 from diag.collectors.policy import RECORDING
 from diag.collectors.records import DeviceHealth, DeviceRecord, Heartbeat

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.collectors.files import Budget, Complaints
+from diag.collectors.budget import Budget, Complaints
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import TraceAsked
 from diag.collectors.settings import CollectorSettings

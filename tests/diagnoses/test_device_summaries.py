@@ -13,7 +13,7 @@ import pytest
 
 from diag.account.device_summaries import on_devices
 from diag.api import open_run
-from diag.collectors.files import Budget, Complaints, LineFile
+from diag.collectors.budget import Budget, Complaints, LineFile
 from diag.collectors.layout import RunLayout
 from diag.collectors.policy import RECORDING
 from diag.collectors.records import BACKWARD, BEGIN, DEVICE, FORWARD, LAG, STEP, STILL, UNLAUNCHED

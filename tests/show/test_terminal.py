@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from diag.collectors.files import Complaints
+from diag.collectors.budget import Complaints
 from diag.words.terminal import console, put, say
 from tests.poisoned import ESCAPES, POISON, is_harmless
 
