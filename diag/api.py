@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,10 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.attribute import Profiled, attribute, with_comparable_steps
-from diag.account.device_clock import on_device_clocks
+from diag.account.device_clock import DeviceClocked, on_device_clocks
 from diag.account.durations import Durations, durations_of
 from diag.account.frontier import BlockAccount
 from diag.account.of_traces import AFTER_ITERATIONS, BEFORE_ITERATIONS
+from diag.account.stalls import without_stalls
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import Manifest
 from diag.deferred import by_name, loaded
@@ -23,7 +24,7 @@ from diag.diagnoses.costs import CHARGED, Cost
 from diag.diagnoses.durations import collectives_account, notes_on
 from diag.diagnoses.hidden_waits import hidden_ns
 from diag.diagnoses.phases import HostWait, host_wait
-from diag.diagnoses.policy import FINDINGS
+from diag.diagnoses.policy import FINDINGS, STRAGGLER
 from diag.diagnoses.shares import Shares
 from diag.diagnoses.verdict import agreeing, bottlenecks_of, classes_of, faults_first, judge
 from diag.errors import DiagError, ExitCode
@@ -543,15 +544,31 @@ def analyze(tables: Tables, asked: StepsAsked | None = None) -> Result:
     tables = with_comparable_steps(tables)
     if asked is not None:
         tables = _restricted(tables, asked)
-    replayed = cache(lambda: _baseline(attribution, tables))
     if tables.long:
-        account = _account_in_blocks(tables)
-        tables, attribution = account.tables, account.attribution
-        examination = examine(attribution, tables, {}, account)
+        blocks = _account_in_blocks(tables)
+        judged = partial(_judged, blocks.tables, {}, blocks)
+        attribution = blocks.attribution
     else:
-        clocked = on_device_clocks(tables)
+        judged = partial(_judged, tables, clocked := on_device_clocks(tables), None)
         attribution = attribute(tables, clocked)
-        examination = examine(attribution, tables, clocked, gain=lambda ranks: _gain_of_ranks(replayed(), ranks))
+    if (usual := without_stalls(attribution)) is not None:
+        result: Result = judged(usual)
+        usual_ns = int(usual.counted.dur_ns.sum())
+        stalled_ns, cost_ns = int(attribution.counted.dur_ns.sum()) - usual_ns, result.verdict.share * usual_ns
+        late = bool(result.verdict.culprit_ranks)
+        most = STRAGGLER.nearly_all_waiting_share if late else STRAGGLER.half_of_waiting_share
+        if stalled_ns < most * (stalled_ns + cost_ns):
+            return result
+    return judged(attribution)  # the stalls, if there are any, are what costs time
+
+
+def _judged(
+    tables: Tables, clocked: Mapping[int, DeviceClocked], blocks: BlockAccount | None, attribution: Attribution
+) -> Result:
+    """The analysis of an account of the steps. ``blocks``: of a long run, whose replay would take too long."""
+    replayed = cache(lambda: _baseline(attribution, tables))
+    gain = None if blocks is not None else lambda ranks: _gain_of_ranks(replayed(), ranks)
+    examination = examine(attribution, tables, clocked, blocks, gain)
     coverage = Coverage(
         ranks_used=attribution.ranks,
         ranks_missing=tables.missing,

@@ -20,6 +20,7 @@ if one rank is late for one collective of a phase and another rank for the next.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -27,6 +28,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diag.account.policy import CRITICAL_PATH
 from diag.collectors.records import (
@@ -76,6 +78,18 @@ class Frontier(Struct, frozen=True, eq=False):
     def late(self, phase: str) -> Times:
         ns: Times = self.late_ns[PHASES_AND_REST.index(phase)]
         return ns
+
+    def of_steps(self, numbers: Collection[int]) -> Frontier:
+        kept = np.isin(self.numbers, list(numbers))
+        return replace(
+            self,
+            numbers=tuple(itertools.compress(self.numbers, kept)),
+            dur_ns=self.dur_ns[kept],
+            increment_ns=self.increment_ns[:, kept],
+            leader=self.leader[:, kept],
+            late_ns=self.late_ns[:, kept],
+            communication_ns=self.communication_ns[kept],
+        )
 
     def share(self, phase: str) -> float:
         total = int(self.dur_ns.sum())

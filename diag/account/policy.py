@@ -27,6 +27,7 @@ class Steps(Topic, name="steps"):
     least_steps_outside_of_windows = threshold(
         3, "steps", "chosen", "steps outside of profiler windows: with fewer, those inside count, too"
     )
+    stalled_share = threshold(0.02, "fraction", "chosen", "of the steps: as few that stall are incidents of their own")
     most_steps_of_traces = threshold(
         10_000,
         "steps",

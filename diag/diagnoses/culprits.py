@@ -104,7 +104,7 @@ def _standstill(late: Series, dur_ns: Series) -> tuple[int, tuple[int, ...]] | N
     places. Nothing but these steps may matter: whether it is always this rank is no question then. Longer than that is
     as of a stall in ``diag.history``."""
     worst = late.max(axis=0)
-    most_ns = max(SILENCE.slow_s * 1e9, SILENCE.slow_steps * float(np.median(dur_ns)))
+    most_ns = SILENCE.stall_ns(float(np.median(dur_ns)))
     places = np.flatnonzero(worst >= most_ns)
     few = len(places) <= STRAGGLER.few_steps_share * len(dur_ns)
     if not len(places) or not few or worst[places].sum() < STRAGGLER.nearly_all_waiting_share * worst.sum():

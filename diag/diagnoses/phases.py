@@ -68,10 +68,11 @@ def phases_from(
     clocked: Mapping[int, DeviceClocked],
     noise: Noise,
 ) -> PhaseAccount | None:
-    """As ``phases_of``, from the frontier of the counted steps."""
+    """As ``phases_of``, from the frontier of the counted steps, or more than these."""
     if phase_frontier is None:
         return None
     counted = attribution.counted.numbers
+    phase_frontier = phase_frontier.of_steps(counted)
     if attribution.detailed is not None:
         counted &= attribution.detailed
     connected = set(attribution.collectives.step.tolist()) & counted

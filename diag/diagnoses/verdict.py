@@ -559,8 +559,9 @@ def _headline(
         return sentences.MIXED(first=_lower(first.title), second=_lower(second.title))
     # A rank that is late outside of its operators does not compute longer.
     bound = _STRAGGLER if cause.outside_of_work else f"{bottleneck.value.capitalize()}-bound"
-    told = {"bound": bound, "share": printed(share), "step": step, "finding": _lower(cause.title)}
-    if printed(share) == printed(cause.share):
+    # The largest cause may belong to another class in a part of the steps.
+    told = {"bound": bound, "share": printed(max(share, cause.share)), "step": step, "finding": _lower(cause.title)}
+    if cause.share >= share or printed(share) == printed(cause.share):
         return sentences.BOUND(**told)
     return sentences.BOUND_BY_SEVERAL(**told, largest=printed(cause.share))
 

@@ -55,7 +55,7 @@ def spent(series: Series, longest: Mapping[int, Longest] = MappingProxyType({}))
     for row, its in longest.items():
         one[row], gap[row] = its.own_ns, min(its.gap_ns, inside[row])
         warm[row] = False  # it is none of the first steps
-    long = one >= _stall_ns(usual)
+    long = one >= SILENCE.stall_ns(usual)
     gap = np.where(long, gap, 0.0)
     excess = np.clip(one - gap - usual, 0.0, whole - checkpoint)
     evaluation = np.where(series.evaluating, excess, 0.0)
@@ -65,7 +65,7 @@ def spent(series: Series, longest: Mapping[int, Longest] = MappingProxyType({}))
     gaps = np.concatenate(([0], np.maximum(0, series.begin_ns[1:] - series.end_ns[:-1]))).astype(np.float64)
     training = whole - checkpoint - evaluation - stall - profiler + over
     return Spent(
-        training, checkpoint, evaluation, stall + gap, inside - gap + profiler, gaps, gaps >= _stall_ns(usual),
+        training, checkpoint, evaluation, stall + gap, inside - gap + profiler, gaps, gaps >= SILENCE.stall_ns(usual),
         warm,
     )  # fmt: skip
 
@@ -75,10 +75,6 @@ def _usual(step_ns: Floats, steps: Ints) -> float:
     order = np.argsort(step_ns)
     at = np.searchsorted(np.cumsum(steps[order]), int(steps.sum()) / 2)
     return float(step_ns[order][min(int(at), len(order) - 1)])
-
-
-def _stall_ns(usual_ns: float) -> float:
-    return max(SILENCE.slow_s * 1e9, SILENCE.slow_steps * usual_ns)
 
 
 def goodput_of(series: Series, of: Spent, begin_ns: int, end_ns: int, stuck: bool) -> Goodput:

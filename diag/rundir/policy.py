@@ -136,6 +136,10 @@ class Silence(Topic, name="silence"):
     orders_tail_bytes = threshold(1 << 18, "bytes", "chosen", "of these calls: some steps of 32 layers with FSDP2")
     least_orders = threshold(3, "steps", "chosen", "that show in which order a rank makes its calls")
 
+    def stall_ns(self, usual_ns: float) -> float:
+        """From which length on a step stalls, in ns. ``usual_ns``: of the usual step."""
+        return max(self.slow_s * 1e9, self.slow_steps * usual_ns)
+
 
 SILENCE = Silence()
 

@@ -386,7 +386,7 @@ def _of_live(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], now_ns: in
                 patience_ns = max(patience_ns, SILENCE.first_pause_s * 1e9)
             stuck = still_ns >= patience_ns
             state = State.STUCK if stuck else State.SLOW if still_ns > pauses.period_ns else State.TRAINING
-    elif not busy and still_ns >= max(SILENCE.slow_s * 1e9, SILENCE.slow_steps * usual_ns):
+    elif not busy and still_ns >= SILENCE.stall_ns(usual_ns):
         state = State.SLOW if still_ns > _pauses(heard).period_ns else state
     standstill = _standstill(read, still_ns if still_ns >= base_ns else None, now_ns, last_step)
     return Judged(state, now_ns, None, standstill, _states(read, ask_order=state is State.STUCK))

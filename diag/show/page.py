@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from diag import policy
 from diag.account.durations import Durations
+from diag.account.stalls import stalled_steps
 from diag.api import DurationResult, Result, describe_run
 from diag.deferred import by_name
 from diag.diagnoses.compare import reasons_against
@@ -56,6 +57,7 @@ from diag.words.wording import (
 
 # Of a run with steps enough to have changed.
 _since: Callable[[History], str] = by_name("diag.words.history:since")
+_not_counted: Callable[[Mapping[int, tuple[int, int | None]]], str] = by_name("diag.words.history:not_counted")
 # Headings and captions.
 TIME, WAITING, MEMORY = "Where the time goes", "Who waits", "Memory"
 FINDINGS, ADVICE, COVERAGE = "Findings", "Try first", "Coverage"
@@ -189,7 +191,8 @@ class Advised(Struct, frozen=True):
 class Page(Struct, frozen=True):
     """Everything but the advice, from top to bottom. ``outcome``: how a run failed, if it did; it comes first, and the
     verdict is then about the steps recorded until that moment. ``since``: since when a step takes as long as it does,
-    and because of what; "" if that did not change. ``failures``: allocations that failed, whether or not that
+    and because of what, "" if that did not change; and which
+    steps stalled and are not counted. ``failures``: allocations that failed, whether or not that
     ended the run. ``recorded``: when the run was recorded, "" if it is not known. ``rank``: the one shown in detail, at
     fault or named by the first finding that names one. ``stall_lines``: the longest stalls, a line each.
     ``not_looked``: questions and the reason that they share. ``gaps``: at most MOST_GAPS of ``all_gaps``."""
@@ -276,9 +279,18 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
         all_gaps=len(coverage.skipped),
         recorded=_recorded(result),
         outcome=result.outcome,
-        since=_since(result.history) if result.may_have_changed else "",
+        since=" ".join(filter(None, (_changed(result), _stalled(result)))),
         failures=failures_of(result.failed_allocations),
     )
+
+
+def _changed(result: Result) -> str:
+    return _since(result.history) if result.may_have_changed else ""
+
+
+def _stalled(result: Result) -> str:
+    stalled = stalled_steps(result.attribution)
+    return _not_counted(stalled) if stalled else ""
 
 
 def ranks_of(result: Result, most: int | None = None) -> Table:

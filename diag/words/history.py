@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from diag.model.history import Change, FaultyHost, Goodput, History, Incident, KeptSteps, Restart
 
 from . import sentences
-from .formatting import NBSP, counted, duration, listing, moment, number, share, visible
+from .formatting import NBSP, counted, duration, listing, moment, number, rank_ranges, share, visible
 from .wording import WHY_KEPT
 
 
@@ -49,6 +51,16 @@ def on_hosts(hosts: tuple[str, ...], most: int = 4) -> str:
         return ""
     more = f" and {len(hosts) - most} more" if len(hosts) > most else ""
     return f" on {', '.join(hosts[:most])}{more}"
+
+
+def not_counted(stalled: Mapping[int, tuple[int, int | None]]) -> str:
+    """The steps that are not counted because they stalled, as ``diag.account.stalls`` returns them."""
+    step, (_, late) = next(iter(stalled.items()))
+    why = sentences.STALLED_BECAUSE_OF(ranks=rank_ranges([late]), hosts="") if late is not None else ""
+    told = {"step": f"{step:,}", "lost": long_time(sum(ns for ns, _ in stalled.values())), "why": why}
+    if len(stalled) == 1:
+        return sentences.STALL_NOT_COUNTED(**told)
+    return sentences.STALLS_NOT_COUNTED(count=counted(len(stalled), "step"), **told)
 
 
 # -- what it cost ------------------------------------------------------------------------------------------------------

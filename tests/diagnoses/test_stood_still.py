@@ -9,6 +9,8 @@ import pytest
 
 from diag.api import open_run
 from diag.diagnoses.culprits import find_culprits
+from diag.show.page import page_of
+from diag.words.formatting import NBSP
 from tests.history.planted import Training
 
 S = 10**9
@@ -53,3 +55,38 @@ def test_the_answer_names_the_rank_and_the_step(tmp_path: Path) -> None:
     assert result.verdict.culprit_ranks == (1,)
     assert "nearly all of it in step 100" in result.verdict.headline
     assert "uncertain" not in result.verdict.headline
+
+
+def test_a_stall_is_not_in_the_mean_of_a_rank_that_is_always_slow(tmp_path: Path) -> None:
+    """The others wait 60 s for rank 1 once, and 100 ms in every step for rank 2."""
+    slow = {"slow": (2,), "slow_ms": 100}
+    training = Training(tmp_path / "R", ranks=4).train(100, **slow).stall(60_000, rank=1).train(100, **slow)
+    training.close(exit_code=0)
+    result = open_run(tmp_path / "R")
+    assert result.verdict.culprit_ranks == (2,)
+    assert float(result.attribution.counted.dur_ns.mean()) == pytest.approx(0.3 * S, rel=0.05)
+    assert [step.step for step in result.attribution.steps if step.note == "it stalled"] == [100]
+    assert page_of(result).since.replace(NBSP, " ") == "Step 100 stalled for 60.2 s: it is not counted."
+
+
+def test_a_stall_counts_where_nothing_else_costs_time(tmp_path: Path) -> None:
+    Training(tmp_path / "R", ranks=4).train(100).stall(240_000, rank=1).train(100).close(exit_code=0)
+    result = open_run(tmp_path / "R")
+    assert result.verdict.culprit_ranks == (1,)
+    assert "not counted" not in page_of(result).since
+
+
+def test_stalls_that_happen_often_count(tmp_path: Path) -> None:
+    """What one step in eight does is what the run is like."""
+    slow = {"slow": (2,), "slow_ms": 100}
+    training = Training(tmp_path / "R", ranks=4)
+    for _ in range(8):
+        training.train(7, **slow).stall(10_000, rank=1)
+    training.close(exit_code=0)
+    assert "it stalled" not in open_run(tmp_path / "R").attribution.steps.note
+
+
+def test_a_checkpoint_is_no_stall(tmp_path: Path) -> None:
+    slow = {"slow": (2,), "slow_ms": 100}
+    Training(tmp_path / "R", ranks=4).train(60, **slow).save(30_000).train(60, **slow).close(exit_code=0)
+    assert "it stalled" not in open_run(tmp_path / "R").attribution.steps.note
