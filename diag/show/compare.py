@@ -15,6 +15,7 @@ from diag import policy
 from diag.api import Result, describe_run
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.diagnoses.compare import Comparison, Difference
+from diag.diagnoses.costs import Cost
 from diag.diagnoses.shares import PART_NAMES
 from diag.model import Gap
 from diag.show.policy import PAGE
@@ -225,10 +226,14 @@ def headline(comparison: Comparison) -> str:
     else:
         of_sign = sentences.STEP_IS_LONGER if likely > 0 else sentences.STEP_IS_SHORTER
         text = of_sign(share=f"{abs(ratio - 1):.0%}", **told)
-    makers, against = _named(_makers(comparison)), _named(_against(comparison))
-    if makers and against:
-        return f"{text} {sentences.DIFFERENCE_IS_IN_PART_OFFSET(parts=makers, others=against)}"
-    return f"{text} {sentences.DIFFERENCE_IS_IN(parts=makers)}" if makers else text
+    makers, against = _makers(comparison), _named(_against(comparison))
+    if not makers:
+        return text
+    if against:
+        text += f" {sentences.DIFFERENCE_IS_IN_PART_OFFSET(parts=_named(makers), others=against)}"
+    else:
+        text += f" {sentences.DIFFERENCE_IS_IN(parts=_named(makers))}"
+    return f"{text} {sentences.OTHERS_MAY_USE_THE_CORES()}" if makers[0].kind is Cost.CONTENTION else text
 
 
 def _named(parts: list[Difference]) -> str:

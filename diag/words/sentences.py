@@ -161,6 +161,10 @@ STEP_IS_TIMES_AS_LONG = Sentence(
 STEP_IS_SHORTER = Sentence("The step is {share} shorter: {before} before, {after} after, {likely} ({low} to {high}).")
 DIFFERENCE_IS_IN = Sentence("The difference is in {parts}.")
 DIFFERENCE_IS_IN_PART_OFFSET = Sentence("The difference is in {parts}, partly offset by {others}.")
+OTHERS_MAY_USE_THE_CORES = Sentence(
+    "Other programs on the host may be the reason: repeat both runs while nothing else runs there, before a setting is "
+    "judged by this."
+)
 HOW_RUNS_COMPARE = Sentence(
     "Critical paths of {steps} counted steps. The 95% intervals come from the steps of both runs; two runs of one "
     "configuration differ by more than that: repeat a run to confirm a small difference."
