@@ -33,9 +33,9 @@ if __name__ == "__main__":
 from tests import fork_client  # noqa: E402
 from tests.fork_client import ENDED, FORKS  # noqa: E402
 
-FORKED = "diag.collectors.trainer"  # the module of the ranks
+FORKED = ("diag.collectors.trainer", "diag.app.server")  # the modules of the ranks, and of the dashboard's server
 
-_PRELOADED = (
+_OF_TRAININGS = (
     "diag.collectors.trainer.loop",
     "torch._dynamo",  # by the first step of any optimizer
     "torch.distributed.fsdp",
@@ -87,6 +87,41 @@ _PRELOADED = (
     "plotly.graph_objs._layout",
     "plotly.graph_objs._scatter",
 )
+# Of `diag dashboard` and of its server, which is a process of its own and takes three seconds of CPU for them.
+_OF_DASHBOARDS = (
+    "anyio._backends._asyncio",
+    "diag.api",
+    "diag.app.ahead",
+    "diag.app.one_page",
+    "diag.app.pages",
+    "diag.app.timeline_data.answers",
+    "diag.cli.dashboard",
+    "diag.cli.main",
+    "diag.serve.server",
+    "itsdangerous",
+    "plotly.graph_objs._bar",
+    "plotly.graph_objs._figure",
+    "plotly.graph_objs._heatmap",
+    "plotly.graph_objs._layout",
+    "plotly.graph_objs._scatter",
+    "plotly.offline",
+    "polars",
+    "pyarrow.pandas_compat",
+    "streamlit",
+    "streamlit.components.v2.bidi_component.serialization",
+    "streamlit.components.v2.manifest_scanner",
+    "streamlit.elements.lib.streamlit_plotly_theme",
+    "streamlit.material_icon_names",
+    "streamlit.starlette",
+    "streamlit.web.bootstrap",
+    "streamlit.web.server.starlette.starlette_agent_routes",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.auto",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.websockets.websockets_sansio_impl",
+)
+# What a server imports before it forks, by its name.
+PRELOADED = {"trainings": _OF_TRAININGS, "dashboards": _OF_DASHBOARDS}
 
 
 class Request(NamedTuple):
@@ -243,7 +278,7 @@ def _fork_further(address: str) -> None:
     python = processes.python
 
     def started(*arguments: str) -> list[str]:
-        if FORKED not in arguments:
+        if not {*FORKED} & {*arguments}:
             return python(*arguments)
         return [sys.executable, "-IS", fork_client.__file__, address, *arguments[arguments.index("-m") :]]
 
@@ -270,8 +305,12 @@ def _run(first: str, *rest: str) -> None:
     exec(code, names)
 
 
-def _preload() -> None:
-    _import(_PRELOADED)
+def _preload(kind: str) -> None:
+    _import(PRELOADED[kind])
+    if kind == "dashboards":
+        server = importlib.import_module("diag.app.server")
+        _import((*server._OF_FIGURES, *server._views(), *server._OF_TRIAGE))
+        del sys.modules[server.__name__]  # each fork runs it as __main__
     _import(_named())
 
 
@@ -289,7 +328,7 @@ def _named() -> list[str]:
 
 
 def main() -> None:
-    _preload()
+    _preload(sys.argv[2])
     gc.collect()
     gc.freeze()  # what was imported stays, and its pages are the server's as long as nobody looks for garbage in them
     request = Server(sys.argv[1]).serve()

@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile, gettempdir, mkdtemp
+from typing import Literal
 
 from tests.fork_client import FORKS, answer, ask
 from tests.patience import PATIENCE_S
 
+Kind = Literal["trainings", "dashboards"]  # of fork_server.PRELOADED
 _GRACE_S = 10  # for the others to end when one has failed
 _CALL = """
 import pickle, sys
@@ -39,10 +41,11 @@ class Ended:
 
 
 @cache
-def fork_server() -> str:
-    """The address of the server, which all workers of pytest share. It ends when they have."""
+def fork_server(kind: Kind = "trainings") -> str:
+    """The address of the server that has imported what these need. All workers of pytest share it. It ends when they
+    have."""
     if of_all := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
-        folder = Path(gettempdir(), f"forks-{of_all[:12]}-{os.getuid()}")
+        folder = Path(gettempdir(), f"forks-{kind}-{of_all[:12]}-{os.getuid()}")
         folder.mkdir(mode=0o700, exist_ok=True)  # the server removes it
     else:
         folder = Path(mkdtemp(prefix="forks-"))
@@ -50,17 +53,19 @@ def fork_server() -> str:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not address.exists():
-            _start(address)
-        _needed.connect(str(address))
-        _needed.sendall(b"user")
+            _start(address, kind)
+        needed = socket.socket(socket.AF_UNIX)
+        needed.connect(str(address))
+        needed.sendall(b"user")
+        _needed.append(needed)
     return str(address)
 
 
-_needed = socket.socket(socket.AF_UNIX)  # open as long as this process lives
+_needed: list[socket.socket] = []  # open as long as this process lives
 
 
-def _start(address: Path) -> None:
-    command = [sys.executable, str(Path(__file__).with_name("fork_server.py")), str(address)]
+def _start(address: Path, kind: Kind) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("fork_server.py")), str(address), kind]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # read when libgomp is loaded
     server = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
     deadline = time.monotonic() + PATIENCE_S
@@ -70,14 +75,15 @@ def _start(address: Path) -> None:
         time.sleep(0.02)
 
 
-def forked_python() -> list[str]:
-    """The beginning of a command that stands for ``sys.executable`` with PyTorch and ``diag`` imported."""
-    return [sys.executable, "-IS", str(Path(__file__).with_name("fork_client.py")), fork_server()]
+def forked_python(kind: Kind = "trainings") -> list[str]:
+    """The beginning of a command that stands for ``sys.executable`` with ``diag`` imported, and PyTorch (Streamlit)."""
+    return [sys.executable, "-IS", str(Path(__file__).with_name("fork_client.py")), fork_server(kind)]
 
 
-def forking() -> dict[str, str]:
-    """An environment in which a forked ``diag`` has the ranks of the bundled trainer forked as well."""
-    return {**os.environ, FORKS: fork_server()}
+def forking(kind: Kind = "trainings") -> dict[str, str]:
+    """An environment in which a forked ``diag`` has its processes forked as well: the ranks of the bundled trainer, the
+    server of the dashboard."""
+    return {**os.environ, FORKS: fork_server(kind)}
 
 
 class Forked:

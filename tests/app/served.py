@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.forked import forked_python, forking
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
@@ -60,11 +61,15 @@ class Served:
 
 
 @contextlib.contextmanager
-def dashboard(path: Path, *options: str, stderr: bool = False, **started: Any) -> Iterator[Served]:
-    """Started as a user would. ``stderr``: what it prints there is kept; ``started``: further arguments of Popen."""
+def dashboard(path: Path, *options: str, stderr: bool = False, forked: bool = True, **started: Any) -> Iterator[Served]:
+    """Started as a user would. ``stderr``: what it prints there is kept; ``forked``: from a process that has imported
+    what it needs, as importing takes longer than what most tests look at; ``started``: further arguments of Popen."""
     code = "import sys; from diag.cli.main import main; sys.argv[0] = 'diag'; main()"
     browser = () if "--browser" in options else ("--no-browser",)
-    command = [sys.executable, "-c", code, "dashboard", str(path), *browser, *options]
+    python = forked_python("dashboards") if forked else [sys.executable]
+    command = [*python, "-c", code, "dashboard", str(path), *browser, *options]
+    if forked:
+        started["env"] = forking("dashboards")
     port = "" if "--port" in options else _FREED.pop() if _FREED else str(free_port())
     if port:
         command += ["--port", port]

@@ -72,7 +72,7 @@ sys.addaudithook(note)
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     run = write_run(tmp_path_factory.mktemp("runs") / RUN)
-    with dashboard(run, "--allow-host", PROXY) as running:
+    with dashboard(run, "--allow-host", PROXY, forked=False) as running:
         yield running
 
 
@@ -255,7 +255,7 @@ def test_an_upload_needs_more_than_the_token(served: Served) -> None:
 
 
 def test_the_token_is_nowhere_to_be_read(tmp_path: Path) -> None:
-    with dashboard(write_run(tmp_path / "r"), stderr=True) as served:
+    with dashboard(write_run(tmp_path / "r"), stderr=True, forked=False) as served:
         assert len(served.token) >= 32
         served.ask(f"/?token={served.token}", authorized=False)
         served.ask(f"/?token={served.token}x", authorized=False)
@@ -300,7 +300,7 @@ trustedUserHeaders = "{}"
         "STREAMLIT_SERVER_COOKIE_SECRET": "known",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    with dashboard(write_run(tmp_path / "r"), env=environment, cwd=here, stderr=True) as served:
+    with dashboard(write_run(tmp_path / "r"), env=environment, cwd=here, stderr=True, forked=False) as served:
         assert served.ask()[2] == b"ok"
         assert served.ask(authorized=False)[0] == 401
         assert served.ask(host="evil.example.org")[0] == 403
@@ -321,7 +321,7 @@ def test_nothing_is_asked_outside(tmp_path: Path) -> None:
     (tmp_path / "watch/sitecustomize.py").write_text(_WATCH.format(log=str(log)))
     paths = os.pathsep.join([str(tmp_path / "watch"), *sys.path])
     environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path)}
-    with dashboard(write_run(tmp_path / "r"), "--allow-host", PROXY, env=environment) as served:
+    with dashboard(write_run(tmp_path / "r"), "--allow-host", PROXY, env=environment, forked=False) as served:
         own = f"127.0.0.1:{served.port}"
         for host, origin in (
             (own, f"http://{own}"),
@@ -345,7 +345,7 @@ def test_the_browser_gets_the_token_from_a_private_file(tmp_path: Path) -> None:
     browser.write_text(f'#!/bin/sh\nprintf "%s" "$1" > {opened}.new\nmv {opened}.new {opened}\n')
     browser.chmod(0o700)
     environment = {**os.environ, "BROWSER": str(browser)}
-    with dashboard(write_run(tmp_path / "r"), "--browser", env=environment) as served:
+    with dashboard(write_run(tmp_path / "r"), "--browser", env=environment, forked=False) as served:
         deadline = time.monotonic() + PATIENCE_S
         while not opened.exists() and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -358,7 +358,7 @@ def test_the_browser_gets_the_token_from_a_private_file(tmp_path: Path) -> None:
 
 
 def test_without_a_token_names_and_pages_still_count(tmp_path: Path) -> None:
-    with dashboard(write_run(tmp_path / "r"), "--no-token", stderr=True) as served:
+    with dashboard(write_run(tmp_path / "r"), "--no-token", stderr=True, forked=False) as served:
         assert served.printed == f"http://127.0.0.1:{served.port}/"
         assert served.ask()[0] == 200
         assert served.ask(host="evil.example.org")[0] == 403

@@ -25,7 +25,7 @@ from tests.patience import PATIENCE_S
 
 
 def test_a_path_that_is_not_there_yet(tmp_path: Path) -> None:
-    with dashboard(tmp_path / "later", "--port", "0", stderr=True) as served:
+    with dashboard(tmp_path / "later", "--port", "0", stderr=True, forked=False) as served:
         assert served.ask()[2] == b"ok"
         served.process.send_signal(signal.SIGINT)
         _, said = served.process.communicate(timeout=PATIENCE_S)
@@ -162,7 +162,7 @@ def test_a_taken_port(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_it_starts_answers_and_ends_cleanly(slow_rank_1: Path, end: signal.Signals) -> None:
-    with dashboard(slow_rank_1) as served:
+    with dashboard(slow_rank_1, forked=False) as served:
         assert served.ask()[2] == b"ok"
         served.process.send_signal(end)
         assert served.process.wait(timeout=PATIENCE_S) == 0
@@ -178,7 +178,7 @@ def test_an_address_that_is_none(tmp_path: Path) -> None:
 
 def test_a_dashboard_for_others(slow_rank_1: Path) -> None:
     name = socket.gethostname()
-    with dashboard(slow_rank_1, "--host", "0.0.0.0", stderr=True) as served:
+    with dashboard(slow_rank_1, "--host", "0.0.0.0", stderr=True, forked=False) as served:
         assert served.printed.startswith(f"http://127.0.0.1:{served.port}/?token=")
         assert served.ask(host=f"{name}:{served.port}")[0] == 200
         assert served.ask(host=f"{name}:{served.port}", authorized=False)[0] == 401

@@ -200,7 +200,7 @@ def launched(browser: Browser, run: Path) -> dict[str, float]:
     headline = open_run(run).verdict.headline
     shutil.rmtree(run / "tables", ignore_errors=True)  # what that left
     begin = time.time()  # the browser's clock
-    with dashboard(run) as served, visit(browser, **_WINDOW) as found:
+    with dashboard(run, forked=False) as served, visit(browser, **_WINDOW) as found:
         printed = time.time() - begin
         received: list[int] = []
         found.page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: received.append(len(frame))))
@@ -229,7 +229,7 @@ def followed(browser: Browser, folder: Path, seconds: float) -> dict[str, float]
     """CPU time of the server in which it follows a run, and what share of a core that is, from half a minute on after
     the page was opened."""
     written = growing(folder / "growing", _STEPS_PER_S, before=3000, most=3000 + int(_STEPS_PER_S * (seconds + 300)))
-    with written as run, dashboard(run) as served, visit(browser, **_WINDOW) as found:
+    with written as run, dashboard(run, forked=False) as served, visit(browser, **_WINDOW) as found:
         found.page.goto(served.at())
         found.page.get_by_text("Looked for").first.wait_for(timeout=300_000)
         found.page.wait_for_timeout(30_000)
@@ -286,7 +286,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             analysed_s = time.perf_counter() - begin
             again, first = [], []
             for _ in range(options.repeats):
-                with dashboard(run) as served:
+                with dashboard(run, forked=False) as served:
                     address = served.at()
                     first.append(visited(browser, address, result.verdict.headline))
                     again.append(visited(browser, address, result.verdict.headline))
@@ -313,7 +313,7 @@ def clicked(browser: Browser, samples: Path, repeats: int) -> dict[str, Any]:
     clicks = walk(open_run(samples / _SAMPLE).verdict.headline)
     walks = []
     for _ in range(repeats):
-        with dashboard(samples) as served:
+        with dashboard(samples, forked=False) as served:
             walks.append(walked(browser, served.at(), "All numbers", clicks))
     rows: dict[str, Any] = {}
     for click in clicks:
@@ -355,7 +355,7 @@ def main() -> None:
         # Users have compiled modules: an installation from a wheel compiles them, and so does the first start.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
-        with dashboard(SAMPLES / _SAMPLE) as served, chromium() as browser:
+        with dashboard(SAMPLES / _SAMPLE, forked=False) as served, chromium() as browser:
             visited(browser, served.at(), "Looked for")
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; medians of {options.repeats}")
         rows = measure(options, folder)

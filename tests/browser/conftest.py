@@ -19,7 +19,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def served() -> Iterator[Served]:
     """The dashboard of a sample run; nothing changes it."""
-    with dashboard(RUN) as running:
+    with dashboard(RUN, forked=False) as running:
         yield running
 
 

@@ -116,7 +116,7 @@ def test_the_page_that_opens_the_browser(browser: Browser, tmp_path: Path) -> No
     opener.chmod(0o700)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("BROWSER", str(opener))
-        with dashboard(RUN, "--browser") as served, visit(browser) as found:
+        with dashboard(RUN, "--browser", forked=False) as served, visit(browser) as found:
             while not opened.exists():
                 found.page.wait_for_timeout(100)
             found.open(opened.read_text(), until=open_run(RUN).verdict.headline)
