@@ -7,9 +7,11 @@ import os
 import re
 import sys
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.assertion import rewrite
 from hypothesis import settings
 
 from tests.alarm import (  # noqa: F401  hooks
@@ -47,15 +49,31 @@ TOGETHER = ("tests/browser/",)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Reading the tests makes millions of objects that stay: to look for garbage among them again and again took a
     third of the time. Frozen, they are not looked through while tests run either."""
     gc.disable()
     try:
+        _rewrite_share(session.config)
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+
+
+def _rewrite_share(config: pytest.Config) -> None:
+    """Rewrites the asserts of this worker's share of the test files, which pytest keeps beside them. In a fresh
+    checkout each worker would rewrite those of all files; now it finds those of the others done."""
+    worker: dict[str, Any] = getattr(config, "workerinput", {})
+    if sys.dont_write_bytecode or not worker:
+        return
+    files = sorted(path for pattern in config.getini("python_files") for path in Path(__file__).parent.rglob(pattern))
+    number = int(worker["workerid"].removeprefix("gw"))
+    for path in files[number :: worker["workercount"]]:
+        kept = rewrite.get_cache_dir(path) / f"{path.stem}{rewrite.PYC_TAIL}"
+        if rewrite._read_pyc(path, kept) is None and rewrite.try_makedirs(kept.parent):
+            source_hash, code = rewrite._rewrite_test(path, config)
+            rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, kept)
 
 
 @pytest.hookimpl(tryfirst=True)  # before those that -m leaves out are
