@@ -123,8 +123,10 @@ check-lint: setup
 
 check-types: setup
 	$(BIN)/mypy --num-workers 2
-	@# The recorder also runs in trainings under Python 3.10.
-	$(BIN)/mypy --python-version 3.10 --follow-imports silent collectors
+	@# The recorder also runs in trainings under Python 3.10. What it takes from torch was checked above, and reading
+	@# torch once more takes three quarters of the time: here all of that is Any, and what says so is left out.
+	$(BIN)/mypy --python-version 3.10 --follow-imports skip --no-warn-return-any --allow-subclassing-any \
+	  --no-warn-unused-ignores --allow-untyped-decorators collectors
 
 check-layers: setup
 	$(BIN)/lint-imports
