@@ -8,6 +8,18 @@ const make = (name, className, text) => {
   return made;
 };
 
+/** A number and an amount of memory as Python's `number` and `size` write them (diag/words/formatting.py). */
+function number(value) {
+  const most = Math.abs(value), digits = most >= 99.95 || most === 0 ? 0 : most >= 9.995 ? 1 : most >= 0.995 ? 2 : 3;
+  if (most > 0 && most < 0.0005) return "<0.001";
+  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
+function bytes(count) {
+  for (const [unit, name] of [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]])
+    if (Math.abs(count) >= 0.9995 * unit) return `${number(count / unit)}\u00a0${name}`;
+  return `${count}\u00a0bytes`;
+}
+
 /** Sets the colours that the style sheets name. */
 function colour(root, colours) {
   for (const [name, value] of Object.entries(colours)) root.style.setProperty(`--${name}`, value);

@@ -13,12 +13,6 @@ export default now => place(now, (data, view) => {
   return [root, redraw];
 });
 
-const bytes = n => {
-  for (const [unit, name] of [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]])
-    if (Math.abs(n) >= unit) return `${(n / unit).toPrecision(3)} ${name}`;
-  return `${n} bytes`;
-};
-
 /** The round numbers between zero and the most. */
 function ticks(from, to, about) {
   const raw = (to - from) / about || 1, base = 10 ** Math.floor(Math.log10(raw));
@@ -203,8 +197,8 @@ function overTime(root, data, view) {
       mark.style.background = shade;
       mark.title = name;
       row.append(make("span", "size", bytes(held[chosen])));
-      const number = count[chosen];
-      row.append(make("span", "place", where === name ? name : `${where} · ${name}, ${number} ${number === 1 ? "allocation" : "allocations"}`));
+      const several = count[chosen];
+      row.append(make("span", "place", where === name ? name : `${where} · ${name}, ${several} ${several === 1 ? "allocation" : "allocations"}`));
       if (calls) row.append(make("span", "calls", `← ${calls}`));
     }
     side.replaceChildren(head, rows);

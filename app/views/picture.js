@@ -94,11 +94,9 @@ function bars(root, data, choose) {
     line.setAttribute("aria-selected", String(i === at));
   }), at => choose(data.rows[at].rank));
   return () => segments.forEach(([part, ms]) => {
-    part.textContent = height >= 14 && part.clientWidth >= LABELLED_PART ? shown(ms) : "";
+    part.textContent = height >= 14 && part.clientWidth >= LABELLED_PART ? number(ms) : "";
   });
 }
-
-const shown = ms => (ms >= 100 ? ms.toFixed(0) : ms >= 10 ? ms.toFixed(1) : ms.toFixed(2));
 
 function predicted(list, root, found, end, box) {
   const line = list.appendChild(make("div", "row predicted"));
@@ -142,7 +140,7 @@ function grid(root, data, choose) {
   const shade = data.states ? at => data.states[data.places[at][0]][1]
     : ms => colourAt(data.scale, Math.max(0, ms) / data.top);
   const about = ({ y, cell: [rank, value, fault] }) => {
-    const what = data.states ? data.places[value][1] : `${shown(value)} ${data.unit}`;
+    const what = data.states ? data.places[value][1] : `${number(value)} ${data.unit}`;
     return `rank ${rank}, ${data.rows[y].host}${fault ? ", at fault" : ""}\n${what}`;
   };
   if (data.states) root.append(legendOf(data.states));

@@ -44,11 +44,11 @@ class Message:
         # At most as many digits as 64 bits need: Python refuses to parse numbers of thousands of digits.
         return re.compile(self.regex.replace(r"\d+", r"\d{1,20}"))
 
-    def sizes(self, line: str) -> list[str]:
-        """The size of each failed allocation in a line, "" where the message has none."""
+    def sizes(self, line: str) -> list[int | None]:
+        """The bytes of each failed allocation in a line, None where the message has no size."""
         if any(word in line for word in self.unless):
             return []
-        return [match.groupdict().get("size") or "" for match in self._compiled.finditer(line)]
+        return [bytes_of(match.groupdict().get("size") or "") for match in self._compiled.finditer(line)]
 
 
 # Words of a line that tells of no failed allocation: advice, a program that goes on, NCCL's trial of multicast memory,
@@ -167,12 +167,11 @@ _ANCHORS = tuple(dict.fromkeys(anchor for message in MESSAGES.values() for ancho
 
 
 class Reported(NamedTuple):
-    """An out-of-memory error of a log: the file, the size that did not fit as the log has it, "" if it has none; and in
-    bytes, None if the message has none, what was free on the device, what was reserved by PyTorch but unallocated, and
-    the capacity of the device."""
+    """An out-of-memory error of a log: the file; and in bytes, None if the message has none, the size that did not fit,
+    what was free on the device, what was reserved by PyTorch but unallocated, and the capacity of the device."""
 
     path: Path
-    size: str
+    size: int | None
     free: int | None = None
     unallocated: int | None = None
     capacity: int | None = None
@@ -190,15 +189,15 @@ _ALLOCATED, _RESERVED = (
     re.compile(rf"{_AMOUNT} already allocated"),
     re.compile(rf"{_AMOUNT} reserved in total by PyTorch"),
 )
-_UNITS = {"bytes": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE = re.compile(r"([\d.,]+) ?(?:bytes|([KMGT]?)i?B?)")
 
 
 def bytes_of(text: str) -> int | None:
-    """A size as torch's messages have it, in bytes; None if it is none."""
-    number, _, unit = text.partition(" ")
+    """A size as messages of allocators have it, in bytes; None if it is none. Their MB is MiB."""
+    match = _SIZE.fullmatch(text)
     try:
-        return round(float(number) * _UNITS[unit])
-    except (ValueError, KeyError, OverflowError):
+        return round(float(match[1].replace(",", "")) * 1024 ** " KMGT".index(match[2] or " ")) if match else None
+    except (ValueError, OverflowError):
         return None
 
 
@@ -247,7 +246,7 @@ def _reported(path: Path, files: RankLayout) -> Reported | None:
     sizes = [size for line in text.splitlines() for message in MESSAGES.values() for size in message.sizes(line)]
     if not sizes:
         return None
-    return Reported(path, next(filter(None, sizes), ""), *_free_of(text), _first_amount(_CAPACITY, text))
+    return Reported(path, next(filter(None, sizes), None), *_free_of(text), _first_amount(_CAPACITY, text))
 
 
 def look_at_snapshot(layouts: Iterable[RunLayout], ranks: Collection[int | None]) -> str:

@@ -505,15 +505,15 @@ class Fit(Struct, frozen=True):
 
 
 class FailedAllocation(Struct, frozen=True):
-    """Device memory that a rank did not get. ``rank``: None if unknown; ``size``: what was requested, in bytes or as a
-    log has it, None if it was not recorded; ``place``: the line of code, "" if unknown; ``times``: how often
+    """Device memory that a rank did not get. ``rank``: None if unknown; ``size``: what was requested, in bytes,
+    None if it was not recorded; ``place``: the line of code, "" if unknown; ``times``: how often
     allocations failed, 0 if that was not counted; ``source``: the file that reports it. In bytes, None if unknown:
     ``device_free``, ``unallocated`` (reserved by PyTorch and not allocated) and ``largest_free``, its largest block.
     ``fits``: what would have made room, the changes that are enough first."""
 
     rank: int | None
     source: str
-    size: int | str | None = None
+    size: int | None = None
     place: str = ""
     step: int | None = None
     times: int = 0

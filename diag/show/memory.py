@@ -60,7 +60,7 @@ def failures_of(failed: Sequence[FailedAllocation]) -> tuple[Failure, ...]:
 def _failure(group: Sequence[FailedAllocation]) -> Failure:
     """Of one allocation on ranks where it failed alike: room and changes are the first one's."""
     failure, *others = group
-    wanted = size(failure.size) if isinstance(failure.size, int) else failure.size or ""
+    wanted = "" if failure.size is None else size(failure.size)
     what = f"an allocation{f' of {wanted}' if wanted else ''} failed"
     if failure.times > 1:
         what = f"{counted(failure.times, 'allocation')} failed" + (f", one of {wanted}" if wanted else "")

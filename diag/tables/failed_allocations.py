@@ -29,7 +29,7 @@ def failed_allocations(tables: Tables) -> tuple[FailedAllocation, ...]:
     for account, oom in _snapshots_of(readable).failed if readable else ():
         key = account.path if account.rank is None else account.rank
         known = failed.get(key)
-        if known is None or (isinstance(known.size, int) and oom.requested > known.size):
+        if known is None or (known.size is not None and oom.requested > known.size):
             failed[key] = FailedAllocation(
                 account.rank,
                 account.path,
@@ -54,17 +54,16 @@ def failed_allocations(tables: Tables) -> tuple[FailedAllocation, ...]:
             failed.setdefault(rank, FailedAllocation(rank, path))
     layout = RunLayout(tables.root)
     if layout.is_run():  # traces alone have no logs
-        from diag.ended.out_of_memory import bytes_of, out_of_memory_lines
+        from diag.ended.out_of_memory import out_of_memory_lines
 
         for rank, said in out_of_memory_lines(layout, tables.ranks).items():
-            wanted = bytes_of(said.size)
-            fits = _would_fit(wanted, said.free, said.unallocated, {}, "", tables.manifest) if wanted else ()
+            fits = _would_fit(said.size, said.free, said.unallocated, {}, "", tables.manifest) if said.size else ()
             failed.setdefault(
                 rank,
                 FailedAllocation(
                     rank,
                     str(said.path),
-                    said.size or None,
+                    said.size,
                     device_free=said.free,
                     unallocated=said.unallocated,
                     fits=fits,

@@ -91,7 +91,7 @@ def test_an_allocation_that_ended_the_run_is_in_one_box(tmp_path: Path, monkeypa
     assert outcome.headline.endswith("…"), "cut, without a full stop behind"
     test = shown("overview", run, monkeypatch)
     (error,) = test.error
-    assert plain(f"{ENDED}. Out of memory: an allocation of 2.00 GiB failed on") in error.value
+    assert plain(f"{ENDED}. Out of memory: an allocation of 2.15\u00a0GB failed on") in error.value
     assert "reserved but unallocated" in error.value
     assert "Tried to allocate" not in text(test)
 

@@ -12,13 +12,16 @@ from playwright.sync_api import Browser, Locator, expect
 
 from diag.api import open_run
 from diag.app.theme import DARK, theme_of
+from diag.app.views import allocations
 from diag.serve.server import SAMPLES
 from diag.show.page import page_of
-from diag.words.formatting import spaced
+from diag.words.formatting import size, spaced
 from tests.allocator import FORWARD, MIB, train
 from tests.app.served import Served, dashboard
 from tests.browser.chromium import Scheme, visit
 from tests.tables.test_memory_curve import trained
+
+VIEWS = Path(allocations.__file__).parent
 
 _TOP = """(canvas, shades) => {
     const scale = window.devicePixelRatio, {width, height} = canvas;
@@ -84,7 +87,7 @@ def test_a_moment_shows_what_is_live_there(browser: Browser, recorded: Served) -
         expect(live).to_have_count(4)
         assert filled(curve) > 0.45, "the allocation of 67.1 MB that failed leaves room for the curve"
         expect(live.first).to_have_text(
-            re.compile("9.44 MB.*model.py:12 forward · activations, 2 allocations.*train.py:40")
+            re.compile(r"9.44\sMB.*model.py:12 forward · activations, 2 allocations.*train.py:40")
         )
         curve.click(position={"x": 75, "y": 100})  # the beginning: only the parameters
         expect(picture.get_by_text("Live here: 4.19 MB")).to_be_visible()
@@ -97,6 +100,10 @@ def test_a_moment_shows_what_is_live_there(browser: Browser, recorded: Served) -
         expect(picture.get_by_text("At the peak: 24.1 MB")).to_be_visible()
         expect(picture.get_by_role("listitem", name="Segment of")).to_have_count(5)
         assert found.complaints == []
+        sizes = [0, 12, 999_999, 4_194_304, 24_117_248, 999_700_000, 150_754_820_096]
+        shared = (VIEWS / "common.js").read_text("utf-8")
+        drawn = page.evaluate(f"sizes => {{ {shared}; return sizes.map(bytes); }}", sizes)
+        assert drawn == [size(each) for each in sizes], "one size reads the same in pictures and sentences"
 
 
 def test_an_allocation_that_failed_is_on_the_first_page(browser: Browser, recorded: Served) -> None:

@@ -44,7 +44,7 @@ def test_memory_that_ran_out_comes_first(tmp_path: Path) -> None:
     layout = RunLayout(write_run(tmp_path / "run"))
     layout.rank(1).log.write_text(f"[rank1]: {NEW}\n")
     first, second, *_ = as_message(page_of(open_run(layout.root)), advice_of(open_run(layout.root))).splitlines()
-    assert first.startswith("Out of memory: an allocation of 2.00 GiB failed on rank 1")
+    assert first.startswith("Out of memory: an allocation of 2.15 GB failed on rank 1")
     assert "1.61 GB free" in second
     assert "expandable_segments" in second
 

@@ -140,12 +140,17 @@ def by_snapshot_without_events(layout: RunLayout) -> str:
 
 def by_log(layout: RunLayout) -> str:
     layout.rank(1).log.write_text(f"retrying\n[rank1]: {OUT_OF_MEMORY}\nwith a smaller batch\n")
-    return "an allocation of 2.00 GiB failed on rank 1 (log.txt)"
+    return "an allocation of 2.15 GB failed on rank 1 (log.txt)"
 
 
 def by_error_file(layout: RunLayout) -> str:
     layout.rank(1).error.write_text(json.dumps({"message": {"message": OUT_OF_MEMORY, "extraInfo": {}}}))
-    return "an allocation of 2.00 GiB failed on rank 1 (error.json)"
+    return "an allocation of 2.15 GB failed on rank 1 (error.json)"
+
+
+def by_log_of_another_library(layout: RunLayout) -> str:
+    layout.rank(1).log.write_text("node1:7:7 [0] NCCL WARN Failed to CUDA calloc 67108864 bytes\n")
+    return "an allocation of 67.1 MB failed on rank 1 (log.txt)"
 
 
 def by_counts(layout: RunLayout) -> str:
@@ -158,7 +163,7 @@ def by_counts(layout: RunLayout) -> str:
 
 @pytest.mark.parametrize(
     "plant",
-    [by_snapshot, by_snapshot_without_events, by_log, by_error_file, by_counts],
+    [by_snapshot, by_snapshot_without_events, by_log, by_log_of_another_library, by_error_file, by_counts],
     ids=lambda plant: plant.__name__,
 )
 def test_every_front_end_says_that_a_run_was_out_of_memory(
