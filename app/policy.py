@@ -114,6 +114,7 @@ class Dashboard(Topic, name="dashboard", fixed=True):
     most_groups_with_a_fault = threshold(
         64, "groups", "chosen", "rows; the second: of groups that show a fault or hold a culprit"
     )
+    most_groups_beside = threshold(2, "groups", "chosen", "columns of a hang's matrix that stand beside the answer")
     most_matrix_rows = threshold(64, "rows", "chosen", "of ranks that are at the same calls")
     most_kernel_rows = threshold(200, "rows")
     most_kernel_bars = threshold(15, "bars")

@@ -57,23 +57,22 @@ _ICON = {"healthy": ":material/check_circle:", "undetermined": ":material/help:"
 def show(root: Path, run: Path) -> None:
     """``root``: the dashboard's folder; nothing outside of it is read."""
     run = Path(split_job(run)[0])
-    st.title("Hang triage")
-    st.caption(
-        "Logs (NCCL, PyTorch, launchers, the kernel), stacks and Flight Recorder dumps: who is at fault, and why."
-    )
-    _standing(run)
-    left, right = st.columns([2, 4])
+    left, right = side_by_side("source", (3, 1))
     with left:
-        source = choose("Logs", list(_LABELS), param="logs", default=_RUN, format_func=_LABELS.__getitem__)
+        st.title("Hang triage")
+        st.caption(
+            "Logs (NCCL, PyTorch, launchers, the kernel), stacks and Flight Recorder dumps: who is at fault, and why."
+        )
     with right:
-        read = _chosen(source, root, run)
+        source = choose("Logs", list(_LABELS), param="logs", default=_RUN, format_func=_LABELS.__getitem__)
+    _standing(run)
+    read = _chosen(source, root, run)
     investigation = _read(read) if read is not None else None
     if investigation is not None:
-        _answer(investigation, state_of(run) if source == _RUN else None)
+        _first_screen(investigation, state_of(run) if source == _RUN else None)
     if source == _RUN:
         _ras(run)
     if investigation is not None:
-        _places(investigation)
         _evidence(investigation.triage.evidence)
         _stacks(investigation.triage)
         _reasons(investigation)
@@ -243,11 +242,25 @@ def _of_contents(digest: str, _contents: tuple[tuple[str, bytes], ...]) -> Inves
         return investigate([folder])
 
 
+def _first_screen(investigation: Investigation, state: RunState | None) -> None:
+    """Draws the answer and where each rank is: beside each other where both have room."""
+    groups = _groups(investigation)
+    if not 0 < len(drawn_groups(groups, _culprits(investigation))[0]) <= DASHBOARD.most_groups_beside:
+        _answer(investigation, state)
+        _places(investigation, groups)
+        return
+    left, right = side_by_side("places", (3, 2))
+    with left:
+        _answer(investigation, state)
+    with right:
+        _places(investigation, groups)
+
+
 def _answer(investigation: Investigation, state: RunState | None = None) -> None:
     """``state``: of the run that the page is about. Where it is stuck, its first line stands above already."""
     triage = investigation.triage
     told = state is not None and bool(state.headline) and triage.fault_class == UNDETERMINED
-    with st.container(border=True):
+    with st.container(border=True, key="verdict-of-hang"):
         st.badge(
             f"cause {UNDETERMINED}" if told else triage.fault_class.replace("_", " "),
             icon=_ICON.get(triage.fault_class, ":material/error:"),
@@ -282,8 +295,7 @@ def _culprits(investigation: Investigation) -> list[int]:
     return [culprit.rank for culprit in investigation.triage.culprits if culprit.rank is not None]
 
 
-def _places(investigation: Investigation) -> None:
-    groups = _groups(investigation)
+def _places(investigation: Investigation, groups: Sequence[GroupPlaces]) -> None:
     if not groups and investigation.triage.fault_class == "healthy":
         return
     st.subheader("Ranks in each group", anchor="places")
@@ -294,25 +306,28 @@ def _places(investigation: Investigation) -> None:
 
 
 def _matrix(investigation: Investigation, groups: Sequence[GroupPlaces]) -> None:
-    """Draws where the ranks are in each group: many as a grid too."""
+    """Draws where the ranks are in each group, those at fault first: many as a grid too."""
     culprits, theme = _culprits(investigation), theme_of(st.context.theme.type)
     shown, left_out = drawn_groups(groups, culprits)
-    if (picture := picture_of_places(groups, culprits, theme)) is not None:
-        component("picture")(key="places", data=picture)
     st.markdown(
         plain(
             " ".join((f"Ranks by {counted(len(shown), 'group')}, with the number of each rank's last call.", *left_out))
         )
     )
     component("matrix")(key="matrix", data=matrix_of(shown, culprits, theme))
+    if (picture := picture_of_places(groups, culprits, theme)) is not None:
+        component("picture")(key="places", data=picture)
 
 
 def drawn_groups(groups: Sequence[GroupPlaces], culprits: Sequence[int]) -> tuple[list[GroupPlaces], tuple[str, ...]]:
     """The groups to draw, and sentences about those left out. Those that show a fault come first, then all of the
     culprits; the others say nothing about it and fill up what room there is."""
+    silent = [group for group in groups if not group.uneven and not any(place.last for place in group.members)]
+    if len(silent) == len(groups):
+        silent = []  # better than no matrix: who is in which
     telling: list[GroupPlaces] = []
     others: list[GroupPlaces] = []
-    for group in groups:
+    for group in (group for group in groups if group not in silent):
         (telling if group.uneven or group.holds(culprits) else others).append(group)
     room = max(0, DASHBOARD.most_groups - len(telling))
     shown = telling[: DASHBOARD.most_groups_with_a_fault] + others[:room]
@@ -324,6 +339,8 @@ def drawn_groups(groups: Sequence[GroupPlaces], culprits: Sequence[int]) -> tupl
         sentences.append(
             f"{counted(rest, 'group')} more, whose ranks are all as far as each other{at_fault}, not drawn."
         )
+    if silent:
+        sentences.append(f"{counted(len(silent), 'group')} more, none of whose calls is known, not drawn.")
     known = {place.rank for group in shown for place in group.members}
     if missing := [rank for rank in culprits if rank not in known]:
         sentences.append(f"No group that is drawn has {listing(missing)}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 
@@ -17,18 +18,23 @@ from tests.browser.chromium import PATIENCE_MS, visit
 from tests.hang.flight.boards import dump
 from tests.rundir.test_standstill import LAST_END_NS, training
 
-CALLS = dict.fromkeys(range(4), "0:all_reduce 0:all_reduce?") | {2: "0:all_reduce"}
+CAPTURED = Path(__file__).parents[1] / "hang" / "captured" / "h200-hang-before-collective-2-ranks"
 S = 10**9
 
 
 def test_the_rank_at_fault_is_the_first_row(browser: Browser, tmp_path: Path) -> None:
-    for rank, calls in CALLS.items():
-        (tmp_path / f"_dump_{rank}").write_text(json.dumps(dump(rank, {"0": (0, 1, 2, 3)}, calls)))
-    with dashboard(tmp_path) as served, visit(browser) as found:
-        found.open(served.at(), until="Ranks in each group")
+    """On the first screen, beside the answer, also where NCCL RAS has a report and a path is long."""
+    shutil.copytree(CAPTURED, tmp_path / "run", ignore=shutil.ignore_patterns("truth.json"))
+    with dashboard(tmp_path / "run") as served, visit(browser, height=900, width=1440) as found:
+        found.open(served.at("hang"), until="Ranks in each group")
         rows = found.page.get_by_role("rowheader")
-        expect(rows.first).to_have_text("at fault ▸ rank 2")
-        expect(rows).to_have_count(2)
+        expect(rows).to_have_text(["at fault ▸ rank 1", "rank 0"])
+        for row in rows.all():
+            expect(row).to_be_in_viewport(ratio=1)
+        expect(found.page.get_by_text("#238").last).to_be_in_viewport()
+        expect(found.page.get_by_text("the number of each rank's last call")).to_contain_text(
+            "1 group more, none of whose calls is known, not drawn"
+        )
         assert found.complaints == []
 
 
