@@ -113,10 +113,25 @@ def _grid(view: RunView, theme: Theme, culprits: Collection[int]) -> Data:
     return grid_of_ms(view, *beyond_others(view.result), culprits, theme)
 
 
-def grid_of_ms(view: RunView, ms: Mapping[int, float], unit: str, at_fault: Collection[int], theme: Theme) -> Data:
-    """A grid of hosts by ranks, the darker the more milliseconds. ``unit``: what is counted, in words."""
+def grid_of_ms(
+    view: RunView, ms: Mapping[int, float], unit: str, at_fault: Collection[int], theme: Theme, least: float = 0.0
+) -> Data:
+    """A grid of hosts by ranks, the darker the more milliseconds. ``unit``: what is counted, in words; ``least``: what
+    the darkest colour is at least."""
     whole = Whole(mean_step_ns(view) / MS, "ms", "the step")
-    return _grid_of(view, ms, unit, whole, at_fault, theme)
+    return _grid_of(view, ms, unit, whole, at_fault, theme, least)
+
+
+def grids_of_both(views: Sequence[RunView], theme: Theme) -> tuple[list[Data], list[dict[int, float]]]:
+    """A grid of each run in one unit and with one scale, and its milliseconds by rank; none where a run has none."""
+    found = [beyond_others(view.result) for view in views]
+    if len({unit for _, unit in found}) > 1:  # one from summaries
+        found = [waited_for(view.result) for view in views]
+    if not all(ms for ms, _ in found):
+        return [], []
+    top = max(grid_of_ms(view, *each, view.culprits, theme)["top"] for view, each in zip(views, found, strict=True))
+    grids = [grid_of_ms(view, *each, view.culprits, theme, top) for view, each in zip(views, found, strict=True)]
+    return grids, [ms for ms, _ in found]
 
 
 def grid_of_peaks(view: RunView, theme: Theme) -> Data:
@@ -175,12 +190,18 @@ class Whole(NamedTuple):
 
 
 def _grid_of(
-    view: RunView, values: Mapping[int, float], unit: str, whole: Whole, at_fault: Collection[int], theme: Theme
+    view: RunView,
+    values: Mapping[int, float],
+    unit: str,
+    whole: Whole,
+    at_fault: Collection[int],
+    theme: Theme,
+    least: float = 0.0,
 ) -> Data:
     """What costs nothing is pale: the darkest colour is at least a tenth of the whole."""
     host_of = {rank: host_of_rank(view.result, rank) for rank in values}
     hosts = rows_of_hosts(values, host_of)
-    top = max(DASHBOARD.full_scale_share * whole.amount, *values.values())
+    top = max(least, DASHBOARD.full_scale_share * whole.amount, *values.values())
     worst = max(values, key=lambda rank: values[rank])
     return {
         "kind": "grid",

@@ -13,9 +13,10 @@ import streamlit as st
 from diag.api import compare_runs, setup_planned
 from diag.app.address import choose, choose_path, job_at, last_baseline, name_of, opened, runs_of
 from diag.app.curves import LOSS, STEP_TIME, curve_figure, curves_of_run, known
+from diag.app.drawings import mean_step_ns
 from diag.app.figures import MS, finish, name_above, named_bars
 from diag.app.markup import label, plain
-from diag.app.picture import picture_of
+from diag.app.picture import grids_of_both, host_of_rank, picture_of
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import PART_OF, RunView
 from diag.app.theme import Theme, theme_of
@@ -37,8 +38,8 @@ from diag.diagnoses.compare import PART_NAMES, Comparison, Setting, Setup, neare
 from diag.errors import DiagError
 from diag.show.compare import WITHIN_NOISE, comparison_table, differences_by_name, headline, named_table, worth_a_row
 from diag.show.page import DATA_WAIT, EXPOSED_COMM, HOST_WAIT
-from diag.words.formatting import UNKNOWN, counted, number, visible
-from diag.words.table import Column, Table, table_of
+from diag.words.formatting import UNKNOWN, counted, number, share, visible
+from diag.words.table import INDEX, TEXT_RIGHT, Column, Table, table_of
 from diag.words.wording import sentence
 
 _TYPED, _ASK = "another path …", "choose a run"
@@ -189,21 +190,55 @@ def _settings_table(settings: Sequence[Setting]) -> Table:
 
 
 def _ranks(views: Sequence[RunView], names: Sequence[str], theme: Theme) -> None:
-    """Draws the ranks of both runs beside each other, on one scale. A click on a rank chooses it on every page."""
+    """Draws the ranks of both runs beside each other, on one scale; many as grids, with a table of those that changed
+    most. A click on a rank chooses it on every page."""
     found = [picture_of(view, theme) for view in views]
     pictures = [picture for picture in found if picture is not None and picture["kind"] == "bars"]
-    if len(pictures) < len(views):
-        return  # grids of many ranks have scales of their own
-    end = max(picture["end"] for picture in pictures)
+    of_both: list[dict[int, float]] = []
+    if len(pictures) == len(views):
+        end = max(picture["end"] for picture in pictures)
+        pictures = [picture | {"end": end, "predicted": None} for picture in pictures]
+    else:
+        pictures, of_both = grids_of_both(views, theme)
+    if not pictures:
+        return
     st.subheader("Every rank of both runs", anchor="ranks")
     for column, picture, name, side in zip(side_by_side("ranks"), pictures, names, _SIDES, strict=True):
         key, title = f"ranks {side}", f"{visible(name)}: {picture['title'].lower()}"
         with column:
             component("picture")(
                 key=key,
-                data=picture | {"title": title, "alt": f"{title}{picture['rest']}", "end": end, "predicted": None},
+                data=picture | {"title": title, "alt": f"{title}{picture['rest']}"},
                 on_rank_change=partial(choose_clicked_rank, views[-1], key),
             )
+    if of_both:
+        _changed_ranks(views[-1], *of_both)
+
+
+def _changed_ranks(view: RunView, before: Mapping[int, float], after: Mapping[int, float]) -> None:
+    """Draws the ranks of both runs whose milliseconds differ, the most first."""
+    least = DASHBOARD.equal_ranks_share * mean_step_ns(view) / MS
+    changed = {rank: after[rank] - before[rank] for rank in before.keys() & after.keys()}
+    ranks = sorted((rank for rank in changed if abs(changed[rank]) >= least), key=lambda rank: -abs(changed[rank]))
+    if not ranks:
+        st.caption(f"No rank that both runs have differs by {share(DASHBOARD.equal_ranks_share)} of the step.")
+        return
+    shown = ranks[: DASHBOARD.most_rows_of_many_ranks]
+    st.markdown("**Ranks that changed most**, milliseconds a step of the figures above")
+    show_table(
+        table_of(
+            "changed-ranks",
+            "Ranks that changed most",
+            {
+                Column("rank", INDEX, weight=0): shown,
+                Column("host"): [host_of_rank(view.result, rank) or None for rank in shown],
+                Column("before", TEXT_RIGHT): [number(before[rank]) for rank in shown],
+                Column("after", TEXT_RIGHT): [number(after[rank]) for rank in shown],
+                Column("difference", TEXT_RIGHT): [_signed_ms(round(changed[rank] * MS)) for rank in shown],
+            },
+            left_out=len(ranks) - len(shown),
+        ).known()
+    )
 
 
 def _step_by_step(against: RunView, view: RunView, before: str, after: str, theme: Theme) -> None:

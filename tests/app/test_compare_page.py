@@ -9,6 +9,8 @@ import pytest
 
 from diag.api import compare_runs, open_run
 from diag.app.markup import plain
+from diag.app.picture import grids_of_both
+from diag.app.run_view import view_of
 from diag.app.theme import LIGHT
 from diag.app.views import compare as figures
 from diag.collectors.layout import RunLayout
@@ -67,6 +69,28 @@ def test_settings_that_differ_are_a_table(folder: Path, monkeypatch: pytest.Monk
     assert test.expander[0].label == "1\u00a0setting that only one run recorded"
     assert test.expander[0].table[0].value.to_numpy().tolist() == [["timeout", "3"]], "nothing is said of the other"
     assert "num workers" not in text(test), "not once more among the remarks"
+
+
+def test_many_ranks_are_grids_on_one_scale_and_those_that_changed_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "before", ranks=40, slow_data_ms={21: 41, 30: 11})
+    write_run(tmp_path / "after", ranks=40, slow_data_ms={30: 11})
+    test = shown("compare", tmp_path / "after", monkeypatch, tmp_path, **{"with": "before"})
+    assert "Every rank of both runs" in text(test)
+    (changed,) = (table.value for table in test.table if "Rank" in table.value.columns)
+    assert changed.to_numpy().tolist() == [["21", "node21", "40.0", "0", plain("-40.0 ms")]]
+    views = [view_of(open_run(tmp_path / name)) for name in ("before", "after")]
+    grids, (before, after) = grids_of_both(views, LIGHT)
+    assert [grid["top"] for grid in grids] == [40, 40]
+    assert [len(grid["rows"]) for grid in grids] == [40, 40], "a row for each host"
+    assert (before[30], after[30]) == (10, 10)
+    write_run(tmp_path / "same", ranks=40, slow_data_ms={30: 11})
+    test = shown("compare", tmp_path / "after", monkeypatch, tmp_path, **{"with": "same"})
+    assert "No rank that both runs have differs by 2% of the step." in text(test)
+    write_run(tmp_path / "few", ranks=8)
+    test = shown("compare", tmp_path / "after", monkeypatch, tmp_path, **{"with": "few"})
+    assert "Every rank of both runs" in text(test), "of a run with few ranks too, on the same scale"
 
 
 def test_a_change_is_green_or_red_where_it_is_sure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,12 @@ from playwright.sync_api import Browser, expect
 
 from diag.collectors.layout import RunLayout
 from diag.serve.server import SAMPLES
+from tests.app.runs import write_run
 from tests.app.served import Served, dashboard
 from tests.browser.chromium import Scheme, visit
 
 BEFORE, AFTER = "fsdp2-slow-loader-rank1", "fsdp2-straggler-rank0"
+WIDE_BEFORE, WIDE_AFTER = "wide-before", "wide-after"
 
 _SPANNED = "track => track.lastElementChild.getBoundingClientRect().right - track.getBoundingClientRect().left"
 
@@ -29,6 +31,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         manifest = json.loads(layout.manifest.read_text())
         manifest["trainer"]["num_workers"] = workers
         layout.manifest.write_text(json.dumps(manifest))
+    for name, slow in ((WIDE_BEFORE, {21: 41, 30: 11}), (WIDE_AFTER, {30: 11})):
+        write_run(folder / name, ranks=40, slow_data_ms=slow)
     with dashboard(folder) as running:
         yield running
 
@@ -72,4 +76,17 @@ def test_the_difference_what_was_changed_and_the_steps(
         longest = [ranks.nth(at).locator(".track").first.evaluate(_SPANNED) for at in (0, 1)]
         assert longest[0] > longest[1] > 0, "on one scale: the step of the slow loader is longer"
         assert page.get_by_test_id("stMain").evaluate("it => it.scrollWidth - it.clientWidth") <= 1
+        assert found.complaints == []
+
+
+def test_many_ranks_of_both_runs_are_grids(browser: Browser, served: Served) -> None:
+    with visit(browser, height=900, width=1440) as found:
+        found.open(served.at(f"compare?run={WIDE_AFTER}&with={WIDE_BEFORE}"), until="Every rank of both runs")
+        grids = found.page.get_by_role("img", name="40 ranks of 40 hosts")
+        expect(grids).to_have_count(2)
+        expect(found.page.get_by_text("Most: rank 21")).to_be_visible()
+        expect(found.page.get_by_text("Most: rank 30")).to_be_visible()
+        expect(found.page.locator(".legend").filter(has_text="40.0 ms")).to_have_count(2)  # one scale
+        changed = found.page.get_by_role("row").filter(has_text="node21")
+        expect(changed.get_by_role("cell")).to_have_text(["21", "node21", "40.0", "0", "-40.0\u00a0ms"])
         assert found.complaints == []
