@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from diag.ended.model import FULL
+from diag.ended.out_of_memory import bytes_of
 from diag.hang.classes import devices, mismatches, network, processes, waiting
 from diag.hang.classes.base import FaultClass, Hit, LogPattern
 from diag.hang.classes.words import LITERALS
 from diag.hang.model import Line
 from diag.hang.text.streams import block_of, search_of
+from diag.words.formatting import size, spaced
 
 _FAMILIES = (devices, processes, network, mismatches, waiting)
 
@@ -55,6 +58,9 @@ def hits_of(lines: Sequence[Line]) -> list[Hit]:
             match = pattern.match(line)
             if match is not None:
                 groups = {name: text for name, text in match.groupdict().items() if text is not None}
+                for each in ("size", "asked") if fault_class.id == FULL else ():  # in one unit, as everywhere in diag
+                    if (amount := bytes_of(groups.get(each, ""))) is not None:
+                        groups[each] = spaced(size(amount))
                 hits.append(Hit(fault_class, name, pattern, line, groups))
     return hits
 

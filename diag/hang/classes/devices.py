@@ -1037,7 +1037,7 @@ _MEMORY = (
             "cuda-calloc": _out_of_memory(
                 "cuda-calloc",
                 "all; include/alloc.h:417",
-                "NCCL could not allocate[ {size} bytes of] GPU memory.",
+                "NCCL could not allocate[ {size} of] GPU memory.",
             ),
             "runtime-out-of-memory": _out_of_memory(
                 "runtime-out-of-memory",

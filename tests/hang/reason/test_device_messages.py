@@ -149,11 +149,11 @@ def test_numbers_that_tell_of_no_broken_device(tmp_path: Path, line: str) -> Non
 
 def test_what_did_not_fit_is_told(tmp_path: Path) -> None:
     answer = of(tmp_path, "ERROR: LoadError: Out of GPU memory trying to allocate 9.313 GiB\n")
-    assert "9.313 GiB" in answer.headline
+    assert "10.0 GB" in answer.headline, "in the unit of all pages"
     answer = of(
         tmp_path, "RESOURCE_EXHAUSTED: Failed to allocate request for 3.00GiB (3221225472B) on device ordinal 2\n"
     )
-    assert "3.00GiB" in answer.headline
+    assert "3.22 GB" in answer.headline
     assert [culprit.gpu for culprit in answer.culprits] == [2]
 
 
