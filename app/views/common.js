@@ -36,12 +36,13 @@ function legendOf(entries) {
   return box;
 }
 
-/** A predicted bar with its interval: percentages of the track. */
-function predictedBar(track, [low, likely, high]) {
+/** A predicted bar with its interval: percentages of the track. `open`: the interval goes on beyond it. */
+function predictedBar(track, [low, likely, high], open = false) {
   track.appendChild(make("span", "bar")).style.width = `${likely}%`;
   const interval = track.appendChild(make("span", "interval"));
   interval.style.left = `${low}%`;
   interval.style.width = `${high - low}%`;
+  if (open) interval.classList.add("open");
 }
 
 const PLACED = new WeakMap(); // by the element that a component is in

@@ -5,6 +5,7 @@ const TALL = 300, LEAST_ROW = 9, MOST_ROW = 64; // pixels
 const LABELLED_PART = 34; // a narrower segment has no number
 const LEAST_CELL = 2, NAMED_CELL = 11, BLOCK_NAMED_CELL = 5, MOST_CELL = 22, BLOCK_GAP = 6, LEAST_GAP = 2;
 const HOST_PX = 96, HOST_LINE = 12, HOST_FONT = "11px ui-sans-serif, system-ui, sans-serif"; // names of hosts
+const WIDEST_INTERVAL = 1.3; // times the longest bar
 const EDGE = 8; // pixels around, for the mark of a cell at the border
 const RINGED_CELL = 7; // a smaller cell at fault has a ring around it
 
@@ -57,7 +58,9 @@ function keys(node, count, at, move, choose) {
 
 function bars(root, data, choose) {
   root.append(legendOf(data.parts));
-  const end = Math.max(data.end, data.predicted ? data.predicted.ms[2] : 0) || 1;
+  // The interval of a prediction may be many times as long as the step: it leaves the picture then.
+  const [, likely, high] = data.predicted?.ms ?? [0, 0, 0], most = WIDEST_INTERVAL * Math.max(data.end, likely);
+  const end = Math.max(data.end, Math.min(high, most)) || 1;
   const list = root.appendChild(make("div", "rows"));
   list.setAttribute("role", "listbox");
   list.setAttribute("aria-label", data.alt);
@@ -102,7 +105,7 @@ function predicted(list, root, found, end, box) {
   const line = list.appendChild(make("div", "row predicted"));
   line.append(make("span", "name", found.label));
   const track = line.appendChild(make("span", "track"));
-  predictedBar(track, found.ms.map(ms => (100 * ms) / end));
+  predictedBar(track, found.ms.map(ms => Math.min(100, (100 * ms) / end)), found.ms[2] > end);
   line.append(make("span", "total", found.text));
   line.setAttribute("aria-label", found.about);
   line.addEventListener("mousemove", event => box.show(found.about, ...within(root, event)));

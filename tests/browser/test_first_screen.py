@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from diag.api import open_run
 from diag.app.theme import DARK, LIGHT
+from diag.app.views import overview
 from diag.serve.server import SAMPLES
 from diag.show.page import advice_of
 from tests.app.runs import write_run
@@ -18,6 +19,7 @@ from tests.app.served import Served, dashboard
 from tests.browser.chromium import visit
 
 LAPTOP = 900
+VIEWS = Path(overview.__file__).parent
 PHONE = 390
 
 
@@ -206,3 +208,27 @@ def test_a_grid_of_many_hosts_has_their_names_and_ends_where_its_scale_ends(brow
         assert "600" not in fonts["node00"]
         assert LIGHT.heat[-1][1] in {colour for text, colour in drawn if not text}
         assert found.complaints == []
+
+
+def test_a_wide_interval_leaves_the_bars_their_width(browser: Browser) -> None:
+    """Of a prediction between nothing and ten times the step."""
+    shared, own = ((VIEWS / name).read_text("utf-8") for name in ("common.js", "picture.js"))
+    code = f"{shared}; {own.replace('export default', 'const drawing =')}"
+    row = {"rank": 0, "fault": False, "total": 500, "text": "500 ms", "ms": [500], "about": "rank 0"}
+    predicted = {"ms": [0, 120, 5_000], "text": "120 ms", "label": "without the fault", "about": "predicted"}
+    data = {"kind": "bars", "title": "", "rest": "", "alt": "", "parts": [["compute", "#0072b2", "#fff"]],
+            "rows": [row], "end": 500, "predicted": predicted, "colours": {}}  # fmt: skip
+    with visit(browser) as found:
+        drawn = found.page.evaluate(
+            f"""data => {{ {code}
+            const parent = document.body.appendChild(document.createElement("div"));
+            drawing({{ parentElement: parent, data }});
+            return [".part", ".interval"].map(name => parent.querySelector(name))
+              .map(it => [parseFloat(it.style.left) || 0, parseFloat(it.style.width), it.className]);
+            }}""",
+            data,
+        )
+        (left, width, _), (begin, length, looks) = drawn
+        assert (left, round(width)) == (0, 77), "of the longest bar"
+        assert begin + length == pytest.approx(100)
+        assert looks == "interval open"
