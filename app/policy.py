@@ -38,7 +38,7 @@ class Dashboard(Topic, name="dashboard", fixed=True):
     most_incidents_listed = threshold(12, "incidents", "chosen", "on the page of the history: those that cost most")
     most_steps_opened = threshold(20, "steps", "chosen", "of an incident, on the timeline")
     cut_curve_at = threshold(
-        2, "times", "chosen", "times the highest of the later steps: the first steps, which take longer, are cut off"
+        1.3, "times", "chosen", "times the highest of the later steps: the first steps, which take longer, are cut off"
     )
     first_steps = threshold(5, "steps")
     most_step_labels = threshold(

@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import plotly.graph_objects as go
 import pytest
 
 from diag.api import open_run
 from diag.app import drawings
 from diag.app import figures as common
+from diag.app.curves import STEP_TIME, curve_figure
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView, split, view_of
 from diag.app.theme import DARK, LIGHT
@@ -18,6 +20,7 @@ from diag.collectors.records import MemoryRecord
 from diag.diagnoses.compare import RankDifference
 from diag.model.parts import PartColumns
 from diag.model.steps import Bottleneck, Kind, Parts
+from diag.rundir.curves import Curves
 from diag.show.page import metrics_of
 from diag.tables.memory import peak_memory
 from diag.tables.tokens import token_rate, tokens_of
@@ -139,6 +142,20 @@ def test_long_steps_that_do_not_count_are_cut_off(view: RunView) -> None:
     assert "cut off" in drawings.of_steps(long, 1).rest
     dur[1, -1] = 1050 * MS  # which counts, so that all of it is shown
     assert drawings.limit_ms(replace(view, dur_ns=dur), 1) is None
+
+
+def _curves(step_ms: npt.NDArray[np.float64]) -> Curves:
+    unknown = np.full(len(step_ms), np.nan)
+    return Curves(0, np.arange(len(step_ms)), step_ms * MS, unknown, unknown, unknown, unknown)
+
+
+def test_a_first_step_longer_than_all_later_ones_does_not_set_the_axis_of_curves() -> None:
+    times = np.full(40, 300.0)
+    times[[0, 32]] = 2_283, 1_288
+    figure = curve_figure([("run", _curves(times))], [STEP_TIME], LIGHT, 240)
+    assert figure.layout.yaxis.range == pytest.approx((0, 1.15 * 1_288))
+    times[0] = 1_300
+    assert curve_figure([("run", _curves(times))], [STEP_TIME], LIGHT, 240).layout.yaxis.range is None
 
 
 def test_a_class_is_in_the_legend_where_no_part_has_its_colour(view: RunView) -> None:
