@@ -332,6 +332,7 @@ def _verdict(verdict: VerdictShown, state: RunState, since: str = "", key: str =
             st.subheader(plain(verdict.headline), anchor=False)
         else:
             st.markdown(f"{words.UNTIL_THEN}: {plain(verdict.headline)}")
+            return  # who was at fault then is not at fault for the end
         if since:
             st.markdown(plain(since))
         if verdict.facts:

@@ -81,6 +81,7 @@ def test_it_is_first_on_the_overview(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert text(test).count("[Hang triage](hang?") == 1  # beside what to do
     assert "also reads its logs" not in text(test), "they are read here"
     assert "The steps before that:" in text(test)
+    assert not [each for each in test.markdown if "steps counted" in str(each.value)], "one culprit: that of the end"
 
 
 def test_an_allocation_that_ended_the_run_is_in_one_box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
