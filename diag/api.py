@@ -582,7 +582,7 @@ def _judged(
             *_notes_on_age(tables),
             *notes_on_attempts(RunLayout(tables.root)),
             *_notes_on_steps(attribution),
-            *_notes_on_profiler(attribution, tables, examination.longer),
+            *notes_on_profiler(attribution, tables, examination.longer),
             *_notes_on_device(tables),
             *_notes_on_ends(tables),
             *(f"two measurements of the run disagree: {d}" for d in (*examination.doubts, examination.followed) if d),
@@ -782,7 +782,7 @@ def _notes_on_steps(attribution: Attribution) -> list[str]:
     return []
 
 
-def _notes_on_profiler(attribution: Attribution, tables: Tables, longer: Profiled | None) -> list[str]:
+def notes_on_profiler(attribution: Attribution, tables: Tables, longer: Profiled | None) -> list[str]:
     if longer is None:
         return []
     return [

@@ -9,7 +9,7 @@ from typing import Literal
 
 import streamlit as st
 
-from diag.api import RunState
+from diag.api import RunState, notes_on_profiler
 from diag.app import drawings
 from diag.app.address import choose, go_to_page, href, keeping, set_choices
 from diag.app.drawings import Drawing, compared
@@ -56,6 +56,7 @@ from diag.version import version
 from diag.words.formatting import counted, share
 from diag.words.places import shown as name_of
 from diag.words.table import Table
+from diag.words.wording import sentence
 
 _MEAN = "mean"
 _PICTURE = "picture"
@@ -108,6 +109,8 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     with beside[0]:
         every_s = DASHBOARD.live_every_s if state.live else None
         st.fragment(_followed, run_every=every_s)(page.verdict, state.path, page.since)
+        for note in notes_on_profiler(view.result.attribution, view.result.tables, view.result.examination.longer):
+            st.caption(plain(f"{sentence(note)}."))
         if page.beside:
             titles = " · ".join(
                 f"[{plain(card.title)}](#findings)" for card in page.beside[: DASHBOARD.most_findings_beside]
