@@ -14,6 +14,7 @@ from diag.app.picture import colours_of
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import RunView
 from diag.app.theme import Theme
+from diag.diagnoses.contended_host import ID as CONTENDED_HOST
 from diag.model.steps import Bottleneck, Finding
 from diag.show.page import Place
 from diag.show.parts import PART_OF, Part
@@ -42,18 +43,27 @@ def moment_of(view: RunView, finding: Finding, place: Place, theme: Theme) -> di
     named = finding.ranks or (place.rank,)
     ranks = _shown(timeline.ranks, named, span)
     costs = _COSTS.get(finding.bottleneck, frozenset(Part)) if finding.bottleneck is not None else frozenset(Part)
+    if not finding.ranks and any(each.charged_ns for each in view.result.examination.findings if each.ranks):
+        costs -= {Part.WAITING}  # for the ranks that another finding names
+    queued = _waits_for_a_core(view, place.step) if finding.id == CONTENDED_HOST else {}
+    if queued:
+        costs = frozenset(Part)  # it is inside of any of them
     found = {rank: _shares(timeline.ranks[rank], span) for rank in ranks}
     used = [part for part in Part if any(part in of_part for of_part in found.values())]
-    of_others = _WAITS if finding.ranks and set(ranks) - set(finding.ranks) else costs
+    of_others = _WAITS if finding.ranks and set(ranks) - set(finding.ranks) and not queued else costs
     strong = {rank: costs if rank in named or not finding.ranks else of_others for rank in ranks}
     length_ns = span.end_ns - span.begin_ns
     rows = [_row(rank, found[rank], used, strong[rank], length_ns, rank in finding.ranks) for rank in ranks]
+    beside = "the time in full colour"
+    if queued:
+        beside = "its wait for a CPU core, inside of these parts"
+        rows = [row | _queued_words(queued[row["rank"]]) if row["rank"] in queued else row for row in rows]
     lead = sentence(f"{view.noun} {place.step}")
     of = "" if len(ranks) == len(timeline.ranks) else f", {len(ranks)} of {len(timeline.ranks):,} ranks"
     about = "; ".join(f"rank {row['rank']}: {row['about']}" for row in rows)
     return {
         "title": lead,
-        "rest": f"{of}: {duration(length_ns)}. Click: the timeline",
+        "rest": f"{of}: {duration(length_ns)}. Beside each rank: {beside}. Click: the timeline",
         "alt": f"{lead} over time. {about}. Opens the timeline.",
         "parts": [[part.value, theme.part[part]] for part in used],
         "strong": [part.value for part in used if any(part in each for each in strong.values())],
@@ -61,6 +71,21 @@ def moment_of(view: RunView, finding: Finding, place: Place, theme: Theme) -> di
         "ends": ["0", f"{number(length_ns / MS)} ms"],
         "colours": colours_of(theme),
     }
+
+
+def _waits_for_a_core(view: RunView, step: int) -> dict[int, float]:
+    """By rank, nanoseconds of a counted step in which its threads had no core: computing, loading and in collectives.
+    Where in the step is not known. Empty where the step has no such record."""
+    scheduling = view.result.examination.scheduling
+    if step not in scheduling.numbers:
+        return {}
+    at = scheduling.numbers.index(step)
+    series = {r: of.queued_ns + of.loading_ns + of.communicating_ns for r, of in scheduling.ranks.items()}
+    return {rank: float(ns[at]) for rank, ns in series.items() if at < len(ns)}
+
+
+def _queued_words(ns: float) -> dict[str, str]:
+    return {"text": f"{number(ns / MS)} ms", "about": f"waiting for a CPU core {duration(ns)}"}
 
 
 def _shown(lanes: Mapping[int, RankLanes], named: Collection[int], span: StepSpan) -> list[int]:

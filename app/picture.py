@@ -15,6 +15,7 @@ from diag.app.figures import GB, MB, MS
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, ink_on
+from diag.diagnoses.contended_host import dominates
 from diag.diagnoses.costs import Cost
 from diag.model.steps import Advice, Risk
 from diag.show.page import STEP_TIME, Change, numbers_of
@@ -74,17 +75,24 @@ def _bars(view: RunView, theme: Theme, culprits: Collection[int]) -> Data:
 
 
 def _what_compute_is(view: RunView) -> str:
-    """Where a rank is late outside of operators: that this time is drawn as compute, as on every page."""
+    """What is drawn as compute where the verdict names it: waiting for a core, and what a rank does outside of
+    operators."""
     cause = view.result.cause
+    if dominates(view.result.examination.shares):
+        return "; compute and communication contain the wait for a CPU core"
     if cause is None or not cause.outside_of_work or view.result.on_device:
         return ""
     return "; compute is all time in a phase without another part, also Python, sleeps and locks there"
 
 
 def _why_longer(view: RunView, longest_ms: float) -> str:
-    """Where a rank's own step is clearly longer than the step of the verdict, why."""
+    """Where a rank's own step is clearly longer than the step of the verdict, or every one shorter, why."""
     step_ns = numbers_of(view.result).get(STEP_TIME)
-    if step_ns is None or longest_ms * MS <= (1 + DASHBOARD.full_scale_share) * step_ns:
+    if step_ns is None:
+        return ""
+    if duration(step_ns) != duration(longest_ms * MS) and longest_ms * MS < step_ns:
+        return f"; from the first rank's begin to the last one's end, a step takes {duration(step_ns)}"
+    if longest_ms * MS <= (1 + DASHBOARD.full_scale_share) * step_ns:
         return ""
     return f"; some begin early and wait: the critical path takes {duration(step_ns)}"
 

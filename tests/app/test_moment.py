@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
-from diag.api import open_run
+from diag.api import analyze, open_run
 from diag.app.moment import moment_of
-from diag.app.picture import bars_of_peaks
+from diag.app.picture import bars_of_peaks, picture_of
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import RunView, view_of
 from diag.app.theme import LIGHT
+from diag.collectors.records import BACKWARD, FORWARD
 from diag.model.steps import Finding
 from diag.show.page import Place
 from diag.show.parts import Part
 from tests.app.runs import write_run
 from tests.samples import opened_sample
+from tests.simulate import MS, Plan, simulate
 
 
 def first_of(view: RunView) -> tuple[Finding, Place, dict[str, Any]]:
@@ -74,6 +76,33 @@ def test_a_real_gpu_trace_has_the_idle_time_of_its_device() -> None:
     (row,) = data["rows"]
     assert row["most"] == Part.HOST
     assert columns_of(row, data["parts"])[Part.HOST] == pytest.approx(0.45, abs=0.1)
+
+
+def test_a_wait_for_cores_is_a_number_beside_parts_that_contain_it() -> None:
+    """Where in the step a rank has no core is not recorded: no part is it, and none is pale."""
+    queued = {FORWARD: (15 * MS, 0), BACKWARD: (30 * MS, 0)}
+    view = view_of(analyze(simulate(Plan(ranks=2, scheduled=lambda step, rank: queued))))
+    finding, _, data = first_of(view)
+    assert finding.id == "contended-host"
+    assert [row["text"] for row in data["rows"]] == ["45.0 ms", "45.0 ms"]
+    assert data["strong"] == [name for name, _ in data["parts"]]
+    assert "its wait for a CPU core, inside of these parts" in data["rest"]
+    picture = picture_of(view, LIGHT)
+    assert picture is not None
+    assert "compute and communication contain the wait for a CPU core" in picture["rest"]
+
+
+def test_waiting_for_a_rank_that_another_finding_names_is_not_exposed_communication() -> None:
+    view = view_of(opened_sample("ddp-straggler-rank0"))
+    findings = view.result.examination.findings
+    (at,) = [at for at, each in enumerate(findings) if each.title.startswith("Exposed communication takes")]
+    place = view.page.findings[at].place
+    assert place is not None
+    data = moment_of(view, findings[at], place, LIGHT)
+    assert data is not None
+    assert data["strong"] == [Part.TRANSFER]
+    slow = first_of(view)[2]
+    assert Part.WAITING in slow["strong"], "the ranks that wait for the straggler"
 
 
 def test_a_full_device_is_drawn_against_its_capacity() -> None:
