@@ -140,6 +140,14 @@ def read_given(path: Path | str, most: int) -> bytes:
     return content
 
 
+def size_of(path: Path | str) -> int:
+    """The size of a file in bytes; 0 where it cannot be looked at."""
+    try:
+        return os.stat(path).st_size  # noqa: PTH116  (there may be a hundred thousand files)
+    except OSError:
+        return 0
+
+
 def too_large(most: int) -> str:
     """The reason given for refusing a file of more than ``most`` bytes."""
     return f"too large (more than {most >> 20:,} MiB)" if most >= 1 << 20 else f"too large (more than {most:,} bytes)"

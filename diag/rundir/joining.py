@@ -20,7 +20,7 @@ from typing import Any
 
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import DERIVED, RankLayout, RunLayout, is_folder
-from diag.collectors.reading import folder_refusal, read_object, read_regular
+from diag.collectors.reading import folder_refusal, read_object, read_regular, size_of
 from diag.collectors.records import RankRecord
 from diag.errors import DiagError
 from diag.model import Gap
@@ -147,7 +147,7 @@ def _ranks_of(pieces: Sequence[RunLayout]) -> tuple[dict[int, RankLayout], list[
         chosen, identity = several[0]
         for files, other in several[1:]:
             if not differ(identity, other):
-                chosen = max(chosen, files, key=lambda copy: _size(copy.steps))
+                chosen = max(chosen, files, key=lambda copy: size_of(copy.steps))
                 continue
             reason = f"rank {rank} is also in {shown(str(chosen.folder))}, recorded by another process; left out"
             gaps.append(Gap(shown(str(files.folder)), reason))
@@ -272,10 +272,3 @@ def _same(source: Path, target: Path) -> None:
             draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

@@ -18,7 +18,7 @@ from isal import isal_zlib
 
 from diag.collectors import records
 from diag.collectors.layout import RankLayout, numbered_parts
-from diag.collectors.reading import open_regular
+from diag.collectors.reading import open_regular, size_of
 from diag.collectors.records import HeldRecord, StepRecord
 from diag.decoding import msgpack_decoder
 from diag.model import Gap, HugeError
@@ -117,7 +117,7 @@ def read_steps(files: RankLayout, store: Store | None) -> tuple[Steps, list[Gap]
     begins, sizes = {part.number: part.size for part in parts}, dict[int, int]()
     builder, gaps = StepsBuilder(before), []
     for number, path in there:
-        begin, sizes[number] = begins.get(number, 0), _size(path)
+        begin, sizes[number] = begins.get(number, 0), size_of(path)
         if sizes[number] != begin:
             gaps += each_piece(path, StepRecord, builder.add, files.run, (begin, sizes[number]), checks=True)
     steps = builder.built()
@@ -137,19 +137,12 @@ def _before(data: bytes | None, run: Path, there: Sequence[tuple[int, Path]]) ->
         if kept.code != _code() or [part.number for part in kept.parts] != list(paths):
             return [], None
         for part in kept.parts:
-            whole = part is kept.parts[-1] or _size(paths[part.number]) == part.size
+            whole = part is kept.parts[-1] or size_of(paths[part.number]) == part.size
             if not whole or _checksum(paths[part.number], run, part.size) != part.checksum:
                 return [], None
         return kept.parts, _unpacked(kept)
     except (msgspec.DecodeError, ValueError, KeyError, IndexError):
         return [], None
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # it was removed meanwhile
-        return 0
 
 
 def _checksum(path: Path, run: Path, size: int) -> int:

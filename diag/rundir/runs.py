@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from diag.collectors.layout import RUN_DIR_VARIABLE, RankLayout, RunLayout, is_folder, is_regular, world_size_of
-from diag.collectors.reading import walk
+from diag.collectors.reading import size_of, walk
 from diag.collectors.records import FAILED, Manifest, RankRecord
 from diag.errors import DiagError
 from diag.model.steps import Bottleneck, Severity, Verdict
@@ -164,14 +164,7 @@ def newest_change(path: Path) -> int:
 def record_bytes(path: Path) -> int:
     """The size of all files that an analysis reads; 0 if they are not accessible."""
     files = _records(path) if is_folder(path) else iter([str(path)])
-    return sum(_size(file) for file in files)
-
-
-def _size(file: Path | str) -> int:
-    try:
-        return os.stat(file).st_size  # noqa: PTH116  (there may be a hundred thousand files)
-    except OSError:
-        return 0
+    return sum(map(size_of, files))
 
 
 def _records(folder: Path) -> Iterator[str]:
@@ -190,7 +183,7 @@ def _is_record(name: str) -> bool:
 
 def _changed_ns(file: Path | str) -> int:
     try:
-        return os.stat(file).st_mtime_ns  # noqa: PTH116  (as above)
+        return os.stat(file).st_mtime_ns  # noqa: PTH116  (as ``size_of``)
     except OSError:
         return 0
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from diag.collectors.layout import MOST_NS, parts_of
 from diag.collectors.policy import RECORDED_FILES
-from diag.collectors.reading import open_regular
+from diag.collectors.reading import open_regular, size_of
 from diag.collectors.records import CollectiveLine
 from diag.collectors.step_places import UnorderedError, line_after, lines_of
 from diag.decoding import json_decoder
@@ -98,11 +98,7 @@ class CollectiveLines(Struct, frozen=True):
 
 def stream_bytes(stream: Path) -> int:
     """The size of all parts of a stream that can be read."""
-    size = 0
-    for part in parts_of(stream):
-        with suppress(OSError):
-            size += part.stat().st_size
-    return size
+    return sum(map(size_of, parts_of(stream)))
 
 
 def _first_line(part: Path, run: Path) -> list[CollectiveLine]:
