@@ -87,10 +87,10 @@ def _is_over(attempt: RunLayout, rank: int, world_size: int) -> bool:
 
 def _has_ended(files: RankLayout, identity: Mapping[str, Any], heartbeat: Mapping[str, Any]) -> bool:
     """Whether a rank records no more. A sign that is old by this host's clock is waited for once more: the clock of the
-    rank's host may be late."""
-    if not recorded_has_ended(identity, heartbeat):
+    storage may be late."""
+    if not recorded_has_ended(files, identity, heartbeat):
         return False
-    seen_from_here = seen_of(identity, heartbeat, 0)[0] is not None
+    seen_from_here = seen_of(files, identity, heartbeat, 0)[0] is not None
     if heartbeat.get("done") is True or seen_from_here:
         return True
     sleep(RECORDING.beats_again_s)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from .layout import RankLayout
 from .policy import RECORDING
 
 GONE, UNTOLD = "", "?"  # instead of a letter of the system
@@ -19,18 +20,12 @@ _STOPPED = "Tt"  # by a signal, or by a debugger
 class Recorded(Protocol):
     """The fields of ``records.RankRecord`` that name a process."""
 
-    @property
-    def host(self) -> str: ...
-    @property
-    def pid(self) -> int: ...
-    @property
-    def boot_id(self) -> str: ...
-    @property
-    def pid_namespace(self) -> str: ...
-    @property
-    def monotonic_ns(self) -> int: ...
-    @property
-    def unix_ns(self) -> int: ...
+    host: str
+    pid: int
+    boot_id: str
+    pid_namespace: str
+    monotonic_ns: int
+    unix_ns: int
 
 
 def boot_id() -> str:
@@ -73,10 +68,10 @@ def process_runs(process: Recorded, seen_unix_ns: int | None = None) -> bool | N
     ``seen_unix_ns``: its last sign. One that wrote before this host started again is gone; if the sign is young, it is
     of another host with the same name."""
     letter = letter_of(process)
-    is_of_this_host = process.host == socket.gethostname() and not _is_elsewhere(process)
-    if letter is None and seen_unix_ns is not None and is_of_this_host:
-        return False if _is_old(seen_unix_ns) else None
-    return None if letter is None else letter != GONE
+    if letter is not None:
+        return letter != GONE
+    is_of_this_host = seen_unix_ns is not None and process.host == socket.gethostname() and not _is_elsewhere(process)
+    return False if is_of_this_host and _is_old(seen_unix_ns or 0) else None
 
 
 def process_is_stopped(process: Recorded) -> bool:
@@ -99,12 +94,22 @@ def has_ended(done: bool, runs: bool | None, seen_unix_ns: int, late_ns: int = 0
     return _is_old(seen_unix_ns + late_ns)
 
 
-def last_sign_ns(sent_ns: int, written_ns: int | None, began_ns: int, began_written_ns: int | None) -> int:
-    """When a process last wrote, Unix ns: by the storage, as clocks of nodes may be minutes late or ahead, if its own
-    times of heartbeat and rank.json differ from that by as much. Else these are copies, and its own time counts."""
-    if written_ns is None or began_written_ns is None or not began_ns or not sent_ns:
-        return sent_ns
-    return written_ns if abs(written_ns - sent_ns - began_written_ns + began_ns) <= RECORDING.gone_s * 1e9 else sent_ns
+def is_copied(behind_ns: int, began_ns: int, began_written_ns: int | None) -> bool | None:
+    """Whether a heartbeat that is so much older than its file was copied; None if unknown. Clocks of nodes may be
+    minutes late or ahead of the storage's: then rank.json differs from its file by as much."""
+    if began_written_ns is None or not began_ns:
+        return None
+    return abs(behind_ns - began_written_ns + began_ns) > RECORDING.gone_s * 1e9
+
+
+def last_sign_ns(files: RankLayout, sent_ns: int, began_ns: int) -> int:
+    """When a process last wrote, Unix ns: by the storage, or by its own clock where its files are copies, or that is
+    not known. ``sent_ns`` and ``began_ns``: the times in its heartbeat, 0 without one, and its rank.json."""
+    written_ns = files.written_ns(RankLayout.heartbeat)
+    if written_ns is None or not sent_ns:
+        return sent_ns or began_ns
+    copied = is_copied(written_ns - sent_ns, began_ns, files.written_ns(RankLayout.identity))
+    return written_ns if copied is False else sent_ns
 
 
 def _is_elsewhere(process: Recorded) -> bool:
@@ -115,20 +120,23 @@ def _is_old(unix_ns: int) -> bool:
     return time.time_ns() - unix_ns > RECORDING.gone_s * 1e9
 
 
-def recorded_has_ended(identity: Mapping[str, Any], heartbeat: Mapping[str, Any]) -> bool:
-    """The same, of the fields of a rank.json and a heartbeat.json as they were read; those of a damaged file are left
-    out."""
+def recorded_has_ended(files: RankLayout, identity: Mapping[str, Any], heartbeat: Mapping[str, Any]) -> bool:
+    """``has_ended``, of the fields of a rank.json and a heartbeat.json as they were read; those of a damaged file are
+    left out."""
     process = _Fields(identity)
     runs = process_runs(process) if process.pid else None
-    return has_ended(heartbeat.get("done") is True, runs, _whole(heartbeat, "unix_ns") or process.unix_ns)
+    seen_ns = last_sign_ns(files, _whole(heartbeat, "unix_ns"), process.unix_ns)
+    return has_ended(heartbeat.get("done") is True, runs, seen_ns)
 
 
-def seen_of(identity: Mapping[str, Any], heartbeat: Mapping[str, Any], late_ns: int) -> tuple[str | None, bool, bool]:
+def seen_of(
+    files: RankLayout, identity: Mapping[str, Any], heartbeat: Mapping[str, Any], late_ns: int
+) -> tuple[str | None, bool, bool]:
     """What this module's answers about a process rest on besides its rank.json and heartbeat.json, which are given:
     whether it is seen, and stopped, and whether its last sign is old, also if that is late."""
     process = _Fields(identity)
     letter = letter_of(process) if process.pid else None
-    seen_ns = _whole(heartbeat, "unix_ns") or process.unix_ns
+    seen_ns = last_sign_ns(files, _whole(heartbeat, "unix_ns"), process.unix_ns)
     if letter not in (None, GONE, UNTOLD):
         letter = _STOPPED if letter in _STOPPED else "runs"
     return letter, _is_old(seen_ns), _is_old(seen_ns + late_ns)

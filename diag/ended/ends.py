@@ -11,6 +11,7 @@ from enum import StrEnum
 from msgspec import structs
 
 from diag.collectors.layout import RunLayout
+from diag.collectors.living import last_sign_ns
 from diag.collectors.records import HANG, RankExit
 from diag.ended.codes import ASKS, Signal, fault_of_signal, signal_name, signal_number
 from diag.ended.model import Clue, Source
@@ -74,7 +75,9 @@ def is_gone(run: Rundir, record: Rank) -> bool:
 
 def _is_old(run: Rundir, record: Rank) -> bool:
     """Whether the last heartbeat is not from just now: a container's processes are not visible from another one."""
-    return record.beat is not None and (run.read_unix_ns - record.beat.unix_ns) / 1e9 > ENDED.fresh_heartbeat_s
+    sent_ns = record.beat.unix_ns if record.beat is not None else run.read_unix_ns
+    seen_ns = last_sign_ns(record.files, sent_ns, record.began_unix_ns)
+    return (run.read_unix_ns - seen_ns) / 1e9 > ENDED.fresh_heartbeat_s
 
 
 def clues_of_ends(run: Rundir, explained: bool = False) -> list[Clue]:

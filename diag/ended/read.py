@@ -88,6 +88,7 @@ class Rank(Struct, frozen=True):
     reports: bool = True  # whether it may have left a file with its exception, or its standard error
     failed_as: str = ""  # the type of the exception that ended its training, as its heartbeat has it
     runs: bool | None = None  # whether its process exists; None on another host
+    began_unix_ns: int = 0  # when its process began, on its own clock; 0: unknown
     pid: int | None = None
     stopped: bool = False  # its process is there, and a signal has stopped it
     ended_as_hung: bool = False  # ``diag run`` ended its process, which was there until then
@@ -297,6 +298,7 @@ def _rank(
         reports=names is None or not names.isdisjoint((RankLayout.error.name, RankLayout.log.name)),
         failed_as=_failed_as(heartbeat),
         runs=runs,
+        began_unix_ns=identity.unix_ns if identity is not None else 0,
         pid=identity.pid if identity is not None else None,
         stopped=bool(runs) and identity is not None and process_is_stopped(identity),
     )

@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from diag import policy
 from diag.collectors.layout import RankLayout, RunLayout, is_folder
-from diag.collectors.living import last_sign_ns, seen_of
+from diag.collectors.living import seen_of
 from diag.collectors.reading import linked_folders, read_object, walk
 from diag.decoding import msgpack_decoder
 from diag.deferred import by_name
@@ -155,11 +155,7 @@ def _processes(layout: RunLayout) -> list[object]:
 
 def _seen(files: RankLayout, late_ns: int) -> tuple[object, ...]:
     identity, heartbeat = read_object(files.identity, files.run), read_object(files.heartbeat, files.run)
-    sent_ns, began_ns = heartbeat.get("unix_ns"), identity.get("unix_ns")
-    if type(sent_ns) is int and type(began_ns) is int:
-        written_ns, began_written_ns = files.written_ns(RankLayout.heartbeat), files.written_ns(RankLayout.identity)
-        heartbeat["unix_ns"] = last_sign_ns(sent_ns, written_ns, began_ns, began_written_ns)
-    return seen_of(identity, heartbeat, late_ns)
+    return seen_of(files, identity, heartbeat, late_ns)
 
 
 def _written(path: Path) -> int:

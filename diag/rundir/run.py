@@ -363,8 +363,7 @@ def _trains(rank: RankTables, files: RankLayout, late_ns: int) -> bool:
     """Whether the process of a rank still runs, as far as this host can see. ``late_ns``: as of ``has_ended``."""
     if (identity := rank.identity) is None or (heartbeat := rank.heartbeat) is None:
         return False
-    written_ns, began_written_ns = files.written_ns(RankLayout.heartbeat), files.written_ns(RankLayout.identity)
-    seen_ns = last_sign_ns(heartbeat.unix_ns, written_ns, identity.unix_ns, began_written_ns)
+    seen_ns = last_sign_ns(files, heartbeat.unix_ns, identity.unix_ns)
     return not has_ended(heartbeat.done, process_runs(identity), seen_ns, late_ns)
 
 

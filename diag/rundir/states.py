@@ -15,7 +15,8 @@ from itertools import islice, pairwise
 from msgspec import Struct
 
 from diag.collectors.layout import RankLayout, RunLayout
-from diag.collectors.living import process_is_stopped, process_runs
+from diag.collectors.living import is_copied, process_is_stopped, process_runs
+from diag.collectors.policy import RECORDING
 from diag.collectors.records import CHECKPOINT, EVALUATION, FAILED, Manifest, RankRecord
 from diag.events.rows import JobRank
 from diag.rundir.policy import SILENCE
@@ -296,17 +297,9 @@ def _hear(rank: _Rank, now_ns: int) -> None:
     if by_itself_ns < 0:
         return
     behind_ns = by_itself_ns - rank.age_ns
-    rank.copied = behind_ns > SILENCE.silent_s * 1e9 and _is_copied(rank.files, behind_ns)
+    if behind_ns > RECORDING.gone_s * 1e9 and (identity := _identity(rank.files)) is not None:
+        rank.copied = bool(is_copied(behind_ns, identity.unix_ns, rank.files.written_ns(RankLayout.identity)))
     rank.age_ns = by_itself_ns if rank.copied else min(rank.age_ns, by_itself_ns)
-
-
-def _is_copied(files: RankLayout, behind_ns: int) -> bool:
-    """Whether a heartbeat is so much older than its file because the file was copied, not because the clocks of the
-    rank and the storage differ: then rank.json would be as much older than its file."""
-    identity, written_ns = _identity(files), files.written_ns(RankLayout.identity)
-    if identity is None or written_ns is None or not identity.unix_ns:
-        return False
-    return abs(written_ns - identity.unix_ns - behind_ns) > SILENCE.silent_s * 1e9
 
 
 def _beat(files: RankLayout) -> Beat | None:

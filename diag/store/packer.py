@@ -276,7 +276,7 @@ class Node:
 
 def _records(files: RankLayout) -> bool:
     identity = read_object(files.identity, files.run)
-    return bool(identity) and not recorded_has_ended(identity, read_object(files.heartbeat, files.run))
+    return bool(identity) and not recorded_has_ended(files, identity, read_object(files.heartbeat, files.run))
 
 
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

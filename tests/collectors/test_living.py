@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from diag.collectors.layout import RankLayout
 from diag.collectors.living import (
     boot_id,
     has_ended,
@@ -94,32 +95,47 @@ def test_a_process_that_began_after_the_host_had_slept_is_no_other_one(
     assert process_runs(record(child.pid)) is True
 
 
-def test_who_cannot_be_seen_has_ended_when_its_signs_are_old() -> None:
+def test_who_cannot_be_seen_has_ended_when_its_signs_are_old(tmp_path: Path) -> None:
     now, old = time.time_ns(), round((RECORDING.gone_s + 5) * S)
     assert [has_ended(False, None, now), has_ended(False, None, now - old)] == [False, True]
     assert has_ended(False, None, now - old, late_ns=old) is False
     assert [has_ended(True, True, now), has_ended(False, False, now), has_ended(False, True, 0)] == [True, True, False]
-    assert recorded_has_ended({"pid": "x", "host": None}, {}) is True
-    assert recorded_has_ended({}, {"unix_ns": now}) is False
+    files = RankLayout(tmp_path)
+    assert recorded_has_ended(files, {"pid": "x", "host": None}, {}) is True
+    assert recorded_has_ended(files, {}, {"unix_ns": now}) is False
+
+
+def written(folder: Path, sent_ns: int, began_ns: int) -> RankLayout:
+    """A rank whose heartbeat and rank.json were written at these times, by the storage."""
+    files = RankLayout(folder)
+    for path, at_ns in ((files.heartbeat, sent_ns), (files.identity, began_ns)):
+        path.touch()
+        os.utime(path, ns=(at_ns, at_ns))
+    return files
 
 
 @pytest.mark.parametrize("off_s", [-600, 600])
-def test_the_clock_of_another_node_decides_nothing(off_s: int) -> None:
-    """A run that trains, and one that ended an hour ago, of a node whose clock is minutes late or early."""
+def test_the_clock_of_another_node_decides_nothing(off_s: int, tmp_path: Path) -> None:
+    """A run that trains, and ones that ended an hour or a minute ago, of a node whose clock is minutes late or ahead;
+    asked by the fields of its records, as a packer and the next attempt do, and by its last sign, as readers do."""
     now, off, hour = time.time_ns(), off_s * S, 3600 * S
     began = now - 2 * hour
-    trains = last_sign_ns(now + off, now, began + off, began)
-    over = last_sign_ns(now - hour + off, now - hour, began + off, began)
-    just_over = last_sign_ns(now - 60 * S + off, now - 60 * S, began + off, began)
-    assert [has_ended(False, None, sign) for sign in (trains, over, just_over)] == [False, True, True]
-    assert trains == now
+    for age, ended in ((0, False), (hour, True), (60 * S, True)):
+        files = written(tmp_path, now - age, began)
+        sign = last_sign_ns(files, now - age + off, began + off)
+        assert has_ended(False, None, sign) is ended
+        assert sign == now - age
+        identity = {"pid": 1, "host": "another", "unix_ns": began + off}
+        assert recorded_has_ended(files, identity, {"unix_ns": now - age + off}) is ended
 
 
-def test_the_time_of_a_copy_is_no_sign_of_life() -> None:
+def test_the_time_of_a_copy_is_no_sign_of_life(tmp_path: Path) -> None:
     now, hour = time.time_ns(), 3600 * S
-    sign = last_sign_ns(now - hour, now, now - 2 * hour, now)
-    assert has_ended(False, None, sign) is True
-    assert last_sign_ns(5, None, 1, None) == 5
+    files = written(tmp_path, now, now)
+    assert has_ended(False, None, last_sign_ns(files, now - hour, now - 2 * hour)) is True
+    identity = {"pid": 1, "host": "another", "unix_ns": now - 2 * hour}
+    assert recorded_has_ended(files, identity, {"unix_ns": now - hour}) is True
+    assert last_sign_ns(RankLayout(tmp_path / "nothing"), 5, 1) == 5
 
 
 def test_no_other_place_asks_the_system_whether_a_recorded_process_lives() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +15,7 @@ from diag.collectors.files import encode
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest
 from diag.collectors.records import FAILED, Heartbeat, RankExit, RankRecord, StepRecord
+from diag.ended.ends import is_gone
 from diag.ended.rundir import read_runs
 from diag.ended.state import standing
 from diag.hang.api import triage
@@ -145,3 +148,19 @@ def test_the_stacks_are_taken_on_the_host_of_the_process(hosts: tuple[str, str],
     (step,) = standing(run).next_steps
     on = [f" on {host}" if len(set(hosts)) > 1 else "" for host in hosts]
     assert f"`py-spy dump --pid 40`{on[0]}, `py-spy dump --pid 41`{on[1]}." in step
+
+
+@pytest.mark.parametrize("off_s", [-600, 600])
+def test_a_clock_that_is_late_or_ahead_makes_no_rank_disappear(off_s: int, tmp_path: Path) -> None:
+    """By the storage, the first rank wrote just now and the second a minute ago; both clocks are off."""
+    layout, now, off = run_of(tmp_path), time.time_ns(), off_s * 10**9
+    manifest(layout, exit_code=1)
+    for rank, age in ((0, 0), (1, 60 * 10**9)):
+        on_host(layout, rank, "another")
+        files, began = layout.rank(rank), now - 3600 * 10**9
+        files.identity.write_text(json.dumps({**json.loads(files.identity.read_bytes()), "unix_ns": began + off}))
+        beat(layout, rank, unix_ns=now - age + off, step=5, phase="forward", done=False)
+        os.utime(files.heartbeat, ns=(now - age, now - age))
+        os.utime(files.identity, ns=(began, began))
+    (run,) = read_runs([str(layout.root)])
+    assert [is_gone(run, run.ranks[rank]) for rank in (0, 1)] == [False, True]
