@@ -10,7 +10,7 @@ from diag.ended.model import Source
 from diag.ended.policy import ENDED
 from diag.ended.read import Rank, Rundir
 from diag.rundir.state_words import headline_of, where_words
-from diag.rundir.states import State
+from diag.rundir.states import State, by_heartbeat
 from diag.words.formatting import begun, counted, listing, spaced
 from diag.words.places import in_command
 
@@ -62,7 +62,7 @@ def standing(run: Rundir) -> Standing:
         return Standing(text, (Source(str(run.manifest), 0, _exit_words(run)),))
     states: dict[str, list[int]] = {}
     for rank, record in sorted(run.ranks.items()):
-        states.setdefault(_state(run, record), []).append(rank)
+        states.setdefault(_state(run, rank, record), []).append(rank)
     parts = [f"{spaced(listing(ranks))}: {words.removeprefix('is ')}" for words, ranks in states.items()]
     missing = (run.world_size or 0) - len(run.ranks)
     if missing > 0:
@@ -111,7 +111,7 @@ def _exit_words(run: Rundir) -> str:
     return "no exit code" if run.exit_code is None else f"exit code {run.exit_code}"
 
 
-def _state(run: Rundir, record: Rank) -> str:
+def _state(run: Rundir, rank: int, record: Rank) -> str:
     """``waits in all_reduce #41``, ``raised KeyError, after step 41``."""
     end, beat = end_of(run, record), record.beat
     if beat is None:
@@ -126,8 +126,8 @@ def _state(run: Rundir, record: Rank) -> str:
         return f"raised {record.failed_as or 'an exception'}{after}"
     if end is not End.OPEN:
         return f"{end.value}{after}"
-    state = run.state_of(record.culprit.rank) if record.culprit.rank is not None else None
-    return where_words(state) if state is not None else f"{_where(beat.phase)}{after}"
+    as_of_ns = run.judged.as_of_ns if run.judged is not None and run.judged.was is not None else beat.unix_ns
+    return where_words(run.state_of(rank) or by_heartbeat(rank, record.files, beat, as_of_ns))
 
 
 def _last_step(record: Rank) -> int:
@@ -138,7 +138,3 @@ def _last_step(record: Rank) -> int:
 def _evidence_of_end(rank: int, record: Rank) -> Source:
     last = _last_step(record)
     return Source(str(record.files.heartbeat), 0, f"rank {rank}: done{f' after step {last:,}' if last >= 0 else ''}")
-
-
-def _where(phase: str) -> str:
-    return phase if phase.startswith("between") else f"in {phase}"

@@ -489,6 +489,12 @@ def _states(read: Mapping[int, _Rank], ask_order: bool = False) -> tuple[RankSta
     return tuple(states)
 
 
+def by_heartbeat(rank: int, files: RankLayout, beat: Beat, as_of_ns: int) -> RankState:
+    """The state of a rank that was not judged, by its heartbeat alone. ``as_of_ns``: by its own clock."""
+    its = _Rank(files, max(0, as_of_ns - beat.unix_ns), beat)
+    return _state_of_rank(rank, its, its.waits, (), "")
+
+
 def _state_of_rank(rank: int, its: _Rank, waits: bool, awaited: tuple[int, ...], skipped: str) -> RankState:
     beat = its.beat
     assert beat is not None

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,8 @@ from diag.ended.ends import is_gone
 from diag.ended.rundir import read_runs
 from diag.ended.state import standing
 from diag.hang.api import triage
+from diag.rundir import states
+from diag.words.formatting import NBSP
 from tests.command import diag
 
 NCCL_WARNS = "node1:10:11 [0] misc/socket.cc:99 NCCL WARN something that no signature knows\n"
@@ -148,6 +151,27 @@ def test_the_stacks_are_taken_on_the_host_of_the_process(hosts: tuple[str, str],
     (step,) = standing(run).next_steps
     on = [f" on {host}" if len(set(hosts)) > 1 else "" for host in hosts]
     assert f"`py-spy dump --pid 40`{on[0]}, `py-spy dump --pid 41`{on[1]}." in step
+
+
+def test_ranks_that_are_alike_are_told_together_also_beyond_those_that_are_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(states, "SILENCE", SimpleNamespace(**{**vars_of(states.SILENCE), "most_heartbeats_read": 2}))
+    layout = run_of(tmp_path, ranks=5)
+    manifest(layout, exit_code=None)
+    hour_ago = time.time_ns() - 3600 * 10**9
+    for rank in range(5):
+        on_host(layout, rank, f"another{rank}")
+        beat(layout, rank, unix_ns=hour_ago, monotonic_ns=10**12, step=99, phase="between steps", done=False)
+        os.utime(layout.rank(rank).heartbeat, ns=(hour_ago, hour_ago))
+    (run,) = read_runs([str(layout.root)])
+    assert run.judged is not None
+    assert len(run.judged.ranks) == 2
+    assert "Ranks 0, 1, 2, 3, 4: between steps, before step 99." in standing(run).headline.replace(NBSP, " ")
+
+
+def vars_of(policy: object) -> dict[str, object]:
+    return {name: getattr(policy, name) for name in dir(policy) if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("off_s", [-600, 600])
