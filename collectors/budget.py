@@ -97,6 +97,7 @@ class LineFile:
         self._parts: deque[_Part] = deque()  # the last one is written
         self._pid = os.getpid()
         self._off = False
+        self.removed = False  # set, also by another thread, where the files were removed: the next line begins a part
         self._refused: set[int | None] = set()  # the errors that were said
         self._again_s = 0.0  # when a file that could not be written is tried again
         # Called with each record that is the first of a further part, before it is encoded: what the records refer to
@@ -114,7 +115,7 @@ class LineFile:
             if not self._parts:
                 self._parts.extend(_Part(*found) for found in numbered_parts(self._path) or [(0, self._path)])
             for record in records:
-                if self._parts[-1].size + size >= self._budget.limit // self._budget.parts:
+                if self.removed or self._parts[-1].size + size >= self._budget.limit // self._budget.parts:
                     written += self._write(lines)
                     lines, size = [], 0
                     self._begin_part()
@@ -161,6 +162,9 @@ class LineFile:
     def _begin_part(self) -> None:
         self._let_go()
         number = self._parts[-1].number + 1
+        if self.removed:
+            self._parts.clear()
+            self.removed = False
         self._parts.append(_Part(number, part_of(self._path, number)))
 
     def _make_room(self, size: int) -> None:

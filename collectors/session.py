@@ -218,7 +218,7 @@ class Collector(AbstractContextManager["Collector"]):
             lambda: self._thread.native_id,
             self._poll_durations,
             fence,
-            self._kept.poll,
+            self._look_after,
         )
         self._machine = MachineSampler(
             streams.machine,
@@ -250,6 +250,8 @@ class Collector(AbstractContextManager["Collector"]):
         self._backwards = 0  # as last reported by the follower
         self._done = False
         self._broken = False
+        self._named = False  # rank.json was written
+        self._removals = 0  # how often the run directory was removed since
 
     @classmethod
     def from_env(cls, device: torch.device | None = None) -> Collector:
@@ -278,7 +280,7 @@ class Collector(AbstractContextManager["Collector"]):
         importlib.import_module(".masking", __package__)
         self._identity.stack_signal = self._stacks.install(self._layout.stacks, self._complaints)
         try:
-            replace_file(self._layout.identity, encode(self._identity))
+            self._write_identity()
         except OSError as error:
             self._complaints.add("rank.json could not be written", error)
         if self._settings.collectives and dist.is_available() and dist.is_initialized():
@@ -291,6 +293,28 @@ class Collector(AbstractContextManager["Collector"]):
         self._machine.start()
         if self._watcher is not None:
             self._watcher.start()
+
+    def _write_identity(self) -> None:
+        replace_file(self._layout.identity, encode(self._identity))
+        self._named = True
+
+    def _look_after(self) -> None:
+        """What is looked at about once a second. A run directory that was removed is made again: whoever removed it may
+        have meant another one, and a training of weeks is not to go unrecorded."""
+        try:
+            os.stat(self._layout.identity)  # noqa: PTH116  (Path.exists takes some errors for an absence)
+        except FileNotFoundError:
+            if self._named:
+                self._streams.begin_again()
+                if not self._removals:
+                    why = "what was recorded until now is lost, and what follows is recorded in a new one"
+                    self._complaints.add("the run directory was removed", why)
+                self._removals += 1
+                with contextlib.suppress(OSError):
+                    self._write_identity()
+        except OSError:  # a storage that does not answer
+            pass
+        self._kept.poll()
 
     def _not_watched(self, error: Exception) -> None:
         self._complaints.add("nothing watches this training for hangs", error)

@@ -72,9 +72,17 @@ class Streams:
         self.device, self.host, self.machine = stream("device"), stream("host"), stream("machine")
         self.checkpoints, self.numbers = stream("checkpoints"), stream("numbers")
 
+    def begin_again(self) -> None:
+        """For any thread, where the folder was removed: a file that is open would grow unseen."""
+        for file in self._files():
+            file.removed = True
+
     def close(self) -> None:
-        for file in (
+        for file in self._files():
+            file.close()
+
+    def _files(self) -> tuple[LineFile, ...]:
+        return (
             self.steps, self.collectives, self.device_steps, self.durations, self.summary, *self.sums.values(),
             self.kept, self.device, self.host, self.machine, self.checkpoints, self.numbers,
-        ):  # fmt: skip
-            file.close()
+        )  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import torch.distributed as dist
 
 from diag.account import records as from_records
 from diag.account.intervals import clip, total
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.policy import RECORDING
 from diag.collectors.records import (
     PHASES,
@@ -172,6 +174,47 @@ def test_a_bug_of_ours_ends_the_recording_and_not_the_training(
     beat, _ = read_record(RunLayout(tmp_path).rank(0).heartbeat, Heartbeat)
     assert beat is not None
     assert "planted" in beat.errors[0]
+
+
+def test_a_run_directory_that_is_removed_is_made_again_and_that_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = RunLayout(tmp_path / "run")
+    files, number = layout.rank(0), 0
+    parameter = torch.nn.Parameter(torch.zeros(4))
+    with Collector(layout.root, CollectorSettings(trace_active=0, interval_s=0.05)) as collector:
+
+        def train_until(seen: Callable[[], bool]) -> None:
+            nonlocal number
+            deadline = time.monotonic() + PATIENCE_S
+            while not seen():
+                assert time.monotonic() < deadline
+                with collector.step(number), collector.phase("forward"):
+                    parameter.sum().backward()
+                number += 1
+                time.sleep(0.005)
+
+        for _ in range(2):
+            train_until(lambda: files.identity.exists() and bool(steps_in(files)))
+            begun = number
+            shutil.rmtree(layout.root, ignore_errors=True)  # a heartbeat may come in between
+            train_until(lambda: files.identity.exists() and bool(steps_in(files)))
+    identity, gap = read_record(files.identity, RankRecord)
+    assert gap is None
+    assert identity is not None
+    steps = steps_in(files)
+    assert steps == list(range(steps[0], number))  # none is missing after the first that was written again
+    assert begun <= steps[0]
+    beat, _ = read_record(files.heartbeat, Heartbeat)
+    assert beat is not None
+    assert beat.done
+    said = capsys.readouterr().err
+    assert said.count("the run directory was removed") == 1
+    assert said.count("diag:") == 1
+
+
+def steps_in(files: RankLayout) -> list[int]:
+    return [record.step for record in read_lines(files.steps, StepRecord)[0]]
 
 
 def test_steps_that_are_asked_for_are_kept_while_the_training_goes_on(
