@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from diag.account import blocks
+from diag.account.stalls import stalled_steps
 from diag.api import Result, open_run
 from diag.collectors.layout import RunLayout
 from diag.collectors.policy import RECORDED_FILES
@@ -62,6 +63,25 @@ def test_the_answer_is_the_same(run: Path, whole: Result, in_blocks: None) -> No
     for name in ("verdict", "critical_path", "findings", "not_found", "stage_frontier", "scheduling"):
         assert answer[name] == expected[name], name
     assert answer["verdict"]["culprit"] == {"ranks": [2], "hosts": expected["verdict"]["culprit"]["hosts"]}
+
+
+def test_a_stall_is_left_out_of_both(in_blocks: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def extra(step: int, rank: int) -> dict[str, int]:
+        stalls = rank == 1 and step == 40
+        return {"forward": 10_000 * MS if stalls else 400 * MS if rank == 2 else 0}
+
+    run = write_run(simulate(_plan(extra=extra)), tmp_path / "run").root
+    result = open_run(run)
+    monkeypatch.undo()
+    whole = open_run(run)
+    assert (result.tables.long, whole.tables.long) == (True, False)
+    assert result.attribution.counted.numbers == whole.attribution.counted.numbers
+    assert 40 not in result.attribution.counted.numbers
+    assert stalled_steps(result.attribution)[40][1] == 1
+    answer, expected = to_dict(result), to_dict(whole)
+    for name in ("verdict", "critical_path", "findings", "stage_frontier"):
+        assert answer[name] == expected[name], name
+    assert answer["verdict"]["culprit"]["ranks"] == [2]
 
 
 def test_a_step_without_detail_lists_the_culprits_that_cost(run: Path, whole: Result, in_blocks: None) -> None:
