@@ -24,9 +24,9 @@ from diag.diagnoses.costs import CHARGED, Cost
 from diag.diagnoses.durations import collectives_account, notes_on
 from diag.diagnoses.hidden_waits import hidden_ns
 from diag.diagnoses.phases import HostWait, host_wait
-from diag.diagnoses.policy import FINDINGS, STRAGGLER
+from diag.diagnoses.policy import FINDINGS
 from diag.diagnoses.shares import Shares
-from diag.diagnoses.verdict import agreeing, bottlenecks_of, classes_of, faults_first, judge
+from diag.diagnoses.verdict import agreeing, bottlenecks_of, classes_of, faults_first, judge, stalls_decide
 from diag.errors import DiagError, ExitCode
 from diag.model import Gap
 from diag.model.accounts import Attribution, StepAccount, StepAccounts
@@ -553,11 +553,7 @@ def analyze(tables: Tables, asked: StepsAsked | None = None) -> Result:
         attribution = attribute(tables, clocked)
     if (usual := without_stalls(attribution)) is not None:
         result: Result = judged(usual)
-        usual_ns = int(usual.counted.dur_ns.sum())
-        stalled_ns, cost_ns = int(attribution.counted.dur_ns.sum()) - usual_ns, result.verdict.share * usual_ns
-        late = bool(result.verdict.culprit_ranks)
-        most = STRAGGLER.nearly_all_waiting_share if late else STRAGGLER.half_of_waiting_share
-        if stalled_ns < most * (stalled_ns + cost_ns):
+        if not stalls_decide(result.verdict, usual):
             return result
     return judged(attribution)  # the stalls, if there are any, are what costs time
 

@@ -20,12 +20,13 @@ from diag.account.of_summaries import (
     summary_means,
     telling_ranks,
 )
+from diag.account.stalls import without_stalls
 from diag.api import Job, Jobs, Reading, Result, open_job
 from diag.by_size import open_attempt_by_size, open_by_size
 from diag.collectors.layout import RunLayout
 from diag.diagnoses.durations import WAIT, notes_on
 from diag.diagnoses.of_summaries import examine_summary
-from diag.diagnoses.verdict import agreeing, judge
+from diag.diagnoses.verdict import agreeing, judge, stalls_decide
 from diag.errors import DiagError, NoStepError, readable
 from diag.history.life import life_of
 from diag.history.lineage import numbered, origin_of, parts_of_trainings, related
@@ -155,7 +156,17 @@ def of_summaries(summaries: Summaries, only: Only | None = None) -> SummaryResul
         sums=step_sums(summaries),
         names=summaries.names,
     )
-    axes, left_out = axes_of(tables), steps_left_out(summaries)
+    result = _judged(summaries, tables, steps_left_out(summaries))
+    if (usual := without_stalls(result.attribution)) is not None:
+        notes = zip(usual.steps.step.tolist(), usual.steps.note, strict=True)
+        other = _judged(summaries, tables, {step: note for step, note in notes if note})
+        if not stalls_decide(other.verdict, other.attribution):
+            return other
+    return result
+
+
+def _judged(summaries: Summaries, tables: Tables, left_out: Mapping[int, str]) -> SummaryResult:
+    layout, ranks, axes = RunLayout(summaries.root), tables.ranks, axes_of(tables)
     counted = set(summaries.numbers) - set(left_out) or set(summaries.numbers)
     frontier = summary_frontier(summaries, counted, axes.stages())
     if frontier is None:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.rank_steps import RankSteps
+from diag.account.stalls import stalled_steps
 from diag.deferred import by_name
 from diag.diagnoses.confidence import Features, Rule, weighed
 from diag.diagnoses.policy import COMPUTE, CONFIDENCE, FINDINGS, HOST_TIME, STRAGGLER, VERDICT
@@ -218,6 +219,15 @@ def _by_collectives(account: CollectivesAccount, tables: Tables) -> Verdict:
     in_collectives = f"{printed(busy)} of the time is in collectives, and {no_late_rank}"
     hidden = "how much of it overlaps with computation is not recorded"
     return _undetermined(f"{in_collectives}; {hidden}", _WINDOW_OF_RUN, busy)
+
+
+def stalls_decide(verdict: Verdict, attribution: Attribution) -> bool:
+    """Whether the stalls that an account does not count, and this verdict on it does not see, are nearly all that costs
+    time; or half of it, where no rank is at fault otherwise. The answer then rests on the account that counts them."""
+    stalled_ns = sum(ns for ns, _ in stalled_steps(attribution).values())
+    cost_ns = verdict.share * float(attribution.counted.dur_ns.sum())
+    most = STRAGGLER.nearly_all_waiting_share if verdict.culprit_ranks else STRAGGLER.half_of_waiting_share
+    return stalled_ns >= most * (stalled_ns + cost_ns)
 
 
 def agreeing(examination: Examination, verdict: Verdict) -> Examination:

@@ -10,6 +10,7 @@ import pytest
 from diag.api import open_run
 from diag.diagnoses.culprits import find_culprits
 from diag.show.page import page_of
+from diag.summaries import open_summaries
 from diag.words.formatting import NBSP
 from tests.history.planted import Training
 
@@ -90,3 +91,14 @@ def test_a_checkpoint_is_no_stall(tmp_path: Path) -> None:
     slow = {"slow": (2,), "slow_ms": 100}
     Training(tmp_path / "R", ranks=4).train(60, **slow).save(30_000).train(60, **slow).close(exit_code=0)
     assert "it stalled" not in open_run(tmp_path / "R").attribution.steps.note
+
+
+def test_a_stall_is_not_in_the_mean_of_summaries_either(tmp_path: Path) -> None:
+    slow = {"slow": (2,), "slow_ms": 100}
+    training = Training(tmp_path / "R", ranks=4).train(100, **slow).stall(60_000, rank=1).train(100, **slow)
+    training.close(exit_code=0)
+    result = open_summaries(tmp_path / "R")
+    assert result.verdict.culprit_ranks == (2,)
+    assert "Step 100 stalled" in page_of(result).since.replace(NBSP, " ")
+    Training(tmp_path / "S", ranks=4).train(100).stall(240_000, rank=1).train(100).close(exit_code=0)
+    assert open_summaries(tmp_path / "S").verdict.culprit_ranks == (1,)
