@@ -22,7 +22,7 @@ from diag.app.policy import DASHBOARD
 from diag.app.theme import theme_of
 from diag.app.views.common import draw
 from diag.live import Curves, Progress, curves_of, progress_of
-from diag.words.formatting import NBSP, counted, elapsed, number
+from diag.words.formatting import NBSP, counted, elapsed, number, visible
 
 _ICON = {
     State.STUCK: ":material/pause:",
@@ -111,6 +111,7 @@ def _follows(run: Path) -> bool:
 def _watched(shown: RunState, drawn: Version | None, following: bool) -> None:
     """``drawn``: the analysis that the page shows."""
     state = state_of(shown.path)
+    st.set_page_config(page_title=tab_title(state))
     badge(state)
     if state.live:
         _progress(state)
@@ -131,6 +132,12 @@ def _watched(shown: RunState, drawn: Version | None, following: bool) -> None:
         st.rerun()
     if newest != version_of(state):
         renew(state, at_once=not state.live)
+
+
+def tab_title(state: RunState) -> str:
+    """The title of the browser's tab: a run that stops or fails says so there, whatever tab one looks at."""
+    name = visible(split_job(state.path)[1] or state.path.resolve().name)
+    return f"{state.state.value}: {name}" if state.live or comes_first(state) else f"{name} · diag"
 
 
 def badge(state: RunState) -> None:

@@ -88,6 +88,7 @@ def test_a_run_that_gets_stuck_says_so_on_the_open_page(browser: Browser, tmp_pa
         beats(run, {0: 600, 1: 0}, {0: 0, 1: 600})
         expect(found.page.get_by_text("at fault ▸ rank 1").first).to_be_visible()
         expect(found.page.get_by_text("is silent for").first).to_be_visible()
+        expect(found.page).to_have_title("stuck: run")  # the tab too
         assert found.complaints == []
 
 
