@@ -37,6 +37,7 @@ from diag.app.theme import favicon
 from diag.app.views import live, overview
 from diag.app.views.common import component, show_error
 from diag.errors import DiagError
+from diag.words.formatting import visible
 from diag.words.places import shown
 
 # The first screen of a laptop holds the answer: Streamlit's own margins take a quarter of it.
@@ -229,7 +230,10 @@ def _chosen_run(root: Path, runs: list[Path]) -> Path:
     if len(runs) == 1:
         return runs[0]
     by_name = {name_of(root, run): run for run in runs}
+    asked = st.query_params.get(RUN)  # `choose` corrects it
     with st.sidebar:
+        if asked is not None and asked not in by_name:
+            st.warning(plain(f"{visible(asked)} is not in this folder, or is no run: another one is shown."))
         name = choose("Run", list(by_name), param=RUN, default=name_of(root, shown_first(runs)))
         st.caption(plain(f"{len(runs)} runs in {shown(str(root))}"))
     return by_name[name]

@@ -197,6 +197,7 @@ def test_an_address_of_one_run_opens_that_run(browser: Browser, served: Served, 
         found.open(served.at("?run=slow&rank=0"), until=open_run(folder / "slow").verdict.headline)
         found.page.wait_for_url("**rank=0**")
         expect(found.page.get_by_role("heading", name="slow", exact=True)).to_be_visible()
+        found.open(served.at("hang?run=nowhere"), until="nowhere is not in this folder")
 
 
 def test_a_phone_shows_a_run_on_a_few_lines(browser: Browser, served: Served) -> None:
