@@ -119,9 +119,7 @@ def _rows(view: RunView, table: CollectiveTable, theme: Theme) -> None:
         at_first=("op", "bounds", "last_rank"),
         on_select=_chosen_in_table,
     )
-    st.caption(
-        plain(" ".join(("By exposed time; a click on a heading sorts, a tick shows the ranks below.", *shown.notes)))
-    )
+    st.caption(plain(" ".join((_PER, *shown.notes))))
     chosen = choose(
         "Collective",
         names,
@@ -210,6 +208,11 @@ def _name(row: CollectiveStat, groups: int, several: bool) -> str:
 
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "hexagon")
+_PER = (
+    "Times are per call, exposed and overlapped time is per rank and step; calls are all of the counted steps. Time is "
+    "waiting, transfer, and, where the result reaches a rank later, the rest. By exposed time; a click on a heading "
+    "sorts, a tick shows the ranks below."
+)
 _BAND = 0.16  # opacity of a curve's interval
 _LATE = "transfer, after the first rank has its result"
 

@@ -99,8 +99,8 @@ _OF_BEST = Column(
     label="of best",
     weight=3,
 )
-_EXPOSED = Column("exposed_ns", MS, "Per rank and step: not overlapped with compute.", "exposed", weight=9)
-_OVERLAPPED = Column("hidden_ns", MS, "Per rank and step: overlapped with compute.", "overlapped", weight=3)
+_EXPOSED = Column("exposed_ns", MS, "Per rank and step: not overlapped with compute.", "exposed/step", weight=9)
+_OVERLAPPED = Column("hidden_ns", MS, "Per rank and step: overlapped with compute.", "overlapped/step", weight=3)
 BOUNDS = Column(
     "bounds",
     TEXT,

@@ -45,7 +45,7 @@ def test_the_table_holds_diags_numbers(tmp_path: Path, monkeypatch: pytest.Monke
     frame = shown("collectives", tmp_path, monkeypatch).dataframe[0].value
     assert frame["Bus, GB/s"].tolist() == [row.busbw_gb_s for row in table.rows]
     assert frame["Wait, ms"].tolist() == [row.wait_mean_ns / 1e6 for row in table.rows if row.wait_mean_ns is not None]
-    assert frame["Exposed, ms"].tolist() == [row.exposed_ns / table.rank_steps / 1e6 for row in table.rows]
+    assert frame["Exposed/step, ms"].tolist() == [row.exposed_ns / table.rank_steps / 1e6 for row in table.rows]
     assert frame["Calls"].tolist() == [row.count for row in table.rows]
     assert "Bounds" not in frame
 
