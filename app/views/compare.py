@@ -53,7 +53,7 @@ _OF_PATH = (
 )
 _OF_RANKS = (
     "Means over all ranks, not the critical path: waiting for a slow rank is a part of these collectives. So they do "
-    "not add up to the difference of the step."
+    "not add up to the difference of the step, and may be longer where the step is shorter."
 )
 _REFUSED = "This cannot be compared"
 
