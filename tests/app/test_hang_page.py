@@ -248,6 +248,8 @@ def test_groups_of_a_captured_hang(tmp_path: Path) -> None:
     apart = [group for group in places_of(found.logs, found.dumps) if group.uneven]
     assert apart
     assert {place.at for place in apart[0].members} & {At.BEHIND, At.UNKNOWN}
+    (culprit, _) = found.triage.stacks
+    assert culprit.what.startswith("culprit, when it made its last call, not where it is now: all_reduce #30")
 
 
 def test_a_log_that_is_a_link_out_of_the_run_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

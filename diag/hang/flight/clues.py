@@ -252,7 +252,8 @@ def _culprit_by_stack(board: Board, waits: OpWaits, rank: JobRank) -> Stack:
         return Stack(rank, f"culprit: no entries: {state}", (), where)
     op = waits.stopped[rank][0] if rank in waits.stopped else dump.last
     assert op is not None
-    return Stack(rank, f"culprit: {entry_of(board, op)}{_without(op.frames)}", op.frames, where)
+    then = "" if rank in waits.stopped or op in dump.pending else ", when it made its last call, not where it is now"
+    return Stack(rank, f"culprit{then}: {entry_of(board, op)}{_without(op.frames)}", op.frames, where)
 
 
 def _typical(board: Board, waits: OpWaits, culprits: list[JobRank]) -> JobRank | None:
