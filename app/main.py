@@ -27,6 +27,7 @@ from diag.app.address import (
     runs_of,
 )
 from diag.app.ahead import of_figures
+from diag.app.looks import drawing as drawing_of
 from diag.app.looks import state_of
 from diag.app.markup import plain
 from diag.app.pages import COMPARE, OVERVIEW, Page, Visit, contents_of, pages_for
@@ -137,14 +138,15 @@ def main() -> None:
         if shown.url_path != COMPARE:  # which has a list of its own
             baseline = _chosen_baseline(root, state.path, runs)
     begin = time.process_time()
-    shown.run()
-    component("figures")(key="figures", data=of_figures())
-    component("colours")(key="colours", on_changed_change=lambda: None)
-    if state is not None:
-        if live.redrawn():
-            charge(state.path, time.process_time() - begin)
-        with st.sidebar:
-            live.watch(state)
+    with drawing_of(state):
+        shown.run()
+        component("figures")(key="figures", data=of_figures())
+        component("colours")(key="colours", on_changed_change=lambda: None)
+        if state is not None:
+            if live.redrawn():
+                charge(state.path, time.process_time() - begin)
+            with st.sidebar:
+                live.watch(state)
 
 
 def _open(name: str, page: StreamlitPage) -> None:

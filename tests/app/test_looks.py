@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from diag import api
 from diag.app import looks
 from tests.app.runs import write_run
+from tests.patience import PATIENCE_S
+
+MAIN = Path(looks.__file__).with_name("main.py")
 
 
 @pytest.mark.parametrize(("took_s", "looked"), [(0.01, 3), (2.0, 1)])
@@ -32,3 +36,22 @@ def test_a_long_look_holds_for_a_while(
     now[0] += 20
     looks.state_of(run)
     assert len(seen) == looked + 1
+
+
+def test_a_page_is_drawn_with_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, seen, look = write_run(tmp_path / "run"), [], api.state_of
+
+    def counted(path: Path) -> api.RunState:
+        seen.append(path)
+        return look(path)
+
+    monkeypatch.setattr("sys.argv", ["main.py", str(run)])
+    test = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
+    monkeypatch.setattr(api, "state_of", counted)
+    test.run()
+    assert not test.exception
+    assert seen == [run]
+    with pytest.raises(KeyError), looks.drawing(look(run)):
+        raise KeyError
+    looks.state_of(run)
+    assert len(seen) == 2, "a page that ended with an error holds nothing"
