@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from diag.collectors.layout import MOST_NS, RankLayout, RunLayout
 from diag.collectors.records import STEP, TOKENS
 from diag.errors import DiagError
-from diag.rundir.policy import RUN_READING
+from diag.rundir.policy import RUN_READING, SILENCE
 
 from .job_ranks import job_ranks
 from .lines import RestartedError, Tail, read_lines
@@ -90,10 +90,13 @@ class Progress(Struct, frozen=True):
 
 
 def progress_of(curves: Curves, planned: int | None) -> Progress:
-    """From the recorded steps. The first steps take longer, and count only if there are no others."""
+    """From the recorded steps. The first steps take longer, and count only if there are no others. One that stalled
+    would make hours of the minutes that are left, as long as it is among the last steps."""
     done = int(curves.steps[-1]) + 1 if len(curves) else 0
     first = max(len(curves) - RUN_READING.steps_for_remaining_time, min(RUN_READING.starting_steps, len(curves) - 2), 0)
-    period_ns = float(curves.period_ns[first:].mean()) if len(curves) > 1 else 0.0
+    periods = curves.period_ns[first:]
+    periods = periods[periods < SILENCE.stall_ns(float(np.median(periods)))] if len(periods) else periods
+    period_ns = float(periods.mean()) if len(curves) > 1 and len(periods) else 0.0
     tokens = curves.tokens[first:]
     known = len(curves) > 1 and not np.isnan(tokens).any()
     return Progress(

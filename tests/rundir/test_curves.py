@@ -102,6 +102,18 @@ def test_the_time_that_is_left_counts_what_lies_between_steps(tmp_path: Path) ->
     assert progress_of(found, None).left_ns is None
 
 
+def test_a_stall_does_not_make_the_time_that_is_left_longer(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=12)
+    lines = [json.loads(line) for line in emptied(run)]
+    for line in lines:
+        at = line["step"] * 100 * MS + (240_000 * MS if line["step"] > 8 else 0)
+        line["begin_ns"], line["end_ns"] = at, at + STEP_MS * MS
+    write(run, [json.dumps(line) + "\n" for line in lines])
+    found = curves_of(run)
+    assert found is not None
+    assert progress_of(found, 112).left_ns == pytest.approx(100 * 100 * MS)
+
+
 @pytest.mark.parametrize(("steps", "planned"), [(400, 400), (None, None), ("400", None), (-1, None), (True, None)])
 def test_how_many_steps_are_planned(tmp_path: Path, steps: object, planned: int | None) -> None:
     layout = RunLayout(write_run(tmp_path / "run"))
