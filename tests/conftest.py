@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.alarm import (  # noqa: F401  hooks
     pytest_runtest_setup,
     pytest_sessionfinish,
 )
-from tests.slow import is_slow
+from tests.slow import COSTS, is_slow
 
 settings.register_profile(
     "diag", deadline=None, max_examples=40
@@ -44,8 +45,9 @@ _MAIN = sys.modules["__main__"]
 # Folders whose tests wait for trainings, browsers or installations, the longest first, and files that compute for long.
 WAITING = ("browser", "fuzz", "packaging", "attach", "run", "trainer", "crosscheck", "gpu", "watch", "collectors")
 COMPUTING = ("traces", "grid", "tests", "hang", "flight", "app", "diagnoses", "tables")
-# Folders of which one worker takes all: their files share what takes long to start.
-TOGETHER = ("tests/browser/",)
+# Folders whose files share what takes long to start, and how many workers share these files. One for all of the
+# browser's would have more to do than each of the three others, and it waits for pages to settle.
+TOGETHER = {"tests/browser/": 2}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -106,7 +108,25 @@ def _files(items: list[pytest.Item]) -> list[list[pytest.Item]]:
 
 
 def _together(nodeid: str) -> str | None:
-    return next((folder for folder in TOGETHER if nodeid.startswith(folder)), None)
+    """A name of the files that one worker takes with this one's; None where it takes each as it comes."""
+    file = nodeid.partition("::")[0]
+    folder = next((folder for folder in TOGETHER if file.startswith(folder)), None)
+    return folder and f"{folder} {_shares(folder).get(file, 0)}"
+
+
+@cache
+def _shares(folder: str) -> dict[str, int]:
+    """Of each file that was measured, which worker takes it: the dearest first, always the one that has least to do."""
+    costs: dict[str, float] = {}
+    for cost in COSTS:
+        if cost.name.startswith(folder):
+            file = cost.name.partition("::")[0]
+            costs[file] = costs.get(file, 0.0) + cost.mean_s * cost.count
+    busy, shares = [0.0] * TOGETHER[folder], {}
+    for file in sorted(costs, key=costs.__getitem__, reverse=True):
+        shares[file] = busy.index(min(busy))
+        busy[shares[file]] += costs[file]
+    return shares
 
 
 @pytest.hookimpl(optionalhook=True)
