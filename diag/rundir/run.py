@@ -451,13 +451,8 @@ def _read_rows(files: RankLayout) -> RecordedRows:
 def _too_long(ranks: Mapping[int, RankLayout]) -> bool:
     """Whether the collectives of all ranks are too many to be read at once. Records of devices have to be read as a
     whole, with the collectives that belong to them."""
-    total = 0
-    for files in ranks.values():
-        with suppress(OSError):
-            total += stream_bytes(files.collectives)
-            if stream_bytes(files.device_steps):
-                return False
-    if total <= BLOCKS.most_bytes_at_once or not ranks:
+    total = sum(stream_bytes(files.collectives) for files in ranks.values())
+    if total <= BLOCKS.most_bytes_at_once or any(stream_bytes(files.device_steps) for files in ranks.values()):
         return False
     return total > BLOCKS.most_bytes_of_few_steps or _steps_in(next(iter(ranks.values()))) >= BLOCKS.many_steps
 
