@@ -209,3 +209,20 @@ def test_every_front_end_names_the_culprit_of_the_leading_finding(result: Result
     assert any(fact.startswith("At fault") for fact in page.verdict.facts) == bool(culprits)
     assert bool(_row(result).culprit) == bool(culprits)
     assert view_of(result).culprits == culprits
+
+
+@pytest.mark.parametrize("name", ["fsdp2-slow-link-rank1", "fsdp2-slow-wire", "fsdp2-not-overlapped"])
+def test_a_bandwidth_in_evidence_is_that_of_the_table_of_collectives(name: str) -> None:
+    result = opened_sample(name)
+    table = {
+        f"{row.op} of {row.bytes_mean} bytes, bus bandwidth": row.busbw_gb_s
+        for row in result.breakdowns.collectives.rows
+    }
+    shown = {
+        item.filter: item.value
+        for finding in result.examination.findings
+        for item in finding.evidence
+        if item.unit == "GB/s"
+    }
+    assert len(shown) >= 2, "of the all-gathers and of the reduce-scatters"
+    assert shown == {quantity: pytest.approx(table[quantity], abs=0.00006) for quantity in shown}

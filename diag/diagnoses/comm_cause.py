@@ -19,11 +19,14 @@ from msgspec.structs import replace
 
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
 from diag.model.axes import PIPELINE, TENSOR, axis_words, is_data
+from diag.model.breakdown import CollectiveStat, CollectiveTable
 from diag.model.matched import MatchedCollectives
 from diag.model.programs import Concept, Settings, written
 from diag.model.query import By, Query, Value
 from diag.model.states import Sharding, sharding_of
 from diag.model.steps import Detail, Evidence, Kind
+from diag.tables.bandwidth import bus_factor
+from diag.tables.collectives import collective_table
 from diag.tables.passes import GATHERS, REDUCTIONS, PhasedCall, PhasedCalls, phased_calls
 from diag.traces.kineto_names import P2P_OPS
 from diag.words import sentences
@@ -339,7 +342,8 @@ def _slow_network(subject: Subject, collectives: MatchedCollectives) -> Cause | 
         return None
     smallest, largest = int(sized.bytes.min()), int(sized.bytes.max())
     latency_ms = float(np.median(sized.transfer_ns[sized.bytes == smallest])) / 1e6
-    speed = float(np.median(_bus_bandwidth(sized)[sized.bytes == largest]))
+    largest_ones = sized.take(sized.bytes == largest)
+    speed = float(np.median(_bus_bandwidth(largest_ones, gloo=not subject.shares.on_device)))
     smallest_ones = Query(
         "meetings",
         {**subject.counted, "complete": True, "bytes": smallest, "transfer_ns >=": 1},
@@ -539,38 +543,38 @@ def _latency_share(collectives: MatchedCollectives) -> float | None:
     return min(1.0, latency * len(sized) / total) if total else None
 
 
-def bandwidth(subject: Subject) -> tuple[Evidence, ...]:
-    """Median bus bandwidth of the largest collectives of each kind (nccl-tests' definition, full tensor size)."""
-    evidence, collectives = [], _of_usable_steps(subject)
-    large = (collectives.bytes >= COMMUNICATION.bandwidth_from_bytes) & (collectives.transfer_ns > 0)
-    for op in sorted(collectives.ops):
-        sized = collectives.take(large & collectives.with_op(op))
-        if not sized:
-            continue
-        largest = int(sized.bytes.max())
-        value = float(np.median(_bus_bandwidth(sized)[sized.bytes == largest]))
-        rows = Query("meetings", {**subject.counted, "op": op, "bytes": largest})
-        evidence.append(Evidence(f"{op} of {largest} bytes, bus bandwidth", round(value, 4), "GB/s", rows))
-    return tuple(evidence)
-
-
-def _bus_bandwidth(collectives: MatchedCollectives) -> npt.NDArray[np.float64]:
+def _bus_bandwidth(collectives: MatchedCollectives, gloo: bool) -> npt.NDArray[np.float64]:
     """GB/s of each."""
-    factor = np.zeros(len(collectives))
-    for op in collectives.ops:
-        for size in np.unique(collectives.sizes[of_op := collectives.with_op(op)]).tolist():
-            factor[of_op & (collectives.sizes == size)] = bus_factor(op, size)
-    speed: npt.NDArray[np.float64] = factor * collectives.bytes / collectives.transfer_ns
+    alike = zip(collectives.op.tolist(), collectives.sizes.tolist(), strict=True)
+    factor = [bus_factor(collectives.names[op], ranks, gloo) or 1.0 for op, ranks in alike]
+    speed: npt.NDArray[np.float64] = np.array(factor) * collectives.bytes / collectives.transfer_ns
     return speed
 
 
-def bus_factor(op: str, ranks: int) -> float:
-    """Bytes on the wire for each byte of the full tensor: nccl-tests' PERFORMANCE.md."""
-    if op == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    if op in {"all_gather", "reduce_scatter", "all_to_all"}:
-        return (ranks - 1) / ranks
-    return 1.0
+def bandwidth(subject: Subject) -> tuple[Evidence, ...]:
+    """Bus bandwidth of the largest collectives of each kind, as in the table of collectives."""
+    largest: dict[str, CollectiveStat] = {}
+    for row in sorted(subject.once(table_of_collectives).rows, key=lambda row: (row.op, -row.bytes_mean)):
+        if row.bytes_mean >= COMMUNICATION.bandwidth_from_bytes and row.busbw_gb_s is not None:
+            largest.setdefault(row.op, row)
+    return tuple(bandwidth_of(row) for row in largest.values())
+
+
+def bandwidth_of(row: CollectiveStat) -> Evidence:
+    at_least = " at least" if row.bandwidth_is_bound else ""
+    quantity = f"{row.op} of {row.bytes_mean} bytes, bus bandwidth{at_least}"
+    return Evidence(quantity, round(row.busbw_gb_s or 0.0, 4), "GB/s", rows_of(row, "busbw_gb_s"))
+
+
+def rows_of(row: CollectiveStat, column: str) -> Query:
+    """A row of the table of collectives."""
+    names = ("op", "group", "dtype", "bytes_mean")
+    return Query("collectives", {name: getattr(row, name) for name in names}, column, By.MEAN)
+
+
+def table_of_collectives(subject: Subject) -> CollectiveTable:
+    steps = frozenset(subject.shares.numbers)
+    return collective_table(subject.attribution, steps, subject.tables.world_size, gloo=not subject.shares.on_device)
 
 
 # -- parts of the communication ----------------------------------------------------------------------------------------

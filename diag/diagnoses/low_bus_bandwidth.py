@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
 from diag.model.breakdown import CollectiveStat, CollectiveTable
-from diag.model.query import By, Query
 from diag.model.steps import Evidence
-from diag.tables.collectives import collective_table
 
-from .comm_cause import NEEDS_PARTS, Claim, worth_asking
+from .comm_cause import NEEDS_PARTS, Claim, bandwidth_of, rows_of, table_of_collectives, worth_asking
 from .costs import Cost
 from .needs import cannot_tell_parts
 from .subject import Subject, mean_ns
@@ -22,14 +20,14 @@ def cannot_look(subject: Subject) -> str:
     reason = cannot_tell_parts(subject)
     if reason or not worth_asking(subject):
         return reason
-    if not any(row.efficiency is not None for row in _large(subject.once(_table))):
+    if not any(row.efficiency is not None for row in _large(subject.once(table_of_collectives))):
         return "no group has collectives large enough to show its best bandwidth"
     return ""
 
 
 def claim(subject: Subject) -> Claim | None:
     """The exposed time that such collectives would save at their group's best bandwidth."""
-    table = subject.once(_table)
+    table = subject.once(table_of_collectives)
     low = [
         row
         for row in _large(table)
@@ -42,15 +40,6 @@ def claim(subject: Subject) -> Claim | None:
         return None
     worst = max(low, key=lambda row: row.exposed_ns)
     ms = part * mean_ns(subject.shares.cost(Cost.COMM)) / 1e6
-    speeds = [
-        Evidence(
-            f"{row.op} of {row.bytes_mean} bytes",
-            round(row.busbw_gb_s or 0.0, 3),
-            "GB/s",
-            _rows_of(row, "busbw_gb_s"),
-        )
-        for row in low[:4]
-    ]
     best = worst.efficiency or 0.0
     return Claim(
         ID,
@@ -61,24 +50,15 @@ def claim(subject: Subject) -> Claim | None:
         "interface or missing GPUDirect (NCCL_IB_HCA, NCCL_DEBUG=INFO), and for buffers that are not registered "
         "(set_allocate_memory_from_process_group_for_comm).",
         (
-            *speeds,
+            *(bandwidth_of(row) for row in low[:4]),
             Evidence(
                 f"{worst.op}, share of the group's best",
                 round(best, 3),
                 "share",
-                _rows_of(worst, "efficiency"),
+                rows_of(worst, "efficiency"),
             ),
         ),
     )
-
-
-def _rows_of(row: CollectiveStat, column: str) -> Query:
-    return Query("collectives", {"op": row.op, "group": row.group, "bytes_mean": row.bytes_mean}, column, By.MEAN)
-
-
-def _table(subject: Subject) -> CollectiveTable:
-    steps = frozenset(subject.shares.numbers)
-    return collective_table(subject.attribution, steps, subject.tables.world_size, gloo=not subject.shares.on_device)
 
 
 def _large(table: CollectiveTable) -> list[CollectiveStat]:
