@@ -38,7 +38,7 @@ from .ids import SLOW_LINK
 from .missing_ranks import missing_ranks
 from .needs import ONE_RANK
 from .shares import crowd_of
-from .subject import Subject, ranks_text, settings_of_run
+from .subject import Subject, both_ends, ranks_text, settings_of_run
 from .workload import workload
 
 # -- comm axes ---------------------------------------------------------------------------------------------------------
@@ -188,6 +188,7 @@ def cause_of(subject: Subject) -> Cause:
             sentences.RESULTS_ARRIVE_LATER(len(slow_link.ranks), ranks=slow_ranks),
             f"Check the network interface, cable and NUMA placement of {slow_ranks}; "
             f"{_faster(subject, slow_link.ranks)}.",
+            _late_results_evidence(subject, slow_link),
         )
     slow = _slow_network(subject, collectives)
     if slow is not None:
@@ -293,6 +294,41 @@ def cause_of(subject: Subject) -> Cause:
         f"computation overlaps only {hidden:.0%} of it",
         _between_collectives(subject),
         _hidden_evidence(subject),
+    )
+
+
+def _late_results_evidence(subject: Subject, slow: Culprits) -> tuple[Evidence, ...]:
+    """What ``slow_link_of`` decides by, and when each rank has its results; in a large job, both ends of the range."""
+    calls, names = subject.once(phased_of), ranks_text(slow.ranks)
+    ranks, place = np.unique(calls.rank, return_inverse=True)
+    means_ns = np.bincount(place, weights=calls.transfer_ns) / np.maximum(1, np.bincount(place))
+    by_rank = dict(zip(ranks.tolist(), means_ns.tolist(), strict=True))
+    alone_ns = max(float(subject.shares.tail_ns[rank].mean()) for rank in slow.ranks)
+    last, affected = slow.steps
+    of_path = Query("path", {"kind": "comm", "rank": list(slow.ranks)})
+    has, lacks = ("has", "lacks") if len(slow.ranks) == 1 else ("have", "lack")
+    return (
+        *(
+            Evidence(
+                f"rank {rank}, from the last rank's arrival to its result, mean of its collectives",
+                round(by_rank[rank] / 1e6, 3),
+                "ms",
+                Query("calls", {"rank": rank}, "transfer_ns", By.MEAN),
+            )
+            for rank in both_ends(sorted(by_rank, key=lambda rank: -by_rank[rank]))
+        ),
+        Evidence(
+            f"steps in which {names} {has} the results last, of {affected} with such a delay",
+            float(last),
+            "steps",
+            of_path,
+        ),
+        Evidence(
+            f"communication in which only {names} still {lacks} the result",
+            round(alone_ns / 1e6, 3),
+            f"ms {subject.per}",
+            of_path,
+        ),
     )
 
 

@@ -92,6 +92,26 @@ def test_one_slow_link_is_named_although_it_arrives_last(ranks: int) -> None:
     assert verdict.culprit_ranks == (1,)
 
 
+def test_a_slow_link_is_proven_by_when_each_rank_has_its_results() -> None:
+    """16 ms after the last arrival on rank 1, 1 ms on the others, in seven collectives of each step."""
+    plan = Plan(ranks=4, transfer_ns=MS, tail=lambda step, rank: 15 * MS if rank == 1 else 0)
+    result = analyze(simulate(plan))
+    (finding,) = (found for found in result.examination.findings if found.id == "slow-link")
+    shown = {item.filter: (item.value, item.unit) for item in finding.evidence}
+    until_done = {
+        rank: shown[f"rank {rank}, from the last rank's arrival to its result, mean of its collectives"]
+        for rank in range(4)
+    }
+    assert until_done == {0: (1, "ms"), 1: (16, "ms"), 2: (1, "ms"), 3: (1, "ms")}
+    steps = float(len(result.examination.shares.numbers))
+    assert shown[f"steps in which rank 1 has the results last, of {steps:.0f} with such a delay"] == (steps, "steps")
+    alone, unit = shown["communication in which only rank 1 still lacks the result"]
+    assert (alone, unit) == (pytest.approx(7 * 15, rel=0.2), "ms a step")
+    for item in finding.evidence:
+        assert item.query is not None
+        assert len(result.rows(item.query))
+
+
 QUICK = Plan(units=5, unit_ns=MS, optimizer_ns=MS, data_ns=MS // 2, transfer_ns=MS // 5)  # 20 ms a step
 
 
