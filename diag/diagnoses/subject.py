@@ -416,10 +416,19 @@ def _lacking(subject: Subject, column: Column) -> str:
     if column == Column.NUMBERS:
         ranks = subject.tables.ranks.values()
         seen = any(of.numbers or (of.heartbeat is not None and of.heartbeat.numbers) for of in ranks)
-        return "" if seen else "no loss and no gradient norm was on the host: reading one would wait for the device"
+        return "" if seen else _numbers_not_looked_at(subject)
     if column == Column.OWN_DEVICE:
         sharing = subject.once(gpus_of)
         return shared_words(sharing) if sharing.shared else ""
     if column != Column.DEVICE or subject.shares.on_device:
         return ""
     return "the device's work was not recorded" if subject.tables.device_unread else "the run is on a CPU"
+
+
+def _numbers_not_looked_at(subject: Subject) -> str:
+    """Why no loss and no gradient norm was looked at while the run trained."""
+    if any(np.isfinite(of.steps.loss).any() for of in subject.tables.ranks.values()):
+        return "losses were recorded, but nothing says that the recorder looked at them for this"
+    if subject.shares.on_device or subject.tables.device_unread:
+        return "no loss and no gradient norm was on the host: reading one would wait for the device"
+    return "no loss and no gradient norm was recorded"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.api import open_run, state_of
+from diag.api import Result, open_run, state_of
 from diag.collectors.layout import RunLayout
 from diag.collectors.numbers import GRADIENT_NORM, LOSS, REPORTED_LOSS
 from diag.collectors.records import NumberRecord
@@ -18,6 +18,7 @@ from diag.export.run_metrics import RunMetrics
 from diag.rundir.numbers import first_odd, numbers_of
 from diag.watch.events import Events
 from tests.app.runs import write_run
+from tests.samples import opened_sample
 
 NAN_OF_1 = {
     0: [NumberRecord(30, GRADIENT_NORM, "29.1", 0.7), NumberRecord(40, GRADIENT_NORM, "nan", 0.7),
@@ -77,6 +78,16 @@ def test_a_run_with_one_is_told_once_exported_and_found(tmp_path: Path) -> None:
     assert told[1] == []
 
 
+def _why_not_looked(result: Result) -> str:
+    return {each.diagnosis: each.reason for each in result.examination.not_looked}[NOT_FINITE]
+
+
 def test_a_run_without_numbers_could_not_be_looked_at(tmp_path: Path) -> None:
-    examination = open_run(write_run(tmp_path / "run", ranks=2)).examination
-    assert NOT_FINITE in {each.diagnosis for each in examination.not_looked}
+    result = open_run(write_run(tmp_path / "run", ranks=2))
+    assert _why_not_looked(result) == "no loss and no gradient norm was recorded"
+
+
+def test_why_losses_were_not_looked_at_is_what_is_true_of_the_run() -> None:
+    """On a CPU each sample has the loss of each step, and its curve is drawn."""
+    assert _why_not_looked(opened_sample("ddp-healthy")).startswith("losses were recorded, but")
+    assert "wait for the device" in _why_not_looked(opened_sample("gpu-memory-nearly-full"))
