@@ -91,6 +91,9 @@ _LAST = Column(
     weight=7,
 )
 _TRANSFER = Column("transfer_mean_ns", MS, "From the last arrival to the first rank's end.", "transfer", weight=6)
+_TAIL = Column(
+    "tail_mean_ns", MS, "From the first rank's end to the last rank's: mean of the calls.", "later ends", weight=4
+)
 _BUS = Column("busbw_gb_s", GB_S, "Algorithm bandwidth times the operation's factor (nccl-tests).", "bus", weight=5)
 _OF_BEST = Column(
     "efficiency",
@@ -133,6 +136,7 @@ def collective_table(table: CollectiveTable, most: int | None = None) -> Table:
             _MAX_WAIT: [row.wait_max_ns for row in rows],
             _LAST: [None if row.last_share is None else f"{row.last_rank} ({share(row.last_share)})" for row in rows],
             _TRANSFER: [_transfer(row) for row in rows],
+            _TAIL: [row.tail_mean_ns for row in rows],
             _BUS: [_bus(row) for row in rows],
             _OF_BEST: [row.efficiency for row in rows],
             _EXPOSED: [row.exposed_ns / steps for row in rows],

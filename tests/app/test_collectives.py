@@ -11,7 +11,7 @@ from diag.app.markup import plain
 from diag.app.run_view import Part
 from diag.app.theme import LIGHT
 from diag.app.views import collectives as figures
-from diag.show.breakdowns import exchange_table
+from diag.show.breakdowns import collective_table, exchange_table
 from diag.words.formatting import spaced
 from tests.account.kineto_builder import KinetoBuilder, nccl_args
 from tests.app.runs import write_run
@@ -48,6 +48,16 @@ def test_the_table_holds_diags_numbers(tmp_path: Path, monkeypatch: pytest.Monke
     assert frame["Exposed/step, ms"].tolist() == [row.exposed_ns / table.rank_steps / 1e6 for row in table.rows]
     assert frame["Calls"].tolist() == [row.count for row in table.rows]
     assert "Bounds" not in frame
+
+
+def test_the_parts_of_a_call_add_up_to_its_time() -> None:
+    """Of two ranks one ends first, so that the mean of both has half of what comes after the first end."""
+    known = collective_table(opened_sample("fsdp2-slow-link-rank1").breakdowns.collectives)
+    (exposed,) = (column for column in known.columns if column.id == "exposed_ns")
+    assert known.heading(exposed) == "exposed/step", "the others are of a call"
+    parts = ("duration_mean_ns", "wait_mean_ns", "transfer_mean_ns", "tail_mean_ns")
+    for time, wait, transfer, tail in zip(*map(known.values, parts), strict=True):
+        assert wait + transfer + tail / 2 == pytest.approx(time, rel=0.02)
 
 
 def test_who_was_last_of_the_chosen_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_a_number_is_shown_whole_or_its_column_is_named_below(result: Result, wi
     tables = [table for name in NAMES for table in breakdown_tables(result, name)]
     for table in (rank_table(result.attribution, (0,)), *tables):
         text = printed(table, width)
-        left_out = text.partition("A wider terminal also shows: ")[2]
+        left_out = " ".join(line.strip() for line in text.partition("A wider terminal also shows: ")[2].splitlines())
         known = table.known().without_zeros()
         for place, column in enumerate(known.columns):
             if not column.unit.is_number:
