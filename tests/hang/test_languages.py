@@ -322,3 +322,31 @@ def test_what_tensorflow_caffe_and_xgboost_print_of_connections_and_devices(
     assert answer.fault_class == fault_class
     assert words in answer.headline
     assert answer.confidence < 0.9
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "RuntimeError: RPCErr:1:RPC ran for more than set timeout (60000 ms) and will now be marked with an error",
+        "xgboost.core.XGBoostError: [10:00:00] /w/rabit/include/rabit/internal/socket.h:170: Poll timeout",
+    ],
+)
+def test_an_exception_about_a_wait_accuses_nobody(tmp_path: Path, message: str) -> None:
+    trace = ("Traceback (most recent call last):", '  File "train.py", line 9, in train', "    y = get(n)")
+    answer = _answer(tmp_path, *trace, message)
+    assert (answer.fault_class, answer.culprits) == ("undetermined", ())
+
+
+_EVALUATES = "I1103 16:06:29.9 workload.py:130] Evaluating on the validation set"
+_STEP = "I1103 16:14:11.7 runner.py:345] Step: 1, loss: 10.9, bleu: 1.7"
+_TIMES_OUT = (
+    "[E ProcessGroupNCCL.cpp:737] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=471, "
+    "OpType=BROADCAST, Timeout(ms)=3600000) ran for 3605361 milliseconds before timing out."
+)
+
+
+@pytest.mark.parametrize(
+    ("above", "fault_class"), [((_EVALUATES,), "slow_rank_eval"), ((_EVALUATES, _STEP), "undetermined")]
+)
+def test_an_evaluation_that_a_step_follows_is_over(tmp_path: Path, above: tuple[str, ...], fault_class: str) -> None:
+    assert _answer(tmp_path, *above, *map(_TIMES_OUT.format, (6, 2))).fault_class == fault_class
