@@ -324,6 +324,85 @@ def test_what_tensorflow_caffe_and_xgboost_print_of_connections_and_devices(
     assert answer.confidence < 0.9
 
 
+_CTRAN = (
+    "[E320 18:40:32 CtranGpe.cc:538] Encountered exception: Exception: comm aborted due to timeout, rank: {}, "
+    "commHash: 4028d, desc: {} for peer {}, result: commRemoteError (commRemoteError); setting async error flag"
+)
+
+
+@pytest.mark.parametrize(
+    ("waits", "fault_class", "ranks"),
+    [
+        (((0, 3),), "missing_rank", [3]),
+        (((0, 3), (3, 2)), "missing_rank", [2]),  # 3 waits itself
+        (((0, 3), (1, 3)), "missing_rank", [3]),
+        (((0, 1), (1, 0)), "undetermined", []),
+    ],
+)
+def test_the_peer_that_torchcomms_waits_for_is_named_unless_it_waits_too(
+    tmp_path: Path, waits: tuple[tuple[int, int], ...], fault_class: str, ranks: list[int]
+) -> None:
+    answer = _answer(tmp_path, *(_CTRAN.format(rank, "waitRequest", peer) for rank, peer in waits))
+    assert answer.fault_class == fault_class
+    assert [culprit.rank for culprit in answer.culprits] == ranks
+
+
+_ETCD = "torch.distributed.elastic.rendezvous.etcd_rendezvous: [INFO] "
+
+
+@pytest.mark.parametrize(
+    ("above", "fault_class"),
+    [
+        ("Attempting to join next rendezvous", "stale_store"),
+        ("Joined rendezvous version 1 as rank 0. Full state: {'status': 'joinable', 'version': '1'}", "undetermined"),
+    ],
+)
+def test_a_closed_rendezvous_is_old_only_to_who_never_joined_it(tmp_path: Path, above: str, fault_class: str) -> None:
+    closed = f"[2026-05-22 00:31:47,512] {_ETCD}Rendezvous for run_id=a1 was observed to be closed"
+    error = "torch.distributed.elastic.rendezvous.api.RendezvousClosedError"
+    assert _answer(tmp_path, f"[2026-05-22 00:31:47,503] {_ETCD}{above}", closed, error).fault_class == fault_class
+
+
+_LAUNCH = (
+    "Traceback (most recent call last):",
+    '  File "/opt/torch/distributed/launch.py", line 242, in main',
+    "    cmd=cmd)",
+    "subprocess.CalledProcessError: Command '['python', '-u', 'train.py', '--local_rank={}']' returned non-zero exit "
+    "status 1.",
+)
+
+
+@pytest.mark.parametrize(("last", "rank"), [(0, 0), (1, None)])
+def test_the_launcher_prints_the_last_command_and_not_the_one_that_failed(
+    tmp_path: Path, last: int, rank: int | None
+) -> None:
+    answer = _answer(tmp_path, *(line.format(last) for line in _LAUNCH))
+    assert answer.fault_class == "rank_killed_exception"
+    assert [culprit.rank for culprit in answer.culprits] == [rank]
+    assert answer.confidence < 0.5
+
+
+def test_the_launcher_says_nothing_where_a_process_does(tmp_path: Path) -> None:
+    lost = "RuntimeError: [/w/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.7]:7777"
+    answer = _answer(tmp_path, lost, *(line.format(1) for line in _LAUNCH))
+    assert answer.fault_class != "rank_killed_exception"
+
+
+@pytest.mark.parametrize(("code", "fault_class"), [(-9, "rank_killed_sigkill"), (-11, "rank_killed_sigsegv")])
+def test_nvflare_prints_the_code_of_its_process(tmp_path: Path, code: int, fault_class: str) -> None:
+    line = "2022-08-05 19:09:20,619 - ClientExecutor - INFO - {}process finished with execution code: {}"
+    assert _answer(tmp_path, line.format("run (a): child worker ", code)).fault_class == fault_class
+    assert _answer(tmp_path, line.format("", 0)).fault_class == "undetermined"
+
+
+def test_gloos_checks_of_a_socket_are_read(tmp_path: Path) -> None:
+    check = "RuntimeError: [enforce fail at /w/gloo/gloo/transport/tcp/socket.cc:142] rv != -1. -1 vs -1. {}"
+    answer = _answer(tmp_path, check.format("connect: Network is unreachable"))
+    assert answer.fault_class == "net_failure"
+    assert "connect() failed: Network is unreachable" in answer.headline
+    assert _answer(tmp_path, check.format("bind: Address already in use")).fault_class == "net_bind_failed"
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -335,6 +414,19 @@ def test_an_exception_about_a_wait_accuses_nobody(tmp_path: Path, message: str) 
     trace = ("Traceback (most recent call last):", '  File "train.py", line 9, in train', "    y = get(n)")
     answer = _answer(tmp_path, *trace, message)
     assert (answer.fault_class, answer.culprits) == ("undetermined", ())
+
+
+@pytest.mark.parametrize(
+    ("line", "fault_class"),
+    [
+        ("node ERROR - Cannot upload: ('Connection aborted.', RemoteDisconnected('Remote end closed'))", "lost"),
+        ("node ERROR - Cannot upload: BrokenPipeError(32, 'x')", "lost"),
+        ("node WARNING - RemoteDisconnected('Remote end closed'), will retry in 5 s", ""),
+    ],
+)
+def test_pythons_names_of_errors_of_connections_are_words(tmp_path: Path, line: str, fault_class: str) -> None:
+    expected = "net_connection_lost" if fault_class else "undetermined"
+    assert _answer(tmp_path, f"2021-10-19 10:13:12,456 {line}").fault_class == expected
 
 
 _EVALUATES = "I1103 16:06:29.9 workload.py:130] Evaluating on the validation set"
@@ -350,3 +442,11 @@ _TIMES_OUT = (
 )
 def test_an_evaluation_that_a_step_follows_is_over(tmp_path: Path, above: tuple[str, ...], fault_class: str) -> None:
     assert _answer(tmp_path, *above, *map(_TIMES_OUT.format, (6, 2))).fault_class == fault_class
+
+
+def test_modernmt_ends_its_training_alone(tmp_path: Path) -> None:
+    step = "2017-11-12 06:37:25,340 [INFO] - Step 710000 (epoch: 4.17): [acc: 66.46; ppl: 5.19]"
+    end = "2017-11-12 06:37:27,920 [INFO] - Train model END 189635.83s"
+    assert _answer(tmp_path, step, end).fault_class == "healthy"
+    error = ("Traceback (most recent call last):", '  File "a.py", line 1, in f', "ValueError: no checkpoint")
+    assert _answer(tmp_path, step, end, *error).fault_class == "rank_killed_exception"

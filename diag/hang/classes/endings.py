@@ -59,6 +59,11 @@ ENDED_WELL = (
         "Paddle's launcher (distributed/launch/controllers/controller.py, finalize)",
     ),
     Ending(
+        ("rain model END ",),
+        r"\bTrain model END \d+\.\d\ds\s*$",
+        "ModernMT 2 (cli/mmt/neural.py: one process trains, and what is below it copies files)",
+    ),
+    Ending(
         (") finalized",),
         r"^AMReX \([^)\n]{1,80}\) finalized\s*$",
         "AMReX 18+ (Src/Base/AMReX.cpp, below the MPI_Finalize of amrex::Finalize)",

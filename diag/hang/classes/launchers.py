@@ -203,10 +203,17 @@ ENDS: dict[str, LogPattern] = {
     ),
     "launch-exited": confirms(
         ("returned non-zero exit status ",),
-        r"CalledProcessError: Command '\['[^]]*'--local[_-]rank=0'[^]]*\]' returned non-zero exit status "
+        r"CalledProcessError: Command '\['[^]]*'--local[_-]rank=\d+'[^]]*\]' returned non-zero exit status "
         r"(?P<exitcode>\d+)",
         "torch 1.0 to 1.8; torch/distributed/launch.py",
-        "torch.distributed.launch saw its only process end with exit code {exitcode}.",
+        "torch.distributed.launch saw a process end with exit code {exitcode}.",
+        SUGGESTS,
+    ),
+    "nvflare-exited": confirms(
+        ("process finished with execution code: ",),
+        r"\bprocess finished with execution code: (?P<exitcode>-?\d+)",
+        "NVIDIA FLARE 1+; nvflare/private/fed/client/client_executor.py",
+        "NVFlare's client saw the process of its job end with exit code {exitcode}.",
         SUGGESTS,
     ),
     "mindspore-exited": confirms(

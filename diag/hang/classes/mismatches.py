@@ -231,7 +231,24 @@ _CALLS = (
             "--rdzv-id; end processes of the earlier run that still listen on the port.",
             "After a restart, look for the error that ended the attempt before: this barrier counts both.",
         ),
-        rule="More workers are counted at the store's barrier than the world has.",
+        rule="More workers are counted at the store's barrier than the world has; or etcd's rendezvous is closed and "
+        "no launcher in these logs had joined it.",
+        patterns={
+            "etcd-closed": confirms(
+                ("was observed to be closed",),
+                r"Rendezvous for run_id=(?P<run>\S{1,255}) was observed to be closed",
+                "torch 1.9+; torch/distributed/elastic/rendezvous/etcd_rendezvous.py",
+                "The rendezvous of run {run} is closed.",
+                SUGGESTS,
+            ),
+            "etcd-joined": confirms(
+                ("oined rendezvous version ",),
+                r"\b[Jj]oined rendezvous version \d+ as rank \d+",
+                "torch 1.9+; torch/distributed/elastic/rendezvous/etcd_rendezvous.py",
+                "A launcher joined the rendezvous.",
+                SUGGESTS,
+            ),
+        },
     ),
     FaultClass(
         **of("missing_rank"),
@@ -287,6 +304,14 @@ _CALLS = (
                 r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms",
                 "torch 1.8+; ProcessGroupGloo.cpp",
                 "Rank 0 did not see ranks {ranks} at the barrier.",
+            ),
+            "ctran-wait": confirms(
+                ("omm aborted due to timeout, rank: ",),
+                r"comm aborted due to timeout, rank: (?P<rank>\d+), commHash: (?P<communicator>[0-9a-f]{1,16}), desc: "
+                r"wait(?:Request|Notify) for peer (?P<awaited>\d+)\b",
+                "torchcomms; comms/ctran/mapper/CtranMapper.h, comms/ctran/utils/Exception.h",
+                "Rank {rank} of communicator {communicator} waited for rank {awaited} until its timeout.",
+                SUGGESTS,
             ),
             "horovod-stalled": confirms(
                 ("issing ranks: ", "eady ranks: "),

@@ -767,7 +767,7 @@ CLASSES = (
         rule="NCCL warns from its network code, and no more specific class fits.",
         if_read={
             ("via ssh", "ssh: ", "Permission denied (", "Host key verification", "ssh exited with"): _SSH_STEPS,
-            ("Gloo connectFullMesh failed",): (
+            ("Gloo connectFullMesh failed", "transport/tcp/socket.cc:"): (
                 "GLOO_SOCKET_IFNAME names the interface over which the hosts reach each other, on every host (`ip -br "
                 "a`); without it gloo takes the address of the host's name (`getent hosts $(hostname)`), which is "
                 "often 127.0.1.1 or an address that only this host knows.",
@@ -960,6 +960,14 @@ CLASSES = (
                 f"{_GRPC_TARGET}; tensorflow/core/distributed_runtime/rpc/grpc_util.h",
                 "A call of the system failed under gRPC, which does not print why[: {what}].",
                 support=SUGGESTS,  # it is tried again, as while the others start
+            ),
+            "gloo-socket": LogPattern(
+                ("transport/tcp/socket.cc:",),
+                r"gloo/transport/tcp/socket\.cc:\d+\] rv != -1\. -1 vs -1\. (?P<call>[a-z]{4,10}): "
+                r"(?P<error>[A-Z][\w -]{3,80})",
+                "gloo since 2022, torch 2.0+; gloo/transport/tcp/socket.cc",
+                "gloo's call of {call}() failed: {error}.",
+                unless=("Address already in use", "Cannot assign requested address"),
             ),
             "gloo-full-mesh": LogPattern(
                 ("Gloo connectFullMesh failed",),

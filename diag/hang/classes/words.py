@@ -47,6 +47,13 @@ LINUX = {
     "EPROTO": (71, "Protocol error"),
     "EPROTONOSUPPORT": (93, "Protocol not supported"),
 }
+# Python's names of errors of connections (Objects/exceptions.c; http.client has one of its own)
+_OF_PYTHON = {
+    "ECONNREFUSED": "ConnectionRefusedError",
+    "ECONNRESET": "ConnectionResetError|RemoteDisconnected",
+    "EPIPE": "BrokenPipeError",
+    "ECONNABORTED": "ConnectionAbortedError",
+}
 _REFUSED = ("ECONNREFUSED",)
 _SILENT = ("ETIMEDOUT", "EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN", "ENETDOWN")
 _CLOSED = ("ECONNRESET", "EPIPE", "ECONNABORTED", "ENOTCONN", "ESHUTDOWN", "ENETRESET")
@@ -63,7 +70,7 @@ def _any_of(errors: Sequence[str]) -> str:
     texts = [LINUX[name][1] for name in errors]
     cut = [cut_off(text, text.index(" ") + HANG_RULES.letters_of_error) for text in texts if " " in text]
     words = "|".join((*(rf"{re.escape(text)}\b" for text in texts), *cut))
-    names = "|".join(errors)
+    names = "|".join((*errors, *(_OF_PYTHON[name] for name in errors if name in _OF_PYTHON)))
     codes = "|".join(str(LINUX[name][0]) for name in errors)
     return rf"(?:\b(?i:{words})|(?<![A-Za-z0-9])(?:{names})\b|(?i:\b(?:errno|os error)\W{{0,3}}(?:{codes})\b))"
 
@@ -187,7 +194,15 @@ READINGS = (
 LITERALS = (
     *(LINUX[name][1][1:] for name in (*_REFUSED, *_SILENT, *_CLOSED, *_IN_USE, *_OF_FILE_SYSTEMS, "EIO")),
     *(*_REFUSED, *_SILENT, *_CLOSED, *_IN_USE, *_OF_FILE_SYSTEMS),
-    *("ocket closed", "onnection closed", "onnection lost", "onnection was closed", "nexpected EOF", "IBV_WC_"),
+    *(
+        "emoteDisconnected",
+        "ocket closed",
+        "onnection closed",
+        "onnection lost",
+        "onnection was closed",
+        "nexpected EOF",
+        "IBV_WC_",
+    ),
     *("ut of memory", "OUT_OF_MEMORY", "UT_OF_DEVICE_MEMORY", "CUDA_ERROR_", "cudaError", "hipError", "ncorrectable"),
     *("SIGKILL", "SIGBUS", "SIGSEGV", "SIGILL", "SIGFPE", "xceeded memory", "memory limit", "memory budget"),
 )

@@ -6,7 +6,7 @@ An absence counts only where the size of the group is known, and never where Ray
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -44,11 +44,13 @@ _LISTED = re.compile(r"(?:^|\]<std\w{2,5}>:)(?:\[\d+\] )?(\d{1,9}): \[(?P<tensor
 def clues(job: JobLogs) -> list[Clue]:
     absences = [
         *_barrier(job),
+        *_awaited(job),
         *_watchdogs(job),
         *_never_started(job),
         *_behind_in_calls(job),
         *_late_at_the_store(job),
         *_store_barrier(job),
+        *_closed(job),
         *_horovod(job),
         *_coordination(job),
         *_lost_nodes(job),
@@ -361,6 +363,16 @@ def _stale_store(job: JobLogs, last: Hit, hits: list[Hit]) -> list[Clue]:
     return [clue_of("stale_store", [last], [], note, hits[:2], confidence=HANG_EVIDENCE.names_an_effect)]
 
 
+def _closed(job: JobLogs) -> list[Clue]:
+    """A rendezvous that is closed when the first launchers come: an earlier run with its id, or an attempt that ended,
+    closed it. A launcher that had joined sees the end of its own job."""
+    hits = job.named("etcd-closed")
+    if not hits or job.named("etcd-joined"):
+        return []
+    note = f"{hits[0].sentence} No launcher in these logs had joined it: an earlier run or attempt had."
+    return [clue_of("stale_store", hits, [], note, confidence=HANG_EVIDENCE.suggests)]
+
+
 def _raised_by_all_others(job: JobLogs) -> list[Clue]:
     """gloo has no watchdog: ranks that wait raise a time-out or a lost peer. The few ranks that raised nothing, and
     whose logs are there, are the ones that they waited for."""
@@ -413,6 +425,28 @@ def _barrier(job: JobLogs) -> list[Clue]:
     waited = tuple(sorted(said.waiting))
     clue = clue_of("missing_rank", hits, culprits, hits[0].sentence, victims[:2])
     return [replace(clue, confidence=HANG_RULES.absent_in_report, victims=waited)]
+
+
+def _awaited(job: JobLogs) -> list[Clue]:
+    """torchcomms: each rank that times out names the peer that it waits for. A peer that waits, too, is not one."""
+    by_communicator: dict[str, list[Hit]] = defaultdict(list)
+    for hit in job.named("ctran-wait"):
+        by_communicator[hit.groups["communicator"]].append(hit)
+    clues = []
+    for hits in by_communicator.values():
+        waiting = [Member(int(hit.groups["rank"]), job.rank_of(hit.line)) for hit in hits]
+        said = who_said_so(
+            Report((int(hit.groups["awaited"]),), (member.number,)) for hit, member in zip(hits, waiting, strict=True)
+        )
+        named = [number for number in said.named if number not in {member.number for member in waiting}]
+        if named:
+            numbering = Numbering(waiting)
+            ranks = {number: numbering.likely(number, waiting[0]) for number in named}
+            culprits = [member_culprit(job, number, rank) for number, rank in ranks.items()]
+            victims = (numbering.likely(member.number, member) for member in waiting)
+            clue = clue_of("missing_rank", hits, culprits, hits[0].sentence, confidence=HANG_EVIDENCE.suggests)
+            clues.append(replace(clue, victims=tuple(sorted(rank for rank in victims if rank is not None))))
+    return clues[:1]
 
 
 def _watchdogs(job: JobLogs) -> list[Clue]:

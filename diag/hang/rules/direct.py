@@ -25,7 +25,15 @@ _NOT_SET_UP = re.compile(
 _NOT_OPENED = re.compile(r"\bUnable to open device\b|\bibv_open_device failed\b")
 # The reporter of these need not be the one at fault: a connection of every member with every other, a transfer
 # whose other end is not named, a server that is not reached, an address that somebody sent.
-_OF_A_GROUP = ("gloo-full-mesh", "ofi-completion", "grpc-no-address", "garbled-address", "mpi-stranger", "mpi-pair")
+_OF_A_GROUP = (
+    "gloo-full-mesh",
+    "gloo-socket",
+    "ofi-completion",
+    "grpc-no-address",
+    "garbled-address",
+    "mpi-stranger",
+    "mpi-pair",
+)
 _FAILS = (Role.ROOT, Role.CASCADE)
 _DIGITS = "0123456789"
 # Lines of a list that say which device those below them are about

@@ -140,7 +140,8 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
     known |= {speaker_of(job, hit.line).rank for hit in job.named("heartbeat")} - {None}
     # torch's error of the store's barrier names the rank that waited.
     known |= {int(hit.groups["rank"]) for hit in job.named("store-barrier") if "Timed out" in hit.line.text}
-    ends = [end for end in _ends_with_codes(job, blocks, aborts=not known) if end.culprit.rank not in known]
+    reported = _ends_with_codes(job, blocks, aborts=not known)
+    ends = [end for end in reported if end.culprit.rank not in known]
     if ends and (told := _told_to_fail(job)) is not None:
         return [told]
     stops = [hit.line for hit in job.named(*_STOPS)]
@@ -153,7 +154,9 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
         HANG_EVIDENCE.clocks_of_hosts_ns,
     )
     first = list(dict.fromkeys(left.first))
-    if not first or (len(first) > 1 and not _alike(job, ends)):
+    if not first:
+        return _ended_unnamed(job, raised, reported)
+    if len(first) > 1 and not _alike(job, ends):
         return []
     culprit = first[0]
     of_it = [end for end in ends if end.culprit == culprit]
@@ -190,6 +193,18 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
         note = f"They ended with exit code {ended_with}, and no line shows which of them was first"
         return [Clue("rank_killed_exception", distinct(first), evidence, HANG_RULES.perhaps_a_victim, note)]
     return [Clue("rank_killed_exception", (culprit,), evidence, sure, note, time_ns=time_of(lines))]
+
+
+def _ended_unnamed(job: JobLogs, raised: list[RankException], ends: Sequence[_WithCode]) -> list[Clue]:
+    """The end of a process of torch.distributed.launch, which prints the command that it started last, whichever
+    process failed; none where a process says what it failed of."""
+    lines = {hit.line for hit in job.named("launch-exited")}
+    ended = [end for end in ends if end.line in lines]
+    if not ended or any(exception.line not in lines for exception in raised) or _fails_otherwise(job):
+        return []
+    note = f"Its exit code was {ended[0].code}; the launcher prints the command that it started last, whichever failed"
+    evidence = tuple(dict.fromkeys(end.line.evidence for end in ended))
+    return [Clue(EXCEPTION, (Culprit(),), evidence, HANG_RULES.perhaps_a_victim, note)]
 
 
 # NCCL's result where a call of the system failed, which its own log alone names: another rank's end is such a failure.
