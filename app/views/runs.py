@@ -330,7 +330,7 @@ def _curves(states: Sequence[tuple[str, RunState]], places: Mapping[str, int], l
     st.caption(f"Curves of {which}, first rank of each run. Tick runs to choose them.")
     quantities = known([run_curves for _, run_curves in curves], _quantities(curves))
     if not quantities:
-        st.info("None of these runs has recorded a step.", icon=":material/info:")
+        st.info("None of these runs has its own records of steps: traces alone have no curves.", icon=":material/info:")
         return
     names = ", ".join(quantity.name for quantity in quantities)
     theme, drawn = theme_of(st.context.theme.type), [places[name] for name, _ in curves]
