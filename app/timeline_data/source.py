@@ -92,7 +92,7 @@ class Source:
                 self._counters,
                 rank,
                 DASHBOARD.timeline_ranks_kept,
-                lambda: counters_of(self.result.tables.ranks[rank], account, met),
+                lambda: counters_of(self.result.tables.ranks[rank], account, met, gloo=not self.result.on_device),
             )
 
     def has_python(self, rank: int) -> bool:

@@ -166,12 +166,15 @@ class Counter:
         return Counter(self.name, self.unit, self.start_ns[seen], self.end_ns[seen], self.value[seen], says)
 
 
-def counters_of(tables: RankTables, account: RankLanes, met: Sequence[MatchedCollective] = ()) -> list[Counter]:
+def counters_of(
+    tables: RankTables, account: RankLanes, met: Sequence[MatchedCollective] = (), gloo: bool = False
+) -> list[Counter]:
     """What was sampled on a rank, on the timeline's clock: memory and the loader's queue by step, the device's clock,
-    power, temperature, use and throttling, the bandwidth of its collectives. ``met``: the matched collectives."""
+    power, temperature, use and throttling, the bandwidth of its collectives. ``met``: the matched collectives;
+    ``gloo``: as in ``bus_factor``."""
     ahead = _ahead_ns(tables, account)
     counters = _of_steps(tables, ahead) + _of_device(tables.device, ahead) if ahead is not None else []
-    return [*counters, *_bandwidth(account, met)]
+    return [*counters, *_bandwidth(account, met, gloo)]
 
 
 def _ahead_ns(tables: RankTables, account: RankLanes) -> int | None:
@@ -232,11 +235,11 @@ def _of_device(samples: Sequence[DeviceRecord], ahead: int) -> list[Counter]:
     return counters
 
 
-def _bandwidth(account: RankLanes, met: Sequence[MatchedCollective]) -> list[Counter]:
+def _bandwidth(account: RankLanes, met: Sequence[MatchedCollective], gloo: bool) -> list[Counter]:
     """The bus bandwidth of each transfer of the rank: after the last rank had arrived, so without waiting."""
     pieces = []
     for each in met:
-        factor = bus_factor(each.op, len(each.ranks))
+        factor = bus_factor(each.op, len(each.ranks), gloo)
         if account.rank in each.ranks and each.bytes and factor is not None and each.transfer_ns > 0:
             at = each.arrival_ns + account.moved_ns
             pieces.append((at, at + each.transfer_ns, each.bytes * factor * 1e9 / each.transfer_ns))

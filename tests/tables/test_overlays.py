@@ -76,6 +76,9 @@ def test_counters_are_on_the_clock_of_the_timeline(tmp_path: Path) -> None:
     assert {"memory of the process", "SM clock", "throttled", "bus bandwidth"} <= set(counters)
     assert counters["SM clock"].start_ns.tolist() == [span.begin_ns for span in timeline.steps]
     assert (counters["SM clock"].lowest, counters["SM clock"].highest) == (1000, 1000 + len(begins) - 1)
+    scattered = [replace(each, op="reduce_scatter") for each in result.attribution.collectives]
+    nccl, gloo = (counters_of(tables, account, scattered, gloo=on)[-1] for on in (False, True))
+    assert (gloo.name, gloo.highest) == ("bus bandwidth", 2 * nccl.highest)  # it is an all-reduce of the full input
     assert counters["throttled"].says == ("power cap",)
     assert counters["throttled"].start_ns.tolist() == [timeline.steps[2].begin_ns]
     rate = counters["bus bandwidth"].value
