@@ -127,6 +127,8 @@ def records(run: RunLayout, rank: int, state: str, world_size: int = 2, host: st
     files.folder.mkdir(parents=True)
     files.identity.write_bytes(encode(identity))
     files.heartbeat.write_bytes(encode(asdict(Heartbeat(now_ns, 1, 5, phase, done=state in (ENDED, FAILED)))))
+    for path in (files.identity, files.heartbeat):
+        os.utime(path, ns=(now_ns, now_ns))
 
 
 def place(run: RunLayout, rank: int, world_size: int = 2, **variables: str) -> str:
