@@ -139,8 +139,8 @@ def _slow(job: JobLogs, wait: _Wait, waiting: frozenset[int]) -> Clue | None:
     rank, name = busy.rank, busy.fault_class
     early = wait.early and wait.tiny
     supported = rank is not None or absent or early or busy.bar
-    # A step behind it shows that the work of this process has ended.
-    if not busy.last and not busy.bar and rank is None and not (wait.known and (absent or early)):
+    # A step behind it shows that the work of this process has ended; the first small collectives come before any step.
+    if not busy.last and not busy.bar and rank is None and not early and not (wait.known and absent):
         return None
     if name == "slow_rank_preprocess" and not early and rank not in absent and not busy.bar:
         return None
