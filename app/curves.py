@@ -210,9 +210,17 @@ def _up(quantity: Quantity, row: int, rows: int, number: str, drawn: Sequence[Gr
 def _top(drawn: Sequence[Grid]) -> float | None:
     """Where the axis ends; None if nothing has to be cut off."""
     later = [values[DASHBOARD.first_steps :] if len(values) > 2 * DASHBOARD.first_steps else values for values in drawn]
-    high = max((float(np.nanmax(values)) for values in later if not np.isnan(values).all()), default=0.0)
+    high = max(
+        (float(np.nanmax(_without_stalls(values))) for values in later if not np.isnan(values).all()), default=0.0
+    )
     highest = max((float(np.nanmax(values)) for values in drawn if not np.isnan(values).all()), default=0.0)
     return 1.15 * high if highest > DASHBOARD.cut_curve_at * high > 0 else None
+
+
+def _without_stalls(values: Grid) -> Grid:
+    """Without the few values that are far above all others, as that of a step that stalls."""
+    usual = values[~(values > DASHBOARD.single_values_cut_at * np.nanmedian(values))]
+    return usual if len(usual) >= (1 - DASHBOARD.most_values_cut) * len(values) else values
 
 
 # -- memory over time --------------------------------------------------------------------------------------------------

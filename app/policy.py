@@ -41,6 +41,10 @@ class Dashboard(Topic, name="dashboard", fixed=True):
         1.3, "times", "chosen", "times the highest of the later steps: the first steps, which take longer, are cut off"
     )
     first_steps = threshold(5, "steps")
+    single_values_cut_at = threshold(
+        5, "times", "chosen", "times the median: single values above it, as of a stall, leave the axis to the others"
+    )
+    most_values_cut = threshold(0.02, "fraction", "chosen", "of a curve: more of them are what the run is like")
     most_step_labels = threshold(
         12, "labels", "chosen", "at an axis of steps: with two digits each they do not touch on a phone"
     )

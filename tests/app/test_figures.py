@@ -158,6 +158,15 @@ def test_a_first_step_longer_than_all_later_ones_does_not_set_the_axis_of_curves
     assert curve_figure([("run", _curves(times))], [STEP_TIME], LIGHT, 240).layout.yaxis.range is None
 
 
+def test_a_stall_does_not_set_the_axis_of_curves() -> None:
+    times = np.full(100, 300.0)
+    times[60] = 246_000
+    figure = curve_figure([("run", _curves(times))], [STEP_TIME], LIGHT, 240)
+    assert figure.layout.yaxis.range == pytest.approx((0, 1.15 * 300))
+    times[60:65] = 246_000  # often
+    assert curve_figure([("run", _curves(times))], [STEP_TIME], LIGHT, 240).layout.yaxis.range is None
+
+
 def test_a_class_is_in_the_legend_where_no_part_has_its_colour(view: RunView) -> None:
     def legend(one: RunView) -> set[str]:
         return {trace.name for trace in drawings.step_history(one, 1, LIGHT).data if trace.type == "scatter"}
