@@ -70,8 +70,9 @@ def process_runs(process: Recorded, seen_unix_ns: int | None = None) -> bool | N
     letter = letter_of(process)
     if letter is not None:
         return letter != GONE
-    is_of_this_host = seen_unix_ns is not None and process.host == socket.gethostname() and not _is_elsewhere(process)
-    return False if is_of_this_host and _is_old(seen_unix_ns or 0) else None
+    if seen_unix_ns is None or process.host != socket.gethostname() or _is_elsewhere(process):
+        return None
+    return False if _is_old(seen_unix_ns) else None
 
 
 def process_is_stopped(process: Recorded) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -544,22 +544,23 @@ def analyze(tables: Tables, asked: StepsAsked | None = None) -> Result:
     tables = with_comparable_steps(tables)
     if asked is not None:
         tables = _restricted(tables, asked)
+    blocks: BlockAccount | None = None
+    clocked: Mapping[int, DeviceClocked] = {}
     if tables.long:
         blocks = _account_in_blocks(tables)
-        judged = partial(_judged, blocks.tables, {}, blocks)
-        attribution = blocks.attribution
+        tables, attribution = blocks.tables, blocks.attribution
     else:
-        judged = partial(_judged, tables, clocked := on_device_clocks(tables), None)
+        clocked = on_device_clocks(tables)
         attribution = attribute(tables, clocked)
     if (usual := without_stalls(attribution)) is not None:
-        result: Result = judged(usual)
+        result = _judged(tables, usual, clocked, blocks)
         if not stalls_decide(result.verdict, usual):
             return result
-    return judged(attribution)  # the stalls, if there are any, are what costs time
+    return _judged(tables, attribution, clocked, blocks)  # the stalls, if there are any, are what costs time
 
 
 def _judged(
-    tables: Tables, clocked: Mapping[int, DeviceClocked], blocks: BlockAccount | None, attribution: Attribution
+    tables: Tables, attribution: Attribution, clocked: Mapping[int, DeviceClocked], blocks: BlockAccount | None
 ) -> Result:
     """The analysis of an account of the steps. ``blocks``: of a long run, whose replay would take too long."""
     replayed = cache(lambda: _baseline(attribution, tables))

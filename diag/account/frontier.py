@@ -80,7 +80,10 @@ class Frontier(Struct, frozen=True, eq=False):
         return ns
 
     def of_steps(self, numbers: Collection[int]) -> Frontier:
+        """Of these steps only; nothing is copied where these are all."""
         kept = np.isin(self.numbers, list(numbers))
+        if kept.all():
+            return self
         return replace(
             self,
             numbers=tuple(itertools.compress(self.numbers, kept)),

@@ -129,13 +129,8 @@ def _rank_on_one_host(job: JobLogs, line: Line) -> int | None:
     one, and the job is no larger than a host can be."""
     local, size = line.speaker.local_rank, job.logs.world_size
     fits = size is None or size <= HANG_RULES.most_gpus_of_a_host
-    alone = len(job.once(_hosts_shown)) <= 1 and not job.once(failed_ranks)
+    alone = len(job.hosts_shown) <= 1 and not job.once(failed_ranks)
     return local if local is not None and fits and alone else None
-
-
-def _hosts_shown(job: JobLogs) -> set[str]:
-    """The hosts of the processes, and those that lines without a known process name."""
-    return {*job.hosts, *(line.speaker.host for line in job.logs.lines if line.speaker.host)}
 
 
 def _rank_by_ray(job: JobLogs, path: str, pid: int | None, host: str) -> int | None:

@@ -129,6 +129,11 @@ class JobLogs:
     def hosts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(process.host for process in self.logs.processes if process.host))
 
+    @cached_property
+    def hosts_shown(self) -> set[str]:
+        """The hosts of the processes, and those of lines without a known process."""
+        return set(self.hosts).union(*self._spoken_hosts.values())
+
     def process_of(self, line: Line) -> Process | None:
         """The process that printed a line; None where several could have."""
         speaker = line.speaker

@@ -191,11 +191,11 @@ class Advised(Struct, frozen=True):
 class Page(Struct, frozen=True):
     """Everything but the advice, from top to bottom. ``outcome``: how a run failed, if it did; it comes first, and the
     verdict is then about the steps recorded until that moment. ``since``: since when a step takes as long as it does,
-    and because of what, "" if that did not change; and which
-    steps stalled and are not counted. ``failures``: allocations that failed, whether or not that
-    ended the run. ``recorded``: when the run was recorded, "" if it is not known. ``rank``: the one shown in detail, at
-    fault or named by the first finding that names one. ``stall_lines``: the longest stalls, a line each.
-    ``not_looked``: questions and the reason that they share. ``gaps``: at most MOST_GAPS of ``all_gaps``."""
+    and because of what, and which steps stalled and are not counted; "" where neither is so. ``failures``: allocations
+    that failed, whether or not that ended the run. ``recorded``: when the run was recorded, "" if it is not known.
+    ``rank``: the one shown in detail, at fault or named by the first finding that names one. ``stall_lines``: the
+    longest stalls, a line each. ``not_looked``: questions and the reason that they share. ``gaps``: at most MOST_GAPS
+    of ``all_gaps``."""
 
     title: RunName
     facts: tuple[str, ...]

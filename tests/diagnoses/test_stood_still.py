@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,11 +59,22 @@ def test_the_answer_names_the_rank_and_the_step(tmp_path: Path) -> None:
     assert "uncertain" not in result.verdict.headline
 
 
-def test_a_stall_is_not_in_the_mean_of_a_rank_that_is_always_slow(tmp_path: Path) -> None:
+SLOW: dict[str, Any] = {"slow": (2,), "slow_ms": 100}
+
+
+def slow_with_a_stall(folder: Path) -> None:
     """The others wait 60 s for rank 1 once, and 100 ms in every step for rank 2."""
-    slow = {"slow": (2,), "slow_ms": 100}
-    training = Training(tmp_path / "R", ranks=4).train(100, **slow).stall(60_000, rank=1).train(100, **slow)
+    training = Training(folder, ranks=4).train(100, **SLOW).stall(60_000, rank=1).train(100, **SLOW)
     training.close(exit_code=0)
+
+
+def with_a_stall(folder: Path) -> None:
+    """The others wait 240 s for rank 1, and nothing else costs time."""
+    Training(folder, ranks=4).train(100).stall(240_000, rank=1).train(100).close(exit_code=0)
+
+
+def test_a_stall_is_not_in_the_mean_of_a_rank_that_is_always_slow(tmp_path: Path) -> None:
+    slow_with_a_stall(tmp_path / "R")
     result = open_run(tmp_path / "R")
     assert result.verdict.culprit_ranks == (2,)
     assert float(result.attribution.counted.dur_ns.mean()) == pytest.approx(0.3 * S, rel=0.05)
@@ -71,7 +83,7 @@ def test_a_stall_is_not_in_the_mean_of_a_rank_that_is_always_slow(tmp_path: Path
 
 
 def test_a_stall_counts_where_nothing_else_costs_time(tmp_path: Path) -> None:
-    Training(tmp_path / "R", ranks=4).train(100).stall(240_000, rank=1).train(100).close(exit_code=0)
+    with_a_stall(tmp_path / "R")
     result = open_run(tmp_path / "R")
     assert result.verdict.culprit_ranks == (1,)
     assert "not counted" not in page_of(result).since
@@ -79,26 +91,22 @@ def test_a_stall_counts_where_nothing_else_costs_time(tmp_path: Path) -> None:
 
 def test_stalls_that_happen_often_count(tmp_path: Path) -> None:
     """What one step in eight does is what the run is like."""
-    slow = {"slow": (2,), "slow_ms": 100}
     training = Training(tmp_path / "R", ranks=4)
     for _ in range(8):
-        training.train(7, **slow).stall(10_000, rank=1)
+        training.train(7, **SLOW).stall(10_000, rank=1)
     training.close(exit_code=0)
     assert "it stalled" not in open_run(tmp_path / "R").attribution.steps.note
 
 
 def test_a_checkpoint_is_no_stall(tmp_path: Path) -> None:
-    slow = {"slow": (2,), "slow_ms": 100}
-    Training(tmp_path / "R", ranks=4).train(60, **slow).save(30_000).train(60, **slow).close(exit_code=0)
+    Training(tmp_path / "R", ranks=4).train(60, **SLOW).save(30_000).train(60, **SLOW).close(exit_code=0)
     assert "it stalled" not in open_run(tmp_path / "R").attribution.steps.note
 
 
 def test_a_stall_is_not_in_the_mean_of_summaries_either(tmp_path: Path) -> None:
-    slow = {"slow": (2,), "slow_ms": 100}
-    training = Training(tmp_path / "R", ranks=4).train(100, **slow).stall(60_000, rank=1).train(100, **slow)
-    training.close(exit_code=0)
+    slow_with_a_stall(tmp_path / "R")
     result = open_summaries(tmp_path / "R")
     assert result.verdict.culprit_ranks == (2,)
     assert "Step 100 stalled" in page_of(result).since.replace(NBSP, " ")
-    Training(tmp_path / "S", ranks=4).train(100).stall(240_000, rank=1).train(100).close(exit_code=0)
+    with_a_stall(tmp_path / "S")
     assert open_summaries(tmp_path / "S").verdict.culprit_ranks == (1,)

@@ -9,8 +9,7 @@ from diag.diagnoses.costs import Cost
 from diag.diagnoses.shares import StepPart
 from diag.model.steps import Kind
 from diag.show.compare import headline
-
-MS = 1_000_000
+from tests.simulate import MS
 
 
 def compared(*parts: tuple[StepPart, int]) -> Comparison:
