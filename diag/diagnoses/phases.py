@@ -97,7 +97,7 @@ def unlike_the_rest(attribution: Attribution, tables: Tables, longer: Profiled |
     if not steps or not spent_ns:
         return ""
     for name, inside_ns, outside in (
-        ("exposed communication", int(parts.exposed_comm_ns[traced].sum()), waiting),
+        ("communication with its waiting", int(parts.exposed_comm_ns[traced].sum()), waiting),
         ("waiting for data", int(parts.data_wait_ns[traced].sum()), loading),
     ):
         inside = inside_ns / spent_ns

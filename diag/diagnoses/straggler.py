@@ -16,6 +16,7 @@ from diag.account.blame import median_of_others
 from diag.account.rank_steps import RankSteps
 from diag.collectors.records import SYNCHRONISING
 from diag.diagnoses.policy import COSTS, FINDINGS, STRAGGLER
+from diag.model import UNKNOWN
 from diag.model.keys import Key
 from diag.model.query import By, Query, Value
 from diag.model.steps import CollectiveCall, Detail, Evidence, Finding, Kind
@@ -381,7 +382,7 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: Expe
     evidence += evidence_of(subject, ranks)
     if hidden := hidden_ns(subject.shares):
         evidence.append(_hidden(subject, hidden))
-    evidence += subject.per_rank("compute_ns" if subject.phases_alone else "exposed_comm_ns")
+    evidence += subject.per_rank("compute_ns" if subject.phases_alone else _waits(subject))
     finding = subject.costing(
         Cost.STRAGGLER,
         id=COMPUTE_STRAGGLER,
@@ -440,7 +441,7 @@ def _uncertain_rank(subject: Subject, culprits: Culprits, cost: str) -> Finding:
         evidence=(
             times_last(Cost.STRAGGLER, suspects, leads, affected),
             *_waiting(subject, suspects),
-            *subject.per_rank("compute_ns" if subject.phases_alone else "exposed_comm_ns"),
+            *subject.per_rank("compute_ns" if subject.phases_alone else _waits(subject)),
         ),
     )
 
@@ -474,10 +475,16 @@ def _for_no_known_reason(subject: Subject, culprits: Culprits, cost: str, unknow
                 "share",
                 Query("meetings", subject.counted),
             ),
-            *subject.per_rank("exposed_comm_ns"),
+            *subject.per_rank(_waits(subject)),
         ],
         ranks=culprits.ranks,
     )
+
+
+def _waits(subject: Subject) -> str:
+    """The field of ``Parts`` that holds how long each rank waits, with the transfer where the clocks do not tell."""
+    known = subject.means is None and bool((subject.parts.exposed_wait_ns != UNKNOWN).all())
+    return "exposed_wait_ns" if known else "exposed_comm_ns"
 
 
 def _waiting(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:

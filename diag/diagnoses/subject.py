@@ -282,10 +282,15 @@ def in_ms(ns: float) -> str:
     return f"{ms:,.0f} ms" if abs(ms) >= 10 or not ms else f"{ms:.2g} ms"
 
 
+# Fields of ``Parts`` for people. Exposed communication is what the critical path has of it, without the waiting.
+_WORDS = {
+    "exposed_comm_ns": "waiting and transfer that are not overlapped",
+    "exposed_wait_ns": "waiting for a rank that is not overlapped",
+}
+
+
 def _words_of(field: str) -> str:
-    """A field of ``Parts`` for people: ``exposed_comm_ns`` is exposed communication."""
-    words = field.removesuffix("_ns").replace("_", " ")
-    return f"{words}unication" if words.endswith("comm") else words
+    return _WORDS.get(field) or field.removesuffix("_ns").replace("_", " ")
 
 
 def rounded_ms(ns: float) -> float:

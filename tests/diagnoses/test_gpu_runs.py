@@ -244,8 +244,8 @@ def test_a_window_that_is_unlike_the_other_steps_is_doubted(tmp_path: Path, wait
     assert bool(said) == doubted
     if doubted:
         assert said == [
-            "two measurements of the run disagree: exposed communication is 4% of the steps in profiler windows, and "
-            "40% of 32 others"
+            "two measurements of the run disagree: communication with its waiting is 4% of the steps in profiler "
+            "windows, and 40% of 32 others"
         ]
         assert result.verdict.confidence <= 0.6
 

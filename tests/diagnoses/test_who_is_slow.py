@@ -43,7 +43,10 @@ def test_too_few_steps_leave_the_rank_open(ranks: int) -> None:
     assert any(
         row.filter == "steps in which rank 1 was last, of 2 affected" and row.value == 2 for row in found.evidence
     )
-    assert any(row.filter == "rank 0, mean exposed communication" and row.value > 40 for row in found.evidence)
+    assert any(
+        row.filter == "rank 0, mean waiting for a rank that is not overlapped" and row.value > 40
+        for row in found.evidence
+    )
     more = slow(lambda step: 1, steps=9, ranks=ranks).verdict
     assert (more.cause, more.culprit_ranks) == (ALWAYS, (1,))
 
