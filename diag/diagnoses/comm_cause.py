@@ -380,25 +380,29 @@ def _slow_network(subject: Subject, collectives: MatchedCollectives) -> Cause | 
     latency_ms = float(np.median(sized.transfer_ns[sized.bytes == smallest])) / 1e6
     largest_ones = sized.take(sized.bytes == largest)
     speed = float(np.median(_bus_bandwidth(largest_ones, gloo=not subject.shares.on_device)))
-    smallest_ones = Query(
-        "meetings",
-        {**subject.counted, "complete": True, "bytes": smallest, "transfer_ns >=": 1},
-        "transfer_ns",
-        By.MEDIAN,
-    )
+
+    def of_size(size: int) -> Query:
+        where = {**subject.counted, "complete": True, "bytes": size, "transfer_ns >=": 1}
+        return Query("meetings", where, "transfer_ns", By.MEDIAN)
+
     unhindered = 1 - _queued_part(subject, collectives)
     if smallest < poor.at_bytes and unhindered * latency_ms >= poor.latency_ms:
-        why = f"even {smallest:,} bytes take {latency_ms:.0f} ms"
+        why = f"even {smallest:,} bytes take {latency_ms:.0f} ms (median)"
     elif largest >= poor.at_bytes and speed < unhindered * poor.bandwidth:
-        why = f"{largest:,} bytes move at {speed * 1000:.0f} MB/s"
+        why = f"{largest:,} bytes move at {speed * 1000:.0f} MB/s (median)"
     else:
         return None
+    moved_ms = float(np.median(largest_ones.transfer_ns)) / 1e6
+    medians = {smallest: latency_ms, largest: moved_ms}
     return Cause(
         "slow-network",
         f"the network is slow, {why}",
         "Check which interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, NCCL_IB_HCA), its speed, and other "
         f"traffic on it. Until then send less: {_less_sent(subject)}.",
-        (Evidence(f"transfer of {smallest} bytes, median", round(latency_ms, 3), "ms", smallest_ones),),
+        tuple(
+            Evidence(f"transfer of {size} bytes, median", round(ms, 3), "ms", of_size(size))
+            for size, ms in medians.items()
+        ),
     )
 
 
