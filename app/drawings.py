@@ -87,14 +87,21 @@ def of_differences(view: RunView) -> tuple[str, Drawing | None]:
             f"{share(DASHBOARD.equal_ranks_share)} of the step on any rank."
         ), None
     found = view.result.differences
-    mirrored = "; of two ranks, each is compared with the other" if len(view.ranks) == 2 else ""
+    if len(found) == 2:  # the one is as far above the other as that is below it
+        return "", Drawing(
+            "differences",
+            partial(difference_bars, found, view.culprits, step_ns),
+            "How much longer than the other rank each rank takes for each part, milliseconds a step",
+            "What takes longer on one of the two ranks",
+            ", without waiting for the other",
+        )
     few = len(compared(found)) < len(found)
     return "", Drawing(
         "differences",
         partial(difference_bars, found, view.culprits, step_ns),
         "Difference of each rank from the median of the other ranks, milliseconds a step",
         f"The {len(compared(found))} ranks that differ most from the others" if few else "Each rank against the others",
-        f", without its waiting for others{mirrored}",
+        ", without its waiting for others",
     )
 
 
@@ -443,13 +450,15 @@ def _more_ns(difference: RankDifference) -> dict[Part, int]:
 def difference_bars(
     found: Sequence[RankDifference], culprits: Sequence[int], step_ns: float, theme: Theme
 ) -> go.Figure:
-    """Milliseconds a step more (to the right) or less than the others' median, by part, without waiting. The axis
-    covers at least a tenth of the step to both sides; the band is what ranks of a healthy run differ by."""
-    ranks = compared(found)
+    """Milliseconds a step more (to the right) or less than the others' median, by part, without waiting. Of two ranks
+    only what takes longer. The axis covers at least a tenth of the step; the band is what ranks of a healthy run differ
+    by."""
+    ranks, two = compared(found), len(found) == 2
     names = rank_names([each.rank for each in ranks], culprits, theme.ink)
     figure = go.Figure()
     for part in Part:
         more = np.array([_more_ns(each).get(part, 0) for each in ranks], dtype=np.float64)
+        more = np.maximum(0.0, more) if two else more
         if np.abs(more).max(initial=0.0) < DASHBOARD.least_difference_ns:
             continue
         figure.add_bar(
@@ -468,7 +477,7 @@ def difference_bars(
     figure.add_vrect(x0=-alike, x1=alike, fillcolor=theme.grid, opacity=0.6, line={"width": 0}, layer="below")
     ends = [[sum(ns for ns in each.more_ns.values() if (ns > 0) == up) / MS for each in ranks] for up in (False, True)]
     least = DASHBOARD.full_scale_share * step_ns / MS
-    low, high = min(-least, *ends[0]), max(least, *ends[1])
+    low, high = 0.0 if two else min(-least, *ends[0]), max(least, *ends[1])
     return finish(
         figure,
         theme,
@@ -476,7 +485,7 @@ def difference_bars(
         barmode="relative",
         bargap=0.3,
         xaxis={
-            "title": {"text": "ms a step more than the others' median"},
+            "title": {"text": f"ms a step more than the {'other rank' if two else 'median of the others'}"},
             "zeroline": False,
             "range": [low * _ROOM, high * _ROOM],
         },

@@ -75,9 +75,17 @@ def test_what_costs_much_stands_out(view: RunView) -> None:
     text, _ = drawings.of_waiting(view)
     assert spaced(text).endswith("Rank 1 hardly waits: the others wait for it.")
     low, high = drawings.difference_bars(view.result.differences, (1,), 105 * MS, LIGHT).layout.xaxis.range
-    assert (low, high) == (pytest.approx(-39 * 1.1), pytest.approx(39 * 1.1))
+    assert (low, high) == (0, pytest.approx(39 * 1.1)), "of two ranks, on the one that takes longer"
     low, high = drawings.difference_bars(view.result.differences, (1,), 1000 * MS, LIGHT).layout.xaxis.range
-    assert (low, high) == (pytest.approx(-110), pytest.approx(110)), "at least a tenth of the step"
+    assert (low, high) == (0, pytest.approx(110)), "at least a tenth of the step"
+
+
+def test_of_two_ranks_only_the_slower_one_has_a_bar(view: RunView) -> None:
+    text, drawing = drawings.of_differences(view)
+    assert drawing is not None
+    assert (text, drawing.lead) == ("", "What takes longer on one of the two ranks")
+    (bar,) = drawing.draw(LIGHT).data
+    assert (bar.name, bar.x.tolist()) == (Part.DATA, [0, 39])
 
 
 def test_a_card_cuts_neither_its_label_nor_its_value() -> None:
@@ -218,9 +226,11 @@ def test_idle_time_of_a_device_is_stacked_by_its_cause(tmp_path: Path) -> None:
 def test_idle_time_has_the_same_parts_and_colours_in_every_figure_of_the_ranks() -> None:
     more = RankDifference(1, "", {Kind.COMPUTE: -2 * MS, Kind.IDLE: 9 * MS}, 6 * MS, 2 * MS)
     less = RankDifference(0, "", {Kind.COMPUTE: 2 * MS, Kind.IDLE: -9 * MS}, -6 * MS, -2 * MS)
-    bars = {bar.name: bar for bar in drawings.difference_bars((less, more), (), 50 * MS, LIGHT).data}
+    same = RankDifference(2, "", {})
+    bars = {bar.name: bar for bar in drawings.difference_bars((less, more, same), (), 50 * MS, LIGHT).data}
     assert {name: bar.x.tolist() for name, bar in bars.items()} == {
-        Part.COMPUTE.value: [2, -2], Part.HOST.value: [-6, 6], Part.QUEUED.value: [-2, 2], Part.IDLE.value: [-1, 1],
+        Part.COMPUTE.value: [2, -2, 0], Part.HOST.value: [-6, 6, 0], Part.QUEUED.value: [-2, 2, 0],
+        Part.IDLE.value: [-1, 1, 0],
     }  # fmt: skip
     assert {name: bar.marker.color for name, bar in bars.items()} == {name: LIGHT.part[Part(name)] for name in bars}
 

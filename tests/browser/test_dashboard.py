@@ -36,8 +36,8 @@ def test_the_verdict_is_what_one_sees_first(opened: Visit) -> None:
 def test_a_click_on_a_rank_shows_that_rank(opened: Visit) -> None:
     page = opened.page
     assert "rank=0" in page.url
-    page.get_by_text("Each rank against the others").first.evaluate("it => it.scrollIntoView()")
-    figure = page.locator(".js-plotly-plot").filter(has_text="more than the others' median")
+    page.get_by_text("What takes longer on one of the two ranks").first.evaluate("it => it.scrollIntoView()")
+    figure = page.locator(".js-plotly-plot").filter(has_text="more than the other rank")
     bars = figure.locator(".trace.bars").first.locator(".point path")
     bars.nth(1).hover(force=True)  # plotly listens on a layer above, and a click is on what is hovered over
     page.locator(".hoverlayer .hovertext").first.wait_for()
