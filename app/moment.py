@@ -24,6 +24,7 @@ from diag.words.formatting import duration, number
 from diag.words.wording import sentence
 
 _WAITS = frozenset({Part.TRANSFER, Part.WAITING, Part.COMMUNICATION})
+_SHORT = {Part.TRANSFER: "transfer", Part.WAITING: "waiting", Part.COPY: "copies", Part.HOST: "waiting for the host"}
 # The parts of a step in which a finding of each class costs time.
 _COSTS: Mapping[Bottleneck, frozenset[Part]] = {
     Bottleneck.COMPUTE: frozenset({Part.COMPUTE, Part.IDLE}),
@@ -50,14 +51,19 @@ def moment_of(view: RunView, finding: Finding, place: Place, theme: Theme) -> di
         costs = frozenset(Part)  # it is inside of any of them
     found = {rank: _shares(timeline.ranks[rank], span) for rank in ranks}
     used = [part for part in Part if any(part in of_part for of_part in found.values())]
-    of_others = _WAITS if finding.ranks and set(ranks) - set(finding.ranks) and not queued else costs
+    of_others = costs
+    if finding.ranks and set(ranks) - set(finding.ranks) and not queued:  # the others wait for those that it names
+        of_others = _WAITS if finding.bottleneck == Bottleneck.COMMUNICATION else _WAITS - {Part.TRANSFER}
     strong = {rank: costs if rank in named or not finding.ranks else of_others for rank in ranks}
     length_ns = span.end_ns - span.begin_ns
     rows = [_row(rank, found[rank], used, strong[rank], length_ns, rank in finding.ranks) for rank in ranks]
-    beside = "the time in full colour"
+    beside = "what is in full colour"
     if queued:
         beside = "its wait for a CPU core, inside of these parts"
         rows = [row | _queued_words(queued[row["rank"]]) if row["rank"] in queued else row for row in rows]
+    elif finding.ranks:
+        others = [found[rank] for rank in ranks if rank not in finding.ranks]
+        rows = [row | _more_than(others, found[row["rank"]], row) if row["named"] else row for row in rows]
     lead = sentence(f"{view.noun} {place.step}")
     of = "" if len(ranks) == len(timeline.ranks) else f", {len(ranks)} of {len(timeline.ranks):,} ranks"
     about = "; ".join(f"rank {row['rank']}: {row['about']}" for row in rows)
@@ -71,6 +77,26 @@ def moment_of(view: RunView, finding: Finding, place: Place, theme: Theme) -> di
         "ends": ["0", f"{number(length_ns / MS)} ms"],
         "colours": colours_of(theme),
     }
+
+
+def _in_short(part: Part) -> str:
+    """The part beside a row of the picture."""
+    return _SHORT.get(part, part.value)
+
+
+def _more_than(
+    others: Sequence[Mapping[Part, npt.NDArray[np.int64]]],
+    own: Mapping[Part, npt.NDArray[np.int64]],
+    row: Mapping[str, Any],
+) -> dict[str, str]:
+    """The text of a rank that the finding names, with how much more that is than on the others, which is what the title
+    has the mean of."""
+    part = next((part for part in own if part == row["most"]), None)
+    if part is None or not others:
+        return {}
+    of_others = [int(found[part].sum()) if part in found else 0 for found in others]
+    more_ns = int(own[part].sum()) - float(np.median(of_others))
+    return {"text": f"{row['text']}, {number(more_ns / MS)} ms more"} if more_ns > 0 else {}
 
 
 def _waits_for_a_core(view: RunView, step: int) -> dict[int, float]:
@@ -133,12 +159,18 @@ def _row(
     ]
     strong_ns = {part: int(found[part].sum()) for part in used if part in found and part in strong}
     most = max(strong_ns, key=lambda part: strong_ns[part], default=None)
+    whole_ns = sum(strong_ns.values())
+    if most is not None and strong_ns[most] >= DASHBOARD.alone_share * whole_ns:
+        whole_ns = strong_ns[most]
+        words = _in_short(most)
+    else:
+        words = " and ".join(map(_in_short, strong_ns)) if len(strong_ns) == 2 else ""
     return {
         "rank": rank,
         "named": named,
         "runs": runs,
         "strong": [at for at, part in enumerate(used) if part in strong],
-        "text": f"{number(sum(strong_ns.values()) / MS)} ms",
+        "text": f"{words} {number(whole_ns / MS)} ms".strip(),
         "about": ", ".join(f"{part.value} {duration(ns)}" for part, ns in strong_ns.items()) or "nothing of it",
         "most": most.value if most is not None else "",
     }

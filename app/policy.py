@@ -150,6 +150,9 @@ class Dashboard(Topic, name="dashboard", fixed=True):
     )
     most_ranks_of_moment = threshold(4, "ranks", "chosen", "in the picture beside a finding")
     most_findings_beside = threshold(2, "findings", "chosen", "in a line below the verdict, which does not hold them")
+    alone_share = threshold(
+        0.9, "fraction", "chosen", "of what a finding takes of a step: a part that is as much of it is named alone"
+    )
     columns_of_moment = threshold(300, "columns", "chosen", "of that picture: about one for two pixels")
     moment_px = threshold(150, "pixels", "chosen", "the place of that picture until it is in view")
     first_screen_s = threshold(

@@ -17,6 +17,7 @@ from diag.collectors.records import BACKWARD, FORWARD
 from diag.model.steps import Finding
 from diag.show.page import Place
 from diag.show.parts import Part
+from diag.words.formatting import number
 from tests.app.runs import write_run
 from tests.samples import opened_sample
 from tests.simulate import MS, Plan, simulate
@@ -53,7 +54,11 @@ def test_the_slow_loader_and_those_that_wait_for_it_have_their_full_colour(slow_
         drawn = columns_of(row, data["parts"])[part]
         account = view.parts[part][row["rank"], step] / view.dur_ns[row["rank"], step]
         assert drawn == pytest.approx(account, abs=0.05)
-        assert row["text"].endswith(" ms")
+    step_ms = view.dur_ns[1, step] / MS
+    assert waits["text"] == f"waiting {number(view.parts[Part.WAITING][0, step] / MS)} ms"
+    assert loads["text"].startswith("data wait ")
+    assert loads["text"].endswith(" ms more"), "which the title has the mean of"
+    assert 0 < float(loads["text"].split(", ")[1].split()[0]) < step_ms
 
 
 def test_every_column_is_filled_at_most_once(slow_rank_1: Path) -> None:
