@@ -676,10 +676,15 @@ def compare_runs(before: Result, after: Result) -> Comparison:
         if not result.attribution.steps:
             raise DiagError(f"has no steps to compare: {ONLY_DURATIONS}", path=result.tables.root)
     from diag.diagnoses.compare import compare
+    from diag.diagnoses.contended_host import load_of
 
+    first, second = (
+        load_of(result.tables, result.examination.scheduling, result.attribution.ranks) for result in (before, after)
+    )
     return compare(
         (before.tables, before.attribution, before.examination.shares),
         (after.tables, after.attribution, after.examination.shares),
+        loads=(first, second),
     )
 
 

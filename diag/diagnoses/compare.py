@@ -20,6 +20,7 @@ from diag.model.steps import Kind
 from diag.rundir.tables import Tables
 from diag.words import sentences
 
+from .contended_host import Load
 from .shares import PART_NAMES as PART_NAMES
 from .shares import Shares, step_parts
 from .shares import StepPart as StepPart
@@ -141,7 +142,8 @@ class Setting(Struct, frozen=True):
 class Comparison(Struct, frozen=True):
     """The second run compared with the first. ``not_comparable``: reasons why their steps are not the same work; the
     numbers are reported all the same. ``settings``: those that differ. ``remarks``: what else differs. ``parts``: those
-    that either run has, in the order of ``shares.PART_NAMES``; they add up to the step up to rounding."""
+    that either run has, in the order of ``shares.PART_NAMES``; they add up to the step up to rounding. ``loads``: of
+    the busiest host in each run."""
 
     before_ns: int
     after_ns: int
@@ -151,6 +153,17 @@ class Comparison(Struct, frozen=True):
     not_comparable: tuple[str, ...]
     settings: tuple[Setting, ...]
     remarks: tuple[str, ...]
+    loads: tuple[Load | None, Load | None] = (None, None)
+
+    @property
+    def busier(self) -> bool:
+        """Whether the host was so much busier in the run with the longer steps that it may be why they are longer."""
+        first, second = self.loads
+        if first is None or second is None or not self.sure:
+            return False
+        longer, shorter = (second, first) if self.ns[1] > 0 else (first, second)
+        more = longer.runnable >= COMPARISON.busier_by * shorter.runnable
+        return more and longer.runnable > longer.cores and not any(_starts_threads(each) for each in self.settings)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -169,10 +182,18 @@ class Comparison(Struct, frozen=True):
         return self.ns[0] > 0 or self.ns[2] < 0
 
 
+def _starts_threads(setting: Setting) -> bool:
+    """Whether a setting is of threads or processes that the run starts itself."""
+    return any(word in setting.name for word in ("worker", "thread"))
+
+
 def compare(
-    before: tuple[Tables, Attribution, Shares], after: tuple[Tables, Attribution, Shares], seed: int = 0
+    before: tuple[Tables, Attribution, Shares],
+    after: tuple[Tables, Attribution, Shares],
+    seed: int = 0,
+    loads: tuple[Load | None, Load | None] = (None, None),
 ) -> Comparison:
-    """The second run against the first, over the steps that count in each."""
+    """The second run against the first, over the steps that count in each. ``loads``: of their hosts."""
     first, second = before[2], after[2]
     random = np.random.default_rng(seed)
     steps = len(first.numbers), len(second.numbers)
@@ -196,6 +217,7 @@ def compare(
         not_comparable=reasons_against(before[0], after[0]),
         settings=_settings(before[0].manifest, after[0].manifest),
         remarks=(*_whole(pathless), *_hidden(before[1], after[1]), *_remarks(before[0], after[0], steps)),
+        loads=loads,
     )
 
 

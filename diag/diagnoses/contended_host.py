@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+
+from msgspec import Struct
 
 from diag.account.scheduling import Scheduling
 from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Evidence, Finding
+from diag.rundir.tables import Tables
 from diag.words import sentences
 
 from .costs import Cost
@@ -53,6 +56,20 @@ def queued(subject: Subject) -> Mapping[int, Series]:
     return {rank: scheduling.queued_ns for rank, scheduling in subject.scheduling.ranks.items()}
 
 
+class Load(Struct, frozen=True):
+    """How many threads of a host were ready to run, the median over the run, and on how many cores."""
+
+    runnable: float
+    cores: int
+
+
+def load_of(tables: Tables, scheduling: Scheduling, ranks: Collection[int]) -> Load | None:
+    """Of the busiest of these ranks' hosts; None where it was not recorded."""
+    busy = [each.runnable for rank, each in scheduling.ranks.items() if rank in ranks and each.runnable]
+    cores = [t.identity.cpus for r, t in tables.ranks.items() if r in ranks and t.identity and t.identity.cpus]
+    return Load(max(busy), min(cores)) if busy and cores else None
+
+
 def _title(subject: Subject, culprits: Culprits, unequal: bool, cost: str) -> str:
     if unequal:
         late_ranks = late_ranks_text(culprits).capitalize()
@@ -70,13 +87,8 @@ def _action(subject: Subject, ranks: tuple[int, ...]) -> str:
     asked = ranks or tuple(subject.scheduling.ranks)
     hosts = list(dict.fromkeys(host for rank in asked if (host := subject.host_of(rank))))
     where = f" on {', '.join(hosts[:3])}" if hosts else " on the host"
-    busy = [
-        scheduling.runnable
-        for rank, scheduling in subject.scheduling.ranks.items()
-        if rank in asked and scheduling.runnable
-    ]
-    cores = [t.identity.cpus for r, t in subject.tables.ranks.items() if r in asked and t.identity and t.identity.cpus]
-    load = f" ({max(busy):.0f} threads were runnable there, on {min(cores)} cores)" if busy and cores else ""
+    known = load_of(subject.tables, subject.scheduling, asked)
+    load = f" ({known.runnable:.0f} threads were runnable there, on {known.cores} cores)" if known is not None else ""
     text = (
         f"Find what else runs{where}{load} with top or pidstat: other jobs, loader processes, compute threads "
         "(OMP_NUM_THREADS, torch.set_num_threads). "

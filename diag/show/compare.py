@@ -68,6 +68,7 @@ def to_json(comparison: Comparison, before: Result, after: Result, by_name: Sequ
             "difference_ns": list(comparison.ns),
             "sure": comparison.sure,
             "steps": list(comparison.steps),
+            "host_load": [to_builtins(load) for load in comparison.loads],
             "parts": [
                 {
                     "part": part.kind.name.lower(),
@@ -227,13 +228,35 @@ def headline(comparison: Comparison) -> str:
         of_sign = sentences.STEP_IS_LONGER if likely > 0 else sentences.STEP_IS_SHORTER
         text = of_sign(share=f"{abs(ratio - 1):.0%}", **told)
     makers, against = _makers(comparison), _named(_against(comparison))
+    busier = _busier(comparison)
     if not makers:
-        return text
+        return f"{text} {busier}" if busier else text
     if against:
         text += f" {sentences.DIFFERENCE_IS_IN_PART_OFFSET(parts=_named(makers), others=against)}"
     else:
         text += f" {sentences.DIFFERENCE_IS_IN(parts=_named(makers))}"
-    return f"{text} {sentences.OTHERS_MAY_USE_THE_CORES()}" if makers[0].kind is Cost.CONTENTION else text
+    if not busier and makers[0].kind is Cost.CONTENTION:
+        busier = sentences.OTHERS_MAY_USE_THE_CORES()
+    return f"{text} {busier}" if busier else text
+
+
+def _busier(comparison: Comparison) -> str:
+    """That the host was busier in the run with the longer steps; "" where it was not."""
+    first, second = comparison.loads
+    if not comparison.busier or first is None or second is None:
+        return ""
+    sides = ("after", second, "before", first) if comparison.ns[1] > 0 else ("before", first, "after", second)
+    longer, busy, shorter, calm = sides
+    names = [setting.name for setting in comparison.settings if setting.of_both]
+    several = "the settings that differ" if names else "the run itself"
+    return sentences.HOST_WAS_BUSIER(
+        longer=longer,
+        busy=f"{busy.runnable:.0f}",
+        cores=counted(busy.cores, "core"),
+        calm=f"{calm.runnable:.0f}",
+        shorter=shorter,
+        settings=" and ".join(names) if 0 < len(names) <= PAGE.most_settings_named else several,
+    )
 
 
 def _named(parts: list[Difference]) -> str:
