@@ -108,13 +108,15 @@ def finish(figure: go.Figure, theme: Theme, height: int, **layout: Any) -> go.Fi
 
 
 class Entry(NamedTuple):
-    """An entry of a legend. ``name``: escaped for Plotly; ``mark``: the symbol of points, or the dash of a line."""
+    """An entry of a legend. ``name``: escaped for Plotly; ``mark``: the symbol of points, or the dash of a line;
+    ``group``: of the traces that a click on it isolates, "" if it does not."""
 
     name: str
     colour: str
     line: bool
     mark: str
     opacity: float
+    group: str = ""
 
 
 def legend_of(figure: go.Figure) -> list[Entry]:
@@ -134,7 +136,8 @@ def _entry(trace: Any) -> Entry:
     if not is_bar and trace.fill:
         return Entry(trace.name, trace.fillcolor, False, "square", 1.0)
     if not is_bar and "lines" in (trace.mode or "lines"):
-        return Entry(trace.name, trace.line.color, True, trace.line.dash or "solid", 1.0)
+        group = trace.legendgroup or ""
+        return Entry(trace.name, trace.line.color, True, trace.line.dash or "solid", 1.0, group)
     colour = _first(marker.color) or trace.line.color  # Plotly's: of points without one, that of their line
     symbol = "square" if is_bar else (_first(marker.symbol) or "circle").removesuffix("-open")
     return Entry(trace.name, colour, False, symbol, 1.0 if marker.opacity is None else marker.opacity)

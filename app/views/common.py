@@ -141,13 +141,25 @@ _SHAPES = {  # of Plotly's symbols
 
 
 def _legend(entries: Sequence[Entry]) -> str:
+    """Of several lines, an entry is a button that leaves only its own (figures.js)."""
+    lines = sum(bool(entry.group) for entry in entries)
     items = [
-        f'<span role="listitem"><i style="display: inline-block; margin-right: 6px; {_swatch(entry)}"></i>'
-        f"{html.escape(html.unescape(entry.name))}</span>"  # Plotly shows of tags only a few, and HTML all
+        f'<span role="listitem"><span{_isolates(entry) if lines > 1 else ""}>'
+        f'<i style="display: inline-block; margin-right: 6px; {_swatch(entry)}"></i>'
+        f"{html.escape(html.unescape(entry.name))}</span></span>"  # Plotly shows of tags only a few, and HTML all
         for entry in entries
     ]
     style = "display: flex; flex-wrap: wrap; gap: 0 14px; font-size: 13px"
     return f'<div role="list" aria-label="Legend" style="{style}">{"".join(items)}</div>'
+
+
+def _isolates(entry: Entry) -> str:
+    if not entry.group:
+        return ""
+    return (
+        f' role="button" tabindex="0" aria-pressed="false" data-isolates="{html.escape(entry.group)}" '
+        'title="Only this one; again: all" style="cursor: pointer"'
+    )
 
 
 def _swatch(entry: Entry) -> str:

@@ -19,6 +19,7 @@ export default function ({ parentElement, data }) {
   const ended = new AbortController(), { signal } = ended;
   document.addEventListener("focusin", event => hold(event.composedPath()[0], event.target), { signal });
   document.addEventListener("pointerdown", () => { held = null; }, { signal });
+  for (const kind of ["click", "keydown"]) document.addEventListener(kind, isolate, { signal });
   const end = () => { watch.disconnect(); ended.abort(); };
   WATCHED.set(parentElement, end);
   if (!held) hold(focused(), document.activeElement); // a place may be reached before this runs
@@ -94,6 +95,29 @@ function offer(figure) {
     const mark = AT.get(figure), layer = mark && layerOf(figure, mark);
     layer?.dispatchEvent(pointer(layer, "mouseout", mark));
   });
+}
+
+// -- legends ---------------------------------------------------------------------------------------------------------
+
+const FAINT = "0.07";
+
+/** A click on an entry of a legend leaves the lines of its group, and another one brings the others back. */
+function isolate(event) {
+  const entry = event.target.closest?.("[data-isolates]");
+  if (!entry || (event.type === "keydown" && event.key !== "Enter" && event.key !== " ")) return;
+  event.preventDefault();
+  const alone = entry.getAttribute("aria-pressed") !== "true";
+  for (const each of entry.closest("[role=list]").querySelectorAll("[data-isolates]")) {
+    each.setAttribute("aria-pressed", String(alone && each === entry));
+    each.style.opacity = alone && each !== entry ? "0.4" : "1";
+  }
+  let around = entry.parentElement;
+  while (around && !around.querySelector(FIGURE)) around = around.parentElement;
+  const figure = around?.querySelector(FIGURE);
+  for (const trace of (figure?.calcdata || []).map(points => points[0]?.trace).filter(each => each)) {
+    const faint = alone && trace.legendgroup !== entry.dataset.isolates;
+    for (const line of figure.querySelectorAll(`.trace${trace.uid}`)) line.style.opacity = faint ? FAINT : "1";
+  }
 }
 
 // -- marks -----------------------------------------------------------------------------------------------------------
