@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
+from msgspec.structs import replace
 
 from diag.api import Result
 from diag.app.figures import GB, MB, MS, averaged, blocks_of, finish
@@ -63,17 +65,37 @@ def throughput(curves: Sequence[Curves]) -> Quantity:
     return TOKENS if any(not np.isnan(curve.tokens).all() for curve in curves) else STEPS
 
 
-def known(curves: Sequence[Curves], quantities: Sequence[Quantity]) -> list[Quantity]:
+# Of one run, or of several that repeat one another.
+OfRuns = Curves | tuple[Curves, ...]
+
+
+def known(curves: Sequence[OfRuns], quantities: Sequence[Quantity]) -> list[Quantity]:
     """The quantities that at least one run has values of."""
     return [quantity for quantity in quantities if any(is_known(curve, quantity) for curve in curves)]
 
 
-def is_known(curves: Curves, quantity: Quantity) -> bool:
-    return not bool(np.isnan(curve_points(curves, quantity)[1]).all())
+def is_known(curves: OfRuns, quantity: Quantity) -> bool:
+    return not bool(np.isnan(_points(curves, quantity)[1]).all())
+
+
+def _points(curves: OfRuns, quantity: Quantity) -> tuple[list[int], Grid, tuple[Grid, Grid] | None]:
+    """Steps, values, and of runs that repeat one another the lowest and the highest: over the steps that all of them
+    have."""
+    if isinstance(curves, Curves):
+        return (*curve_points(curves, quantity), None)
+    common = reduce(np.intersect1d, [each.steps for each in curves])
+    of_each = [curve_points(_at(each, np.isin(each.steps, common)), quantity) for each in curves]
+    values = np.stack([own for _, own in of_each])
+    return of_each[0][0], values.mean(axis=0), (values.min(axis=0), values.max(axis=0))
+
+
+def _at(curves: Curves, chosen: npt.NDArray[np.bool_]) -> Curves:
+    names = ("steps", "dur_ns", "period_ns", "tokens", "loss", "memory")
+    return replace(curves, **{name: getattr(curves, name)[chosen] for name in names})
 
 
 def curve_figure(
-    runs: Sequence[tuple[str, Curves]],
+    runs: Sequence[tuple[str, OfRuns]],
     quantities: Sequence[Quantity],
     theme: Theme,
     height: int,
@@ -81,7 +103,8 @@ def curve_figure(
     places: Sequence[int] | None = None,
 ) -> go.Figure:
     """A small figure for each quantity, over the same steps. A run has the same colour in all of them and one entry in
-    the legend. ``places``: of the runs among the looks (`look_at`); without them, in their order."""
+    the legend; runs that repeat one another have one line, the mean, in a band from the lowest to the highest.
+    ``places``: of the runs among the looks (`look_at`); without them, in their order."""
     places = range(len(runs)) if places is None else places
     figure = go.Figure()
     rows = -(-len(quantities) // columns)
@@ -89,23 +112,24 @@ def curve_figure(
     for position, quantity in enumerate(quantities):
         number = "" if position == 0 else str(position + 1)
         row, column = divmod(position, columns)
-        drawn = [(name, *curve_points(curves, quantity)) for name, curves in runs]
-        for at, (name, steps, values) in zip(places, drawn, strict=True):
+        drawn = [(name, *_points(curves, quantity)) for name, curves in runs]
+        for at, (name, steps, values, ends) in zip(places, drawn, strict=True):
             colour, dash = look_at(at, theme)
+            axes = {"xaxis": f"x{number}", "yaxis": f"y{number}", "legendgroup": str(at)}
+            if ends is not None:
+                _band(figure, steps, ends, colour, axes)
             figure.add_scatter(
                 x=steps,
                 y=values,
                 name=label(name, 40),
-                legendgroup=str(at),
                 showlegend=position == 0,
                 mode="lines" if len(steps) > 1 else "markers",
                 line={"color": colour, "width": 1.8, "dash": dash},
-                xaxis=f"x{number}",
-                yaxis=f"y{number}",
+                **axes,
                 hovertemplate=f"{label(name, 40)}<br>step %{{x:,}}<br>{quantity.axis}: %{{y:,.4~g}}<extra></extra>",
             )
         layout[f"xaxis{number}"] = _across(column, min(columns, len(quantities)), number, row == rows - 1)
-        layout[f"yaxis{number}"] = _up(quantity, row, rows, number, [values for _, _, values in drawn])
+        layout[f"yaxis{number}"] = _up(quantity, row, rows, number, [values for _, _, values, _ in drawn])
         across, up = layout[f"xaxis{number}"]["domain"], layout[f"yaxis{number}"]["domain"]
         figure.add_annotation(
             x=across[0], y=up[1], xref="paper", yref="paper", text=quantity.axis, showarrow=False,
@@ -115,6 +139,16 @@ def curve_figure(
         figure, theme, height, showlegend=len(runs) > 1, hovermode="closest",
         margin={"l": 8, "r": 16, "t": 28, "b": 8}, **layout,
     )  # fmt: skip
+
+
+def _band(figure: go.Figure, steps: list[int], ends: tuple[Grid, Grid], colour: str, axes: dict[str, str]) -> None:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    common = {"x": steps, "mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip", **axes}
+    figure.add_scatter(y=ends[1], **common)
+    figure.add_scatter(y=ends[0], fill="tonexty", fillcolor=f"rgba({red},{green},{blue},{_INTERVAL})", **common)
+
+
+_INTERVAL = 0.2  # opacity
 
 
 def look_at(place: int, theme: Theme) -> tuple[str, str]:

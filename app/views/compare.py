@@ -15,28 +15,30 @@ from diag.app.address import choose, choose_path, job_at, last_baseline, name_of
 from diag.app.curves import LOSS, STEP_TIME, curve_figure, curves_of_run, known
 from diag.app.drawings import mean_step_ns
 from diag.app.figures import MS, finish, name_above, named_bars
+from diag.app.looks import state_of
 from diag.app.markup import label, plain
 from diag.app.picture import grids_of_both, host_of_rank, picture_of
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import PART_OF, RunView
 from diag.app.theme import Theme, theme_of
+from diag.app.views.by_name import show_by_name
 from diag.app.views.common import (
     bullets,
     choose_clicked_rank,
     component,
     draw,
     head,
-    in_view,
-    nothing,
     show_error,
-    show_rows,
     show_table,
     side_by_side,
     without_steps,
 )
+from diag.app.views.repeats import has_repeats, show_repeats
+from diag.app.views.runs import outline_of, repeats_of
 from diag.diagnoses.compare import PART_NAMES, Comparison, Setting, Setup, nearest_of_job, setup_of, setup_of_traces
+from diag.diagnoses.repeats import repeat
 from diag.errors import DiagError
-from diag.show.compare import WITHIN_NOISE, comparison_table, differences_by_name, headline, named_table, worth_a_row
+from diag.show.compare import WITHIN_NOISE, comparison_table, headline, worth_a_row
 from diag.show.page import DATA_WAIT, EXPOSED_COMM, HOST_WAIT
 from diag.words.formatting import UNKNOWN, counted, number, share, visible
 from diag.words.table import INDEX, TEXT_RIGHT, Column, Table, table_of
@@ -50,10 +52,6 @@ _SAME_JOB = "the same script, model, number of ranks and device"
 _OF_PATH = (
     "All of it is of the critical path: what the length of the step consists of. Waiting for a slow rank counts as "
     "what that rank does meanwhile."
-)
-_OF_RANKS = (
-    "Means over all ranks, not the critical path: waiting for a slow rank is a part of these collectives. So they do "
-    "not add up to the difference of the step, and may be longer where the step is shorter."
 )
 _REFUSED = "This cannot be compared"
 
@@ -124,6 +122,7 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
         if comparison.not_comparable:
             st.markdown(plain(f"{_OTHER_WORK} {'; '.join(comparison.not_comparable)}."))
         _verdicts(against, view, before, after)
+    _repeats(root, before, after)
     shown = worth_a_row(comparison)
     theme = theme_of(st.context.theme.type)
     left, right = side_by_side("compared")
@@ -150,6 +149,30 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
     show_by_name((against, view), (before, after))
     if comparison.remarks:
         st.markdown(bullets(tuple(f"{sentence(remark)}." for remark in comparison.remarks)))
+
+
+@st.fragment
+def _repeats(root: Path, before: str, after: str) -> None:
+    """Draws what the other runs of the folder say that were asked to do the same as one of the two, if there are any.
+    Those that are not analysed yet are, and then this is drawn again."""
+    runs = {name_of(root, run): run for run in runs_of(root)[0]}
+    setups = {name: setup for name, run in runs.items() if (setup := setup_planned(run)) is not None}
+    alike = {
+        name: state_of(run)
+        for name, run in runs.items()
+        if name in (before, after) or any(repeat(setups.get(name), setups.get(of)) for of in (before, after))
+    }
+    if len(alike) < 3 or not {before, after} <= alike.keys():
+        return
+    groups = repeats_of(alike, before)
+    st.subheader("With their repeats", anchor="repeats")
+    if has_repeats(groups):
+        show_repeats(groups, "repeats of both")
+    if waiting := sum(outline_of(state) is None for state in alike.values()):
+        st.caption(f"{counted(waiting, 'repeat')} of them {'is' if waiting == 1 else 'are'} being analysed.")
+        component("pace")(
+            key="pace of repeats", data={"ms": 1000 * DASHBOARD.runs_every_s}, on_again_change=lambda: None
+        )
 
 
 def _badge(comparison: Comparison) -> str:
@@ -258,29 +281,6 @@ def _step_by_step(against: RunView, view: RunView, before: str, after: str, them
         "compared curves",
         f"{names} by step, of {before} and {after}",
     )
-
-
-def show_by_name(views: Sequence[RunView], names: Sequence[str]) -> None:
-    """Draws which collectives, kernels and modules differ between runs, once it is in view: that reads traces again."""
-    st.subheader("Difference by collective, kernel and module", anchor="by-name")
-    st.caption(plain(_OF_RANKS))
-    st.fragment(_by_name)(views, names)
-
-
-def _by_name(views: Sequence[RunView], names: Sequence[str]) -> None:
-    if not in_view(f"by name {' '.join(names)}", DASHBOARD.memory_picture_px):
-        return
-    found = differences_by_name(*(view.result for view in views))
-    if not found:
-        nothing("Neither run recorded collectives, kernels or modules.", "`diag run` records a profiler window.")
-        return
-    for tab, times in zip(st.tabs([times.of.capitalize() for times in found]), found, strict=True):
-        with tab:
-            table = named_table(times, names)
-            st.caption(plain(" ".join((f"{table.title}.", *table.notes))))
-            show_rows(
-                table, key=f"by-name-{times.of}", alt=f"Difference by name: {times.what}", at_first=["difference_ns"]
-            )
 
 
 def _verdicts(against: RunView, view: RunView, before: str, after: str) -> None:

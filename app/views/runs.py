@@ -14,7 +14,7 @@ import streamlit as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.api import Jobs, Result, RunState, State, compare_runs
+from diag.api import Jobs, Result, RunState, State, compare_runs, setup_planned
 from diag.app.address import (
     Version,
     analyse,
@@ -33,6 +33,7 @@ from diag.app.curves import (
     LOSS,
     MEMORY,
     STEP_TIME,
+    OfRuns,
     Quantity,
     curve_figure,
     curves_of_result,
@@ -47,8 +48,10 @@ from diag.app.looks import state_of
 from diag.app.markup import plain
 from diag.app.policy import DASHBOARD
 from diag.app.theme import theme_of
+from diag.app.views.by_name import show_by_name
 from diag.app.views.common import bullets, component, draw, show_error, show_rows
-from diag.app.views.compare import show_by_name
+from diag.app.views.repeats import has_repeats, show_repeats
+from diag.diagnoses.repeats import Repeats, groups_of
 from diag.errors import DiagError
 from diag.live import Curves, curves_of
 from diag.model.steps import Bottleneck, Severity, Verdict
@@ -132,8 +135,9 @@ def _draw_runs(
     if against is not None and len(names) == 1 and against.name not in names:
         names.append(against.name)
     _buttons(names, compare)
+    grouped = _grouped(chosen, rows, against)
     _several(chosen, rows, against)
-    _curves(named, places, len(matching), bool(chosen))
+    _curves(named, places, len(matching), bool(chosen), grouped)
     with st.expander("All numbers"):
         show_rows(
             runs_table([rows[state.path] for state in matching]), key="runs", alt="The runs, each with its verdict"
@@ -289,6 +293,35 @@ def _buttons(names: Sequence[str], compare: Callable[[str, str], None]) -> None:
         st.caption("Tick two runs to compare them, more to see their curves in one figure. A click on a name opens it.")
 
 
+def _grouped(chosen: Sequence[RunState], rows: Mapping[Path, RunRow], baseline: Line | None) -> tuple[Repeats, ...]:
+    """Draws the mean steps of the ticked runs by their settings, if some of them repeat one another. Returns the
+    groups, that of the baseline first; none without repeats."""
+    by_name = {rows[state.path].name: state for state in chosen}
+    groups = repeats_of(by_name, baseline.name if baseline is not None else "")
+    if not has_repeats(groups):
+        return ()
+    st.subheader("Means of repeated runs", anchor="repeats")
+    show_repeats(groups, "repeats")
+    waiting = len(by_name) - sum(len(group.runs) for group in groups)
+    if waiting:
+        st.caption(plain(f"Without {counted(waiting, 'ticked run')} whose steps are not known."))
+    return groups
+
+
+def repeats_of(states: Mapping[str, RunState], first: str = "") -> tuple[Repeats, ...]:
+    """The runs that do not train any more by what they were asked to do, as far as they are analysed, in the order in
+    which they began. ``first``: the name of a run whose group comes before the others."""
+    planned = {name: setup_planned(state.path) for name, state in states.items()}
+    setups = {name: setup for name, setup in planned.items() if setup is not None}
+    began = {name: setups[name].began_ns if name in setups else 0 for name in states}
+    ns = {}
+    for name in sorted(states, key=lambda name: (name != first, began[name], name)):
+        outline = outline_of(states[name])
+        if not states[name].live and outline is not None and outline.row.step_ns is not None:
+            ns[name] = outline.row.step_ns
+    return groups_of(setups, ns)
+
+
 def _several(chosen: Sequence[RunState], rows: Mapping[Path, RunRow], baseline: Line | None) -> None:
     """Draws what differs between three or more ticked runs, when asked for: the sentence of each against the first one
     or the baseline, and times by name with a column for each run."""
@@ -315,9 +348,15 @@ def _several(chosen: Sequence[RunState], rows: Mapping[Path, RunRow], baseline: 
     show_by_name(list(views.values()), list(views))
 
 
-def _curves(states: Sequence[tuple[str, RunState]], places: Mapping[str, int], listed: int, ticked: bool) -> None:
+def _curves(
+    states: Sequence[tuple[str, RunState]],
+    places: Mapping[str, int],
+    listed: int,
+    ticked: bool,
+    groups: Sequence[Repeats] = (),
+) -> None:
     """``places``: of the runs that are drawn, among the looks of curves; ``listed``: how many runs there are to choose
-    from."""
+    from; ``groups``: of those that repeat one another."""
     curves = [
         (name, recorded) for name, state in states if name in places and (recorded := curves_for(state)) is not None
     ]
@@ -333,9 +372,15 @@ def _curves(states: Sequence[tuple[str, RunState]], places: Mapping[str, int], l
         st.info("None of these runs has its own records of steps: traces alone have no curves.", icon=":material/info:")
         return
     names = ", ".join(quantity.name for quantity in quantities)
-    theme, drawn = theme_of(st.context.theme.type), [places[name] for name, _ in curves]
+    lines: Sequence[tuple[str, OfRuns]] = curves
+    if groups and st.toggle(
+        "Mean of repeats, in a band from the lowest to the highest run", value=True, key="mean of repeats"
+    ):
+        lines = curves_by_group(dict(curves), groups)
+    theme = theme_of(st.context.theme.type)
+    drawn = [next(places[run] for run in _runs_of(name, groups) if run in places) for name, _ in lines]
     draw(
-        lambda: curve_figure(curves, quantities, theme, DASHBOARD.curves_of_runs_px, places=drawn),
+        lambda: curve_figure(lines, quantities, theme, DASHBOARD.curves_of_runs_px, places=drawn),
         "curves",
         f"{names} by step, of {counted(len(curves), 'run')}",
     )
@@ -343,6 +388,22 @@ def _curves(states: Sequence[tuple[str, RunState]], places: Mapping[str, int], l
         missing = [name for name, run_curves in curves if not is_known(run_curves, quantity)]
         if missing:
             st.caption(plain(f"{quantity.name.capitalize()} is not recorded in {', '.join(missing)}."))
+
+
+def curves_by_group(curves: Mapping[str, Curves], groups: Sequence[Repeats]) -> list[tuple[str, OfRuns]]:
+    """One line for each group of runs that repeat one another, and one for each other run."""
+    lines: list[tuple[str, OfRuns]] = []
+    for group in groups:
+        own = [curves[run] for run in group.runs if run in curves]
+        if own:
+            lines.append((group.name, own[0] if len(own) == 1 else tuple(own)))
+    grouped = {run for group in groups for run in group.runs}
+    return [*lines, *((name, of_run) for name, of_run in curves.items() if name not in grouped)]
+
+
+def _runs_of(name: str, groups: Sequence[Repeats]) -> tuple[str, ...]:
+    """The runs of the group with this name, or the run."""
+    return next((group.runs for group in groups if group.name == name), (name,))
 
 
 def _quantities(curves: Sequence[tuple[str, Curves]]) -> tuple[Quantity, ...]:

@@ -247,13 +247,16 @@ def work_of(tables: Tables) -> Work:
 
 class Setup(Struct, frozen=True):
     """What makes two runs runs of the same job. ``script``: the name of its file, "" of the bundled trainer and where
-    it is not known; ``device``: its name, "" if unknown; ``model``: as in ``Work``; ``began_ns``: Unix time."""
+    it is not known; ``device``: its name, "" if unknown; ``model``: as in ``Work``; ``began_ns``: Unix time;
+    ``asked``: all that the manifest has of what the run was to do, {} of traces; ``tells``: whether that is all."""
 
     script: str
     world_size: int | None
     device: str
     model: dict[str, object]
     began_ns: int
+    asked: dict[str, object] = {}
+    tells: bool = False
 
     def is_of(self, other: Setup) -> bool:
         """Whether the two are of one job: all but when they began is equal, what is unknown too."""
@@ -263,9 +266,15 @@ class Setup(Struct, frozen=True):
 
 def setup_of(manifest: Manifest) -> Setup:
     """As far as the manifest alone tells it, without the records of a step."""
-    script = next((Path(word).name for word in manifest.argv if word.endswith(".py")), "")
+    at = next((at for at, word in enumerate(manifest.argv) if word.endswith(".py")), len(manifest.argv))
+    script = Path(manifest.argv[at]).name if at < len(manifest.argv) else ""
     world_size, device = world_size_of(manifest.world_size), manifest.device or ""
-    return Setup(script, world_size, device, _model(manifest), manifest.created_unix_ns)
+    asked = {**manifest.loader, **manifest.trainer, "strategy": str(manifest.strategy)}
+    asked.pop("steps", None)  # a longer run has the same steps
+    if script:
+        asked["arguments"] = " ".join(manifest.argv[at + 1 :])
+    tells = bool(script or manifest.trainer)
+    return Setup(script, world_size, device, _model(manifest), manifest.created_unix_ns, asked, tells)
 
 
 def setup_of_traces(tables: Tables) -> Setup:
@@ -303,7 +312,7 @@ def reasons_between(before: Work, after: Work) -> tuple[str, ...]:
     if before.on_device is not None and after.on_device is not None and before.on_device != after.on_device:
         reasons.append("one ran on a device, the other on a CPU")
     unlike = [
-        f"{name.replace('_', ' ')} {_text(before.model[name])} and {_text(after.model[name])}"
+        f"{name.replace('_', ' ')} {text_of(before.model[name])} and {text_of(after.model[name])}"
         for name in _MODEL
         if name in before.model and name in after.model and before.model[name] != after.model[name]
     ]
@@ -314,7 +323,8 @@ def reasons_between(before: Work, after: Work) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """The value of a setting for people."""
     return "(the default)" if value is None else f"{value:,}" if type(value) is int else str(value)
 
 
@@ -358,13 +368,15 @@ def _settings(before: Manifest | None, after: Manifest | None) -> tuple[Setting,
     if before is None or after is None:
         return ()
     differing = []
-    if before.strategy != after.strategy:
-        differing.append(Setting("strategy", str(before.strategy), str(after.strategy)))
-    # An analysis must not know which fault was planted ("inject"); "setup" repeats other settings in words.
-    skipped = {"inject", "setup", "strategy", "steps"}
-    of_first, of_second = ({**manifest.loader, **manifest.trainer} for manifest in (before, after))
-    for name in sorted({*of_first, *of_second} - skipped):
+    of_first, of_second = (of_settings(setup_of(manifest).asked) for manifest in (before, after))
+    for name in sorted({*of_first, *of_second}, key=lambda name: (name != "strategy", name)):
         if of_first.get(name) != of_second.get(name):
-            first, second = (_text(each[name]) if name in each else None for each in (of_first, of_second))
+            first, second = (text_of(each[name]) if name in each else None for each in (of_first, of_second))
             differing.append(Setting(name.replace("_", " "), first, second))
     return tuple(differing)
+
+
+def of_settings(asked: Mapping[str, object]) -> dict[str, object]:
+    """Those that may be told. An analysis must not know which fault was planted ("inject"); "setup" repeats others in
+    words; the arguments of a script may hold a secret."""
+    return {name: value for name, value in asked.items() if name not in ("arguments", "inject", "setup")}

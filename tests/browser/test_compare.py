@@ -90,3 +90,56 @@ def test_many_ranks_of_both_runs_are_grids(browser: Browser, served: Served) -> 
         changed = found.page.get_by_role("row").filter(has_text="node21")
         expect(changed.get_by_role("cell")).to_have_text(["21", "node21", "40.0", "0", "-40.0\u00a0ms"])
         assert found.complaints == []
+
+
+@pytest.fixture(scope="module")
+def repeated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Three runs with each of two settings; the loaders differ from run to run."""
+    folder: Path = tmp_path_factory.mktemp("repeated")
+    for prefetch, loads_ms in ((0, (20, 24, 22)), (1, (2, 5, 3))):
+        for at, ms in enumerate(loads_ms):
+            run = write_run(folder / f"prefetch{prefetch}-{at}", slow_data_ms={0: ms, 1: ms})
+            layout = RunLayout(run)
+            manifest = json.loads(layout.manifest.read_text())
+            layout.manifest.write_text(json.dumps(manifest | {"trainer": {"prefetch": prefetch}}))
+    with dashboard(folder) as running:
+        yield running
+
+
+def test_two_runs_are_compared_with_their_repeats(browser: Browser, repeated: Served) -> None:
+    with visit(browser, height=900, width=1440) as found:
+        page = found.page
+        found.open(repeated.at("compare?run=prefetch1-0&with=prefetch0-0"), until="With their repeats")
+        said = page.get_by_text("Over the repeats the step is 21% shorter")
+        expect(said).to_be_visible()
+        expect(said).to_contain_text(
+            "87.0\u00a0ms with prefetch 0 (3\u00a0runs), 68.3\u00a0ms with prefetch 1 (3\u00a0runs)"
+        )
+        row = page.get_by_role("row").filter(has_text="prefetch1-0, prefetch1-1, prefetch1-2")
+        expect(row).to_contain_text("67.0\u00a0ms to 70.0\u00a0ms")
+        assert found.complaints == []
+
+
+def test_repeats_are_one_curve_each_and_a_click_leaves_one_of_them(browser: Browser, repeated: Served) -> None:
+    with visit(browser, height=1400, width=1440) as found:
+        page = found.page
+        found.open(repeated.at(), until="All numbers")
+        for name in [f"prefetch{prefetch}-{at}" for prefetch in (0, 1) for at in range(3)]:
+            page.get_by_role("checkbox", name=f"Choose {name}", exact=True).check()
+            found.settle()
+        expect(page.get_by_text("Means of repeated runs").first).to_be_visible()
+        page.get_by_role("heading", name="Curves").scroll_into_view_if_needed()
+        entries = page.get_by_role("list", name="Legend").last.get_by_role("button")
+        expect(entries).to_have_text(["prefetch 0", "prefetch 1"])
+        figure = page.get_by_test_id("stPlotlyChart").last
+        lines = figure.locator(".scatterlayer .trace")
+        expect(lines.first).to_be_visible()
+        seen = "all => all.map(it => it.style.opacity)"
+        entries.first.click()
+        expect(entries.first).to_have_attribute("aria-pressed", "true")
+        faint = lines.evaluate_all(seen)
+        assert {"1", "0.07"} == set(faint)
+        assert faint.count("1") == faint.count("0.07")
+        entries.first.press("Enter")
+        assert set(lines.evaluate_all(seen)) == {"1"}, "all of them again"
+        assert found.complaints == []
