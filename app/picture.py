@@ -13,9 +13,8 @@ from diag.api import Result
 from diag.app.drawings import mean_step_ns, of_ranks
 from diag.app.figures import GB, MB, MS
 from diag.app.policy import DASHBOARD
-from diag.app.run_view import Part, RunView
+from diag.app.run_view import PART_OF, Grid, Part, RunView
 from diag.app.theme import Theme, ink_on
-from diag.diagnoses.contended_host import dominates
 from diag.diagnoses.costs import Cost
 from diag.model.steps import Advice, Risk
 from diag.show.page import STEP_TIME, Change, numbers_of
@@ -50,23 +49,28 @@ def picture_of(
 
 
 def _bars(view: RunView, theme: Theme, culprits: Collection[int]) -> Data:
-    of_part = {part: view.per_rank(grid) / MS for part, grid in view.parts.items()}
     totals = np.nan_to_num(view.per_rank(view.dur_ns)) / MS
-    parts = [part for part, ms in of_part.items() if np.nansum(ms) > DASHBOARD.least_legend_share * totals.sum()]
+    of_part, for_a_core = _without_queueing(
+        {part: np.nan_to_num(view.per_rank(grid)) / MS for part, grid in view.parts.items()}, view, totals
+    )
+    parts = [(part.value, theme.part[part], ms) for part, ms in of_part.items()]
+    if for_a_core is not None:
+        parts.append((Cost.CONTENTION.words, theme.part[PART_OF[Cost.CONTENTION]], for_a_core))
+    parts = [part for part in parts if part[2].sum() > DASHBOARD.least_legend_share * totals.sum()]
     drawing = of_ranks(view)
     return {
         "kind": "bars",
         "title": drawing.lead,
         "rest": drawing.rest + _why_longer(view, float(totals.max(initial=0.0))) + _what_compute_is(view),
-        "parts": [[part.value, theme.part[part], ink_on(theme.part[part])] for part in parts],
+        "parts": [[name, shade, ink_on(shade)] for name, shade, _ in parts],
         "rows": [
             {
                 "rank": rank,
                 "fault": rank in culprits,
                 "total": float(totals[at]),
                 "text": f"{number(totals[at])} ms",
-                "ms": [float(np.nan_to_num(of_part[part][at])) for part in parts],
-                "about": _about(rank, view, rank in culprits, {part: float(of_part[part][at]) for part in parts}),
+                "ms": [float(ms[at]) for *_, ms in parts],
+                "about": _about(rank, view, rank in culprits, {name: float(ms[at]) for name, _, ms in parts}),
             }
             for at, rank in enumerate(view.ranks)
         ],
@@ -74,12 +78,34 @@ def _bars(view: RunView, theme: Theme, culprits: Collection[int]) -> Data:
     }
 
 
+def _without_queueing(
+    of_part: Mapping[Part, Grid], view: RunView, totals: Grid
+) -> tuple[Mapping[Part, Grid], Grid | None]:
+    """The parts, milliseconds by rank, without the time in which a rank was ready to run and had no CPU core, and that
+    time: the same that the finding is about. None where it is not known of all ranks, or next to nothing."""
+    known = view.result.examination.scheduling
+    if view.result.on_device or not set(view.ranks) <= known.ranks.keys():
+        return of_part, None
+    rest, waits = dict(of_part), np.zeros(len(view.ranks))
+    for name, inside in (
+        ("queued_ns", (Part.COMPUTE,)),
+        ("loading_ns", (Part.DATA,)),
+        ("communicating_ns", (Part.WAITING, Part.TRANSFER, Part.COMMUNICATION)),
+    ):
+        means = known.mean_ms(name)
+        left = np.array([means[rank] for rank in view.ranks])
+        for part in inside:
+            if part in rest:
+                taken = np.minimum(left, rest[part])
+                rest[part], left, waits = rest[part] - taken, left - taken, waits + taken
+    if waits.max(initial=0.0) < DASHBOARD.equal_ranks_share * totals.max(initial=0.0):
+        return of_part, None
+    return rest, waits
+
+
 def _what_compute_is(view: RunView) -> str:
-    """What is drawn as compute where the verdict names it: waiting for a core, and what a rank does outside of
-    operators."""
+    """What is drawn as compute where the verdict names what a rank does outside of operators."""
     cause = view.result.cause
-    if dominates(view.result.examination.shares):
-        return "; compute and communication contain the wait for a CPU core"
     if cause is None or not cause.outside_of_work or view.result.on_device:
         return ""
     return "; compute is all time in a phase without another part, also Python, sleeps and locks there"
@@ -97,9 +123,9 @@ def _why_longer(view: RunView, longest_ms: float) -> str:
     return f"; some begin early and wait: the critical path takes {duration(step_ns)}"
 
 
-def _about(rank: int, view: RunView, fault: bool, ms: Mapping[Part, float]) -> str:
+def _about(rank: int, view: RunView, fault: bool, ms: Mapping[str, float]) -> str:
     at_fault = ", at fault" if fault else ""
-    parts = (f"{part.value} {number(value)} ms" for part, value in ms.items() if value > 0)
+    parts = (f"{name} {number(value)} ms" for name, value in ms.items() if value > 0)
     return "\n".join((f"rank {rank}{_on(view.result, rank)}{at_fault}", *parts))
 
 

@@ -94,7 +94,12 @@ def test_a_wait_for_cores_is_a_number_beside_parts_that_contain_it() -> None:
     assert "its wait for a CPU core, inside of these parts" in data["rest"]
     picture = picture_of(view, LIGHT)
     assert picture is not None
-    assert "compute and communication contain the wait for a CPU core" in picture["rest"]
+    names = [name for name, *_ in picture["parts"]]
+    assert names[-1] == "waiting for a CPU core"
+    assert [row["ms"][-1] for row in picture["rows"]] == [45, 45], "a part of its own beside the verdict"
+    compute = float(view.per_rank(view.parts[Part.COMPUTE])[0]) / MS
+    assert picture["rows"][0]["ms"][names.index("compute")] == pytest.approx(compute - 45)
+    assert all(sum(row["ms"]) == pytest.approx(row["total"]) for row in picture["rows"])
 
 
 def test_waiting_for_a_rank_that_another_finding_names_is_not_exposed_communication() -> None:
