@@ -8,9 +8,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from diag.account.attribute import marked
 from diag.account.policy import STEPS
 from diag.api import Reading, Result, analyze, open_attempt
 from diag.collectors.layout import RunLayout
+from diag.collectors.records import WINDOW_ACTIVE
 from diag.deferred import by_name
 from diag.errors import readable
 from diag.rundir.asked import StepsAsked, steps_asked
@@ -20,6 +22,7 @@ from diag.rundir.policy import RUN_READING
 from diag.rundir.run import open_paths
 from diag.rundir.summaries import has_summaries
 from diag.rundir.tables import Only, RankTables, Tables, of_steps, restricted
+from diag.words.formatting import number_ranges, spans
 
 # Of runs of very many ranks, and of steps whose full records are gone.
 _open_summaries: Callable[..., Result] = by_name("diag.summaries:open_summaries")
@@ -42,7 +45,8 @@ def summaries_suffice(path: Path | str) -> bool:
 
 def open_newest(path: Path | str, most_steps: int) -> Result:
     """Opens a run that still trains, by its first and its newest steps, so that the cost does not grow with the run.
-    The first steps are included so that they, and not the newest, count as warm-up."""
+    The first steps are included so that they, and not the newest, count as warm-up; the last steps that a profiler
+    recorded, so that the answer does not change when they are no longer among the newest."""
     if summaries_suffice(path):
         return _open_summaries(path)
     tables = open_paths((path,))
@@ -55,9 +59,19 @@ def open_newest(path: Path | str, most_steps: int) -> Result:
     if len(recorded) <= STEPS.warm_up_steps + most_steps:
         return analyze(tables)
     kept_steps = {*recorded[: STEPS.warm_up_steps], *recorded[-most_steps:]}
-    result = analyze(of_steps(tables, kept_steps))
+    profiled = [step for step in _last_window(tables, recorded) if step not in kept_steps]
+    result = analyze(of_steps(tables, kept_steps.union(profiled)))
     note = f"the run still trains: the newest {most_steps:,} of {len(recorded):,} steps are analysed"
+    if profiled:
+        steps = "step" if len(profiled) == 1 else "steps"
+        note += f", and what a profiler recorded in {steps} {number_ranges(profiled)}"
     return replace(result, coverage=replace(result.coverage, notes=(note, *result.coverage.notes)))
+
+
+def _last_window(tables: Tables, recorded: Sequence[int]) -> list[int]:
+    """The steps of the last profiler window, of these recorded steps."""
+    windows = spans(sorted(marked(tables.ranks, WINDOW_ACTIVE).intersection(recorded)))
+    return [step for first, last in windows[-1:] for step in range(first, last + 1)]
 
 
 def open_by_size(

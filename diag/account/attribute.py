@@ -375,7 +375,7 @@ def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
         | warming
         | outside
     )
-    windows = _marked(ranks, WINDOW_ACTIVE)
+    windows = marked(ranks, WINDOW_ACTIVE)
     return in_windows(windows, numbers, reasons) | reasons
 
 
@@ -414,7 +414,7 @@ def untraced_steps(tables: Tables) -> dict[int, float]:
     return {step: float(np.mean(times[step])) for step in sorted(times)}
 
 
-def _marked(ranks: Mapping[int, RankTables], window: str) -> set[int]:
+def marked(ranks: Mapping[int, RankTables], window: str) -> set[int]:
     """The steps of which some rank recorded this as ``StepRecord.window``."""
     return {step for t in ranks.values() for step in t.steps.step[t.steps.in_window(window)].tolist()}
 
@@ -455,8 +455,8 @@ def evaluations_left_out(steps: Collection[int], count: int) -> dict[int, str]:
 
 
 def _disturbed(tables: Tables) -> dict[int, str]:
-    reasons = dict.fromkeys(_marked(tables.ranks, WINDOW_WARMUP), "the profiler was starting")
-    for after in _marked(tables.ranks, WINDOW_AFTER):
+    reasons = dict.fromkeys(marked(tables.ranks, WINDOW_WARMUP), "the profiler was starting")
+    for after in marked(tables.ranks, WINDOW_AFTER):
         # The loaders went on while the ranks wrote their traces: until the queues are empty again, no rank waits for
         # data.
         for step in range(after + 1, after + 1 + queued_steps(tables.manifest)):

@@ -533,7 +533,8 @@ def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, float | None]
 
 def _inside_operators(subject: Subject, ranks: tuple[int, ...], detail: Detail) -> float | None:
     """Over steps with a trace on all ranks: only these separate operators from the time between them. On a CPU, how
-    much more of both the ranks have in the phase than the median of the others; on a device, what they were late by."""
+    much more of both the ranks have in the phase than the median of the others; on a device, what they were late by.
+    None where they were not late in these steps as in the counted ones: whatever takes their time came later."""
     inside = outside = 0.0
     steps = subject.attribution.traced
     parts, owner = steps.parts, steps.of_part
@@ -545,7 +546,16 @@ def _inside_operators(subject: Subject, ranks: tuple[int, ...], detail: Detail) 
         inside, outside = (float(late_ns[blames.kind == kind].sum()) for kind in (Kind.COMPUTE, Kind.IDLE))
     else:
         inside, outside = _excess_on_cpu(subject, ranks, detail, traced.numbers)
+    if inside + outside < STRAGGLER.half_of_waiting_share * len(traced) * _late_ns(subject, ranks, detail):
+        return None
     return inside / (inside + outside) if inside + outside else None
+
+
+def _late_ns(subject: Subject, ranks: tuple[int, ...], detail: Detail) -> float:
+    """What these ranks were late by in a phase, nanoseconds a counted step."""
+    late = subject.shares.blame_detail_ns(ranks).items()
+    of_phase = (series for (_, kind, of), series in late if kind in (Kind.COMPUTE, Kind.IDLE) and of == detail)
+    return float(sum(series.mean() for series in of_phase))
 
 
 def _excess_on_cpu(

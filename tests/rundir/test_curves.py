@@ -14,6 +14,7 @@ from diag.by_size import open_newest
 from diag.collectors.layout import RunLayout
 from diag.rundir.curves import curves_of, progress_of
 from diag.rundir.policy import RUN_READING
+from diag.serve.server import SAMPLES
 from tests.app.runs import MS, TOKENS, write_run
 
 STEP_MS = 66
@@ -137,3 +138,16 @@ def test_while_a_run_trains_its_newest_steps_are_analysed(tmp_path: Path) -> Non
     assert result.verdict.culprit_ranks == whole.verdict.culprit_ranks == (1,)
     assert result.verdict.cause == whole.verdict.cause
     assert open_newest(run, 100).coverage.notes == whole.coverage.notes
+
+
+def test_what_a_profiler_told_stays_when_its_steps_are_not_among_the_newest() -> None:
+    run, newest = SAMPLES / "ddp-straggler-rank0", 5
+    whole, result = open_run(run), open_newest(run, newest)
+    assert set(whole.attribution.traced.numbers) == {15}
+    assert [step.step for step in result.attribution.steps] == [*range(STEPS.warm_up_steps), 15, *range(19, 24)]
+    assert len(result.attribution.usable) == newest  # the profiled step makes no mean longer
+    assert "what a profiler recorded in step 15" in result.coverage.notes[0]
+    assert result.verdict.headline.startswith("Straggler")
+    assert result.cause is not None
+    assert whole.cause is not None
+    assert result.cause.action == whole.cause.action
