@@ -1,6 +1,7 @@
 """Hostile inputs: no crash, no hang, no code run, nobody framed, and nothing raw on the terminal.
 
-Every input goes through the command line, in a process of its own: one that hangs or eats the memory fails alone.
+Every input goes through the command line, in a process of its own: one that hangs or eats the memory fails alone. It
+is triaged once, and the answer printed as JSON and as text.
 """
 
 # ruff: noqa: E501  (messages stand as they are printed)
@@ -10,12 +11,12 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.command import diag
-from tests.forked import Ended, run_forked
+from tests.forked import run_forked
 from tests.hang.hostile_inputs import CANARY, FORGED, INNOCENT, INPUTS, among_healthy, text
 from tests.patience import PATIENCE_S
 
@@ -23,9 +24,36 @@ OUTPUT = 2 << 20
 RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-def limited(*arguments: str | Path) -> Ended:
-    """``diag`` with bounded memory."""
-    return run_forked(["-m", "tests.hang.limited", *map(str, arguments)], [os.environ], timeout=PATIENCE_S)
+class Printed(NamedTuple):
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class Answered(NamedTuple):
+    """What ``diag`` says of an input, with bounded memory."""
+
+    name: str
+    folder: Path
+    json: Printed
+    text: Printed
+
+
+TRIAGE = """
+import sys
+from tests.hang.limited import json_and_text, limit
+limit()
+json_and_text(sys.argv[1])
+"""
+
+
+@pytest.fixture(scope="module", params=INPUTS)
+def answered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Answered:
+    folder = made(request.param, tmp_path_factory.mktemp("hostile"))
+    ended = run_forked(["-c", TRIAGE, str(folder)], [os.environ], timeout=PATIENCE_S)
+    assert ended.exit_code == 0, (ended.exit_code, ended.stderr[-3000:])
+    assert not ended.stderr
+    return Answered(request.param, folder, *(Printed(*one) for one in json.loads(ended.stdout)))
 
 
 def made(name: str, tmp_path: Path) -> Path:
@@ -44,32 +72,30 @@ def strings(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-@pytest.mark.parametrize("name", INPUTS)
-def test_json_of_a_hostile_folder(name: str, tmp_path: Path) -> None:
+def test_json_of_a_hostile_folder(answered: Answered) -> None:
     """An answer, or an error that is one; nothing but JSON on standard output."""
-    ended = limited("triage", made(name, tmp_path), "--json")
+    ended = answered.json
     assert "Traceback" not in ended.stderr, ended.stderr[-3000:]
     assert ended.exit_code in (0, 1, 4), (ended.exit_code, ended.stderr[-3000:])
     assert len(ended.stdout) < OUTPUT
     content = json.loads(ended.stdout)
     assert not RAW.search(ended.stdout.replace("\n", ""))
     assert not [found for found in strings(content) if RAW.search(found.replace("\n", "").replace("\t", ""))]
-    assert not (tmp_path / CANARY).exists()
+    assert not (answered.folder.parent / CANARY).exists()
     assert ("error" in content) == (ended.exit_code == 1)
-    if name in INNOCENT and "error" not in content:
+    if answered.name in INNOCENT and "error" not in content:
         assert content["verdict"]["fault_class"] in ("healthy", "undetermined"), content["verdict"]
         assert content["culprits"] == []
 
 
-@pytest.mark.parametrize("name", INPUTS)
-def test_text_of_a_hostile_folder(name: str, tmp_path: Path) -> None:
+def test_text_of_a_hostile_folder(answered: Answered) -> None:
     """No escape, no bell, no turned-round text reaches the terminal."""
-    ended = limited("triage", made(name, tmp_path))
+    ended = answered.text
     for printed in (ended.stdout, ended.stderr):
         assert not RAW.search(printed.replace("\n", "").replace("\t", "")), ascii(printed)[:2000]
         assert len(printed) < OUTPUT
     assert "Traceback" not in ended.stderr, ended.stderr[-3000:]
-    assert not (tmp_path / CANARY).exists()
+    assert not (answered.folder.parent / CANARY).exists()
 
 
 LARGE = ("one_long_line", "gzip_bomb", "one_long_line_with_everything", "very_many_lines")  # the commands read them
