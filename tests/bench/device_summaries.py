@@ -29,10 +29,14 @@ from random import Random
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from diag.collectors.layout import RunLayout
+from diag.rundir.states import LIVE
 from tests.bench._measure import Cost, measured, median_of, python
 from tests.many_devices import Devices, write_signs
 
 HEALTHY = "healthy"
+# When the records were last written. A training's heartbeats go on while it is analysed: those of a time that has not
+# come yet do not grow old.
+TRAINS_S, LONG_AGO_S = 600.0, -3_600.0
 WRITE = """
 import sys; from pathlib import Path; from tests.many_devices import Devices, write_devices
 ranks, steps, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
@@ -121,19 +125,22 @@ def _one(sizes: list[int], faults: int, durations: bool, number: int) -> Made:
     return Made(number, fault, ranks, right, result.verdict.confidence, result.verdict.headline, expected)
 
 
-def _analysed(folder: Path, job: Devices, repeats: int, ago_s: float, compiled: str) -> list[Cost]:
-    """``ago_s``: when the records were last written. ``compiled``: where Python keeps the modules, as it does where
-    ``diag`` is installed; compiling them is no part of the cost."""
+def _analysed(folder: Path, job: Devices, repeats: int, from_now_s: float, compiled: str) -> list[Cost]:
+    """``from_now_s``: when the records were last written. ``compiled``: where Python keeps the modules, as where it is
+    installed; compiling them is no part of the cost."""
     kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": compiled}
     costs = []
     for _ in range(repeats):
-        at_s = time.time() - ago_s
+        at_s = time.time() + from_now_s
         write_signs(RunLayout(folder), job, int(at_s * 1e9))
         for path in (folder / "manifest.json", *folder.glob("ranks/*/summary.jsonl")):
             os.utime(path, (at_s, at_s))
         costs.append(measured(python("-m", "diag", "analyze", "--summary", str(folder)), kept))
         if costs[-1].failed:
             raise SystemExit(costs[-1].failed)
+        state = json.loads((folder / "verdict.json").read_text())["state"]["state"]
+        if (state in LIVE) != (from_now_s == TRAINS_S):
+            raise SystemExit(f"records of {from_now_s:+.0f} s: the run is called {state}")
     return costs
 
 
@@ -148,9 +155,9 @@ def cost(options: argparse.Namespace) -> None:
                 raise SystemExit(written.failed)
             # While it trains, and an hour after it left no end: then it is asked as well who ended first.
             job = Devices(ranks, steps=options.steps)
-            _analysed(Path(folder), job, 1, 3_600.0, compiled)
-            costs = _analysed(Path(folder), job, options.repeats, 0.0, compiled)
-            ended = median_of(_analysed(Path(folder), job, options.repeats, 3_600.0, compiled))
+            _analysed(Path(folder), job, 1, LONG_AGO_S, compiled)
+            costs = _analysed(Path(folder), job, options.repeats, TRAINS_S, compiled)
+            ended = median_of(_analysed(Path(folder), job, options.repeats, LONG_AGO_S, compiled))
             culprit = json.loads((Path(folder) / "verdict.json").read_text())["verdict"]["culprit"]
             if culprit is None or culprit["ranks"] != [ranks // 3]:
                 raise SystemExit(f"{ranks} ranks: rank {ranks // 3} is late, the verdict names {culprit}")
