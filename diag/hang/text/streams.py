@@ -173,13 +173,21 @@ def unwrapped(pieces: Iterator[bytes]) -> Iterator[bytes]:
     yield from pieces
 
 
+# Lines of a table or of a box, as rich draws around a traceback, are all of one width and end with its frame.
+_ENDS_OF_BOXES = "\u2502\u2503\u256e\u256f\u2510\u2518\u2513\u251b\u2524\u252b\u2551\u2557\u255d|+"
+
+
 def _joined(data: bytes) -> bytes:
     lines = data.split(b"\n")
     texts = [line.rstrip(b"\r").decode("utf-8", "replace") for line in lines]
     width = max(map(len, texts))
     if not HANG_READING.narrowest_line <= width <= HANG_READING.widest_line:
         return data
-    full = [at for at, text in enumerate(texts[:-1]) if len(text) == width and len(set(text)) > 2]
+    full = [
+        at
+        for at, text in enumerate(texts[:-1])
+        if len(text) == width and len(set(text)) > 2 and text[-1] not in _ENDS_OF_BOXES
+    ]
     # Beginnings of lines that follow a shorter line: lines that begin so are no continuations.
     heads = {
         text[: HANG_READING.head_chars]

@@ -294,3 +294,16 @@ def test_who_waits_elsewhere_says_more_than_who_says_nothing(tmp_path: Path) -> 
     few = TIMED_OUT.format(0, 42, "ALLREDUCE", 9, 9, 100) + TIMED_OUT.format(1, 42, "ALLREDUCE", 9, 9, 100)
     answer = of(tmp_path, few + gathers(3))
     assert (answer.fault_class, answer.culprits) == ("desync", ()), "most wait in a call that need not be of all"
+
+
+def test_the_box_that_rich_draws_around_a_traceback_is_not_wrapped(tmp_path: Path) -> None:
+    code = ("/app/train.py:20 in <module>", "", "  18     x = 1", "\u2771 20     main()")
+    text = (
+        "\u256d" + " Traceback (most recent call last) ".center(78, "\u2500") + "\u256e",
+        *(f"\u2502 {line:76} \u2502" for line in code),
+        "\u2570" + "\u2500" * 78 + "\u256f",
+        "KeyError: 'labels'",
+    )
+    answer = of(tmp_path, "\n".join(text) + "\n")
+    assert answer.fault_class == "rank_killed_exception"
+    assert "KeyError" in answer.headline
