@@ -14,7 +14,8 @@ _OF_THE_GROUP = (
     "DistBackendError", "DistNetworkError", "DistStoreError", "ChildFailedError", "CalledProcessError",
     "ProcessExitedException", "ProcessRaisedException", "ncclUnhandled", "ncclSystemError", "ncclInternalError",
     "ncclRemoteError", "SignalException", "RendezvousTimeoutError", "RendezvousConnectionError",
-    "RendezvousClosedError", "NCCL error", "NCCL Error", "unhandled system error", "RPC ran for more than set timeout",
+    "RendezvousClosedError", "CCL error", "CCL Error", "CNCL error", "unhandled system error",
+    "RPC ran for more than set timeout",
     "NCCL communicator was aborted", "Watchdog caught", "collective operation timeout", "timed out in blocking wait",
     "Connection closed by peer", "Connection was likely closed", "Application timeout", "Socket Timeout",
     "Timed out waiting", "Timed out initializing process group", "wait timeout", "recvValue failed", "sendBytes failed",
@@ -22,7 +23,8 @@ _OF_THE_GROUP = (
     "failed to synchronize", "Gloo connectFullMesh failed", "gloo/transport", "Horovod has been shut down",
     "HorovodInternalError", "Horovod detected that one or more processes", "Collective ops is aborted by",
     "DEADLINE_EXCEEDED", "heartbeat timeout", "stopped sending heartbeats", "ActorDiedError", "The actor died",
-    "RPC call to ", "call hccl api failed", "Poll timeout",
+    "RPC call to ", "call hccl api failed", "Poll timeout", "SUSPECT REMOTE ERROR", "HCCL OP RETRY FAILED",
+    "UnexpectedStatusException",  # of SageMaker's client, about the job
     "Failed to meet rendezvous", "failed to connect to all addresses", "See root cause above",
     "See stack trace for root cause", "for the root cause", "WorkerProc initialization failed",
 )  # fmt: skip

@@ -450,3 +450,42 @@ def test_modernmt_ends_its_training_alone(tmp_path: Path) -> None:
     assert _answer(tmp_path, step, end).fault_class == "healthy"
     error = ("Traceback (most recent call last):", '  File "a.py", line 1, in f', "ValueError: no checkpoint")
     assert _answer(tmp_path, step, end, *error).fault_class == "rank_killed_exception"
+
+
+_FRAMES = ("Traceback (most recent call last):", '  File "train.py", line 8, in <module>')
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        "RuntimeError: DataLoader timed out after 120 seconds",
+        "ray.exceptions.GetTimeoutError: Get timed out: some object(s) not ready.",
+        "RuntimeError: DeepEP error: timeout (dispatch CPU)",
+        "RuntimeError: CNCL error in: /src/ProcessGroupCNCL.cpp:555, unhandled mlu error",
+        "RuntimeError: Synchronize: NPU function error: SUSPECT REMOTE ERROR, error code is 507057",
+        "UnexpectedStatusException: Error for Training job a: Failed. Reason: CapacityError: Unable to provision.",
+    ],
+)
+def test_who_raises_that_a_wait_ran_out_is_not_the_cause(tmp_path: Path, raised: str) -> None:
+    answer = _answer(tmp_path, *_FRAMES, raised)
+    assert answer.fault_class == "undetermined"
+    assert not answer.culprits
+
+
+def test_a_command_that_took_too_long_is_the_ranks_own(tmp_path: Path) -> None:
+    raised = "subprocess.TimeoutExpired: Command '['make', 'ops']' timed out after 600 seconds"
+    assert _answer(tmp_path, *_FRAMES, raised).fault_class == "rank_killed_exception"
+
+
+@pytest.mark.parametrize(
+    ("raised", "fault_class"),
+    [
+        ("RuntimeError: MLU out of memory. Tried to allocate 2.00 GiB (MLU 0). To avoid it, read.", "cuda_oom"),
+        ("RuntimeError: could not write: disk quota exceeded", "storage"),
+        ("RuntimeError: the model was not found; out of memory on the GPU may follow", "rank_killed_exception"),
+        ("ValueError: the peer's socket was closed", "rank_killed_exception"),
+    ],
+)
+def test_an_exceptions_own_words_say_what_its_process_lacks(tmp_path: Path, raised: str, fault_class: str) -> None:
+    answer = _answer(tmp_path, *(f"[rank3]: {line}" for line in (*_FRAMES, raised)))
+    assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == (fault_class, [3])

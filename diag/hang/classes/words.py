@@ -77,7 +77,8 @@ def _any_of(errors: Sequence[str]) -> str:
 
 _CANNOT = r"\b(?:fail(?:ed|s|ure)?(?: to)?|unable to|cannot|can't|could(?: not|n't))"
 _DEVICE = (
-    r"(?:(?<![\w.-])(?i:gpu|cuda|hip|rocm|npu|hpu|xpu|tpu|hbm|vram|accelerator|device)(?:s|:? ?\d{1,2})?(?![\w-])|"
+    r"(?:(?<![\w.-])(?i:gpu|cuda|hip|rocm|npu|hpu|xpu|tpu|mlu|musa|gcu|sdaa|dcu|hbm|vram|accelerator|device)"
+    r"(?:s|:? ?\d{1,2})?(?![\w-])|"
     r"\bcuda?[A-Z]\w+|\bCUDA_\w+|\bhip[A-Z]\w+|\bacl[a-z]\w+)"
 )
 _LACK = (
@@ -226,6 +227,18 @@ def reading_of(text: str) -> Reading | None:
     if _HEDGES.search(_COUNTS.sub("", text)):
         return None
     return next((reading for reading in READINGS if reading.fits(text)), None) or _of_a_signal(text)
+
+
+# What a process that says it is itself the one to have: not the other end of a connection
+_OF_THE_PROCESS = ("shm_exhausted", "storage", "cuda_oom", "gpu_hardware")
+_SENTENCE = re.compile(r"[^.;(]{1,200}")
+
+
+def reading_of_own(message: str) -> str:
+    """The class of what the first words of an exception's message say that its process lacks: memory, a file system, a
+    device; "" where they say nothing of the kind. Advice follows behind them."""
+    reading = reading_of(words[0].strip()) if (words := _SENTENCE.match(message)) else None
+    return reading.fault_class if reading is not None and reading.fault_class in _OF_THE_PROCESS else ""
 
 
 def _of_a_signal(text: str) -> Reading | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from diag.events.left import Ended, who_left
 from diag.hang.classes import CLASSES
 from diag.hang.classes.launchers import ABORTED, EXCEPTION
 from diag.hang.classes.waiting import WAITED_FOR_OTHERS
+from diag.hang.classes.words import reading_of_own
 from diag.hang.failures import FailedRank, Timeout, failed_ranks, speaker_of, timeouts_of, went_on
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Line, Role, Speaker
@@ -64,7 +66,10 @@ def by_exception(job: JobLogs) -> list[Clue]:
     if any(words in first[0].message for words in _OF_ALL_RANKS):
         first = [replace(exception, culprit=Culprit()) for exception in first]
     of_a_device = is_of_a_device(first[0].name) and "driver shutting down" not in first[0].message
-    fault_class, note = worker or ("cuda_failure" if of_a_device else "rank_killed_exception", "")
+    fault_class, note = worker or ("cuda_failure" if of_a_device else EXCEPTION, "")
+    if fault_class == EXCEPTION and len(same) == len(first):
+        own = reading_of_own(first[0].message)
+        fault_class, sure = (own, min(sure, HANG_RULES.raised_without_frames)) if own else (fault_class, sure)
     return [
         Clue(
             fault_class,
@@ -326,15 +331,17 @@ def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
     return not (after and clocks)
 
 
-# A wait of an event loop that ran out: without a message nothing shows what did not come.
-_RAN_OUT = (
-    "tornado.util.TimeoutError", "tornado.gen.TimeoutError", "asyncio.exceptions.TimeoutError",
-    "concurrent.futures._base.TimeoutError",
-)  # fmt: skip
+# A wait that ran out: what did not come in time is to blame, and not who waited for it. A command that took too long is
+# the rank's own.
+_RAN_OUT = re.compile(
+    r"^(?!subprocess\.)(?:(?:\w{1,80}\.){0,12}_?\w{0,60}Timeout(?:Error|Exception)?: |"
+    r".{0,400}?(?i:\btimed[ -]?out (?:after|waiting|while)\b|\btimeout (?:after|exceeded|waiting|while)\b|: timeout \(|"
+    r"\b(?:request|wait|call) timed out\b))"
+)
 
 
 def _is_about_others(job: JobLogs, raised: RankException) -> bool:
-    if raised.name in _RAN_OUT and not raised.message:
+    if _RAN_OUT.match(f"{raised.name}: {raised.message}"):
         return True
     return about_others(f"{raised.name}: {raised.message}") or raised.line in job.once(_of_calls)
 
