@@ -13,10 +13,9 @@ from diag.app.curves import spark_of, spark_words
 from diag.app.figures import MS
 from diag.app.picture import colours_of
 from diag.app.policy import DASHBOARD
-from diag.app.run_view import PART_OF, Part
+from diag.app.run_view import Part, path_of
 from diag.app.theme import Theme
 from diag.diagnoses.compare import Work, reasons_between, work_of
-from diag.diagnoses.shares import step_parts
 from diag.live import Curves
 from diag.model.steps import Severity
 from diag.words.formatting import duration, number, relative, visible
@@ -65,13 +64,8 @@ class Line(Struct, frozen=True):
 
 def outlook_of(result: Result) -> Outlook | None:
     """None where no step was recorded."""
-    shares = result.examination.shares
-    if not len(shares.dur_ns):
-        return None
-    parts_ns: dict[Part, float] = {}
-    for part, series in step_parts(shares).items():
-        parts_ns[PART_OF[part]] = parts_ns.get(PART_OF[part], 0.0) + float(series.mean())
-    return Outlook({part: ns for part, ns in parts_ns.items() if ns > 0}, work_of(result.tables))
+    parts_ns = path_of(result)
+    return Outlook(parts_ns, work_of(result.tables)) if parts_ns else None
 
 
 def cockpit_of(

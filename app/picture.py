@@ -13,12 +13,13 @@ from diag.api import Result
 from diag.app.drawings import mean_step_ns, of_ranks
 from diag.app.figures import GB, MB, MS
 from diag.app.policy import DASHBOARD
-from diag.app.run_view import PART_OF, Grid, Part, RunView
+from diag.app.run_view import Grid, Part, RunView, name_of_host, path_of
 from diag.app.theme import Theme, ink_on
 from diag.diagnoses.costs import Cost
 from diag.model.steps import Advice, Risk
-from diag.show.page import STEP_TIME, Change, numbers_of
+from diag.show.page import CRITICAL_PATH, STEP_TIME, Change, against_cost, numbers_of
 from diag.words.formatting import counted, duration, listing, number, share, size, visible, visible_lines
+from diag.words.wording import sentence
 
 Data = dict[str, Any]  # as JSON
 BEYOND_MEDIAN = "ms a step more than the others' median, without waiting"
@@ -34,7 +35,7 @@ def picture_of(
     if not view.result.attribution.steps:
         return None
     ranks = view.result.attribution.ranks
-    culprits = view.culprits if standing is None else standing
+    culprits = view.at_fault if standing is None else standing
     many = len(ranks) > DASHBOARD.most_bars_of_ranks
     drawn = (_grid if many else _bars)(view, theme, culprits)
     if standing is not None:
@@ -50,43 +51,57 @@ def picture_of(
 
 def _bars(view: RunView, theme: Theme, culprits: Collection[int]) -> Data:
     totals = np.nan_to_num(view.per_rank(view.dur_ns)) / MS
-    of_part, for_a_core = _without_queueing(
-        {part: np.nan_to_num(view.per_rank(grid)) / MS for part, grid in view.parts.items()}, view, totals
-    )
-    parts = [(part.value, theme.part[part], ms) for part, ms in of_part.items()]
-    if for_a_core is not None:
-        parts.append((Cost.CONTENTION.words, theme.part[PART_OF[Cost.CONTENTION]], for_a_core))
-    parts = [part for part in parts if part[2].sum() > DASHBOARD.least_legend_share * totals.sum()]
-    drawing = of_ranks(view)
+    of_part = {part: np.nan_to_num(view.per_rank(grid)) / MS for part, grid in view.parts.items()}
+    of_part = _with_queueing(of_part, view, totals)
+    path, least, drawing = _critical_path(view), DASHBOARD.least_legend_share, of_ranks(view)
+    step_ms, names = sum(path.values()), {Part.HOST: name_of_host(view.result) or Cost.CONTENTION.words}
+    parts = [
+        (part, names.get(part, part.value))
+        for part in Part
+        if (part in of_part and of_part[part].sum() > least * totals.sum()) or path.get(part, 0.0) > least * step_ms
+    ]
     return {
         "kind": "bars",
         "title": drawing.lead,
         "rest": drawing.rest + _why_longer(view, float(totals.max(initial=0.0))) + _what_compute_is(view),
-        "parts": [[name, shade, ink_on(shade)] for name, shade, _ in parts],
+        "parts": [[name, theme.part[part], ink_on(theme.part[part])] for part, name in parts],
+        "path": {
+            "label": "critical path",
+            "text": f"{number(step_ms)} ms",
+            "ms": [path.get(part, 0.0) for part, _ in parts],
+            "about": f"critical path: {CRITICAL_PATH}\n"
+            + "\n".join(f"{names.get(part, part.value)} {number(ms)} ms" for part, ms in path.items() if ms > 0),
+        } if path else None,
         "rows": [
             {
                 "rank": rank,
                 "fault": rank in culprits,
                 "total": float(totals[at]),
                 "text": f"{number(totals[at])} ms",
-                "ms": [float(ms[at]) for *_, ms in parts],
-                "about": _about(rank, view, rank in culprits, {name: float(ms[at]) for name, _, ms in parts}),
+                "ms": (ms := [float(of_part[part][at]) if part in of_part else 0.0 for part, _ in parts]),
+                "about": _about(rank, view, rank in culprits, dict(zip((name for _, name in parts), ms, strict=True))),
             }
             for at, rank in enumerate(view.ranks)
         ],
-        "end": float(totals.max(initial=0.0)),
-    }
+        "end": max(step_ms, float(totals.max(initial=0.0))),
+    }  # fmt: skip
 
 
-def _without_queueing(
-    of_part: Mapping[Part, Grid], view: RunView, totals: Grid
-) -> tuple[Mapping[Part, Grid], Grid | None]:
-    """The parts, milliseconds by rank, without the time in which a rank was ready to run and had no CPU core, and that
-    time: the same that the finding is about. None where it is not known of all ranks, or next to nothing."""
+def _critical_path(view: RunView) -> dict[Part, float]:
+    """Milliseconds a step by part, which the shares of the verdict are of; of one rank, its bar is that."""
+    if len(view.ranks) < 2:
+        return {}
+    return {part: ns / MS for part, ns in path_of(view.result).items()}
+
+
+def _with_queueing(of_part: dict[Part, Grid], view: RunView, totals: Grid) -> dict[Part, Grid]:
+    """The parts, milliseconds by rank, with the time in which a rank was ready to run and had no CPU core as the host's
+    instead of inside of the others: the same time that the finding is about. As they are where it is not known of all
+    ranks, or next to nothing."""
     known = view.result.examination.scheduling
     if view.result.on_device or not set(view.ranks) <= known.ranks.keys():
-        return of_part, None
-    rest, waits = dict(of_part), np.zeros(len(view.ranks))
+        return of_part
+    parts, waits = dict(of_part), np.zeros(len(view.ranks))
     for name, inside in (
         ("queued_ns", (Part.COMPUTE,)),
         ("loading_ns", (Part.DATA,)),
@@ -95,12 +110,13 @@ def _without_queueing(
         means = known.mean_ms(name)
         left = np.array([means[rank] for rank in view.ranks])
         for part in inside:
-            if part in rest:
-                taken = np.minimum(left, rest[part])
-                rest[part], left, waits = rest[part] - taken, left - taken, waits + taken
+            if part in parts:
+                taken = np.minimum(left, parts[part])
+                parts[part], left, waits = parts[part] - taken, left - taken, waits + taken
     if waits.max(initial=0.0) < DASHBOARD.equal_ranks_share * totals.max(initial=0.0):
-        return of_part, None
-    return rest, waits
+        return of_part
+    parts[Part.HOST] = parts.get(Part.HOST, 0.0) + waits
+    return parts
 
 
 def _what_compute_is(view: RunView) -> str:
@@ -113,9 +129,11 @@ def _what_compute_is(view: RunView) -> str:
 
 def _why_longer(view: RunView, longest_ms: float) -> str:
     """Where a rank's own step is clearly longer than the step of the verdict, or every one shorter, why."""
-    step_ns = numbers_of(view.result).get(STEP_TIME)
+    step_ns, longer = numbers_of(view.result).get(STEP_TIME), view.result.examination.longer
     if step_ns is None:
         return ""
+    if longer is not None:
+        return f"; a profiler recorded them: without it, a step takes {duration(longer.untraced_ns)}"
     if duration(step_ns) != duration(longest_ms * MS) and longest_ms * MS < step_ns:
         return f"; from the first rank's begin to the last one's end, a step takes {duration(step_ns)}"
     if longest_ms * MS <= (1 + DASHBOARD.full_scale_share) * step_ns:
@@ -361,15 +379,17 @@ def _predicted(view: RunView, first: Advice | None) -> Data | None:
     if prospect is not None and not prospect.refused:
         low, likely, high = map(float, prospect.new_step_ns)
         label, what = "without the fault", "without the fault (What if)"
+        note = against_cost(step_ns - likely, view.result.cause, bool(supposed.work))
     elif first is not None:
         low, likely, high = (max(0.0, step_ns - ns) for ns in reversed(first.predicted_gain_ns))
-        label, what = "after advice 1", f"with the first advice: {visible(first.change)}"
+        label, what, note = "after advice 1", f"with the first advice: {visible(first.change)}", ""
     else:
         return None
     return {
         "ms": [low / MS, likely / MS, high / MS],
         "text": f"{number(likely / MS)} ms",
         "label": label,
+        "note": f"{sentence(label)}, a step is {duration(step_ns - likely)} shorter{visible(note)}." if note else "",
         "about": f"The step, predicted {what}.\n"
         f"{duration(likely)}, {within_words(low, high)}; it is {duration(step_ns)} now.",
     }

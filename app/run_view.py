@@ -13,6 +13,7 @@ from diag.api import Result, describe_run
 from diag.app.policy import DASHBOARD
 from diag.diagnoses.compare import PART_NAMES, StepPart
 from diag.diagnoses.ids import SLOW_LINK
+from diag.diagnoses.shares import step_parts
 from diag.model import UNKNOWN
 from diag.model.steps import Bottleneck, Kind
 from diag.show.page import Page, page_of
@@ -116,6 +117,10 @@ class RunView:
         return self.result.verdict.culprit_ranks
 
     @property
+    def at_fault(self) -> tuple[int, ...]:
+        return at_fault(self.result)
+
+    @property
     def slow_links(self) -> tuple[int, ...]:
         """Ranks that get their results later than the others, by the findings. They arrive late at the next collective
         because of that: waiting for them is their link's, not their work's."""
@@ -192,3 +197,27 @@ def _memory(
     if not np.isnan(rss).all():
         return Memory(steps, windows, False, rss, np.full_like(rss, np.nan), None)
     return None
+
+
+def path_of(result: Result) -> dict[Part, float]:
+    """Nanoseconds of the mean step by part of its critical path; nothing where no step was recorded."""
+    shares = result.examination.shares
+    parts_ns: dict[Part, float] = {}
+    for part, series in step_parts(shares).items() if len(shares.dur_ns) else ():
+        parts_ns[PART_OF[part]] = parts_ns.get(PART_OF[part], 0.0) + float(series.mean())
+    return {part: ns for part, ns in parts_ns.items() if ns > 0}
+
+
+def name_of_host(result: Result) -> str:
+    """What the part of the critical path that is the host's was: on a CPU no device waits for it."""
+    if result.on_device:
+        return Part.HOST.value
+    ns = {part: float(series.sum()) for part, series in step_parts(result.examination.shares).items()}
+    least = DASHBOARD.least_legend_share * sum(ns.values())
+    return " and ".join(PART_NAMES[part] for part in ns if PART_OF[part] is Part.HOST and ns[part] > least)
+
+
+def at_fault(result: Result) -> tuple[int, ...]:
+    """The verdict's culprits, and of a mixed run those of its second cause too."""
+    second = (rank for finding in result.causes[1:] for rank in finding.ranks)
+    return tuple(dict.fromkeys((*result.verdict.culprit_ranks, *second)))

@@ -24,7 +24,6 @@ from diag.diagnoses.costs import CHARGED, Cost
 from diag.diagnoses.durations import collectives_account, notes_on
 from diag.diagnoses.hidden_waits import hidden_ns
 from diag.diagnoses.phases import HostWait, host_wait
-from diag.diagnoses.policy import FINDINGS
 from diag.diagnoses.shares import Shares
 from diag.diagnoses.verdict import agreeing, bottlenecks_of, classes_of, faults_first, judge, stalls_decide
 from diag.errors import DiagError, ExitCode
@@ -166,6 +165,13 @@ class Result(Struct, frozen=True, dict=True):
     def cause(self) -> Finding | None:
         """The finding that the verdict rests on."""
         return next((f for f in self.examination.findings if f.id == self.verdict.cause), None)
+
+    @property
+    def causes(self) -> tuple[Finding, ...]:
+        """The findings that the headline names: the cause, and of a mixed run the second one too."""
+        if self.verdict.bottleneck != Bottleneck.MIXED:
+            return (self.cause,) if self.cause is not None else ()
+        return tuple(f for f in self.examination.findings if f.title[1:] in self.verdict.headline)
 
     @cached_property
     def outcome(self) -> Outcome | None:
@@ -789,7 +795,7 @@ def notes_on_profiler(attribution: Attribution, tables: Tables, longer: Profiled
         return []
     return [
         f"the profiler makes a step longer: {duration(longer.traced_ns)} with it, {duration(longer.untraced_ns)} in "
-        f"{counted(longer.others, 'step')} without it; shares, costs and tokens per second are of profiled steps"
+        f"{counted(longer.others, 'step')} without it; shares and costs are of profiled steps"
         + _without_profiler(host_wait(attribution, tables, longer))
     ]
 
@@ -797,7 +803,7 @@ def notes_on_profiler(attribution: Attribution, tables: Tables, longer: Profiled
 def _without_profiler(waits: HostWait | None) -> str:
     """How long the device waits for its host in steps that the profiler does not slow down, as the end of a
     sentence; "" where it hardly waits, and where a doubt about the profiled steps says it."""
-    if waits is None or waits.inside < FINDINGS.warning_share or waits.of_profiler:
+    if waits is None or not waits.counts:
         return ""
     return f"; without it, the device waits for its host in about {waits.outside:.0%} of a step"
 

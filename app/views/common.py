@@ -59,6 +59,7 @@ def show_metrics(*metrics: Metric) -> None:
                 metric.value,
                 metric.against or None,
                 delta_color=_DELTA_COLOUR[metric.more_is],
+                delta_arrow="auto" if metric.against[:1] in ("+", "-") else "off",
                 border=True,
                 height="stretch",
                 width="stretch" if len(known) >= _FILL_A_ROW else card_px(metric.label, metric.value),

@@ -12,6 +12,7 @@ import streamlit as st
 from diag.api import RunState, notes_on_profiler
 from diag.app import drawings
 from diag.app.address import choose, go_to_page, href, keeping, set_choices
+from diag.app.card import card_of
 from diag.app.drawings import Drawing, compared
 from diag.app.kept import FirstScreen
 from diag.app.looks import state_of
@@ -109,8 +110,9 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     with beside[0]:
         every_s = DASHBOARD.live_every_s if state.live else None
         st.fragment(_followed, run_every=every_s)(page.verdict, state.path, page.since)
-        for note in notes_on_profiler(view.result.attribution, view.result.tables, view.result.examination.longer):
-            st.caption(plain(f"{sentence(note)}."))
+        if not page.verdict.unprofiled:  # else the headline has it
+            for note in notes_on_profiler(view.result.attribution, view.result.tables, view.result.examination.longer):
+                st.caption(plain(f"{sentence(note)}."))
         if page.beside:
             titles = " · ".join(
                 f"[{plain(card.title)}](#findings)" for card in page.beside[: DASHBOARD.most_findings_beside]
@@ -331,17 +333,25 @@ def _verdict(verdict: VerdictShown, state: RunState, since: str = "", key: str =
                     color=SEVERITY_COLOUR[verdict.severity],
                 )
                 st.badge(verdict.bottleneck, color="gray")
+        card = card_of(verdict)
         if first:
-            st.subheader(plain(verdict.headline), anchor=False)
+            st.subheader(plain(card.headline), anchor=False)
         else:
             st.markdown(f"{words.UNTIL_THEN}: {plain(verdict.headline)}")
             return  # who was at fault then is not at fault for the end
-        if since:
-            st.markdown(plain(since))
+        if card.causes:
+            st.markdown("\n".join(f"{at}. **{plain(cause)}**" for at, cause in enumerate(card.causes, start=1)))
+        if card.said:
+            st.markdown(plain(card.said))
         if verdict.facts:
-            st.markdown(" · ".join(plain(fact) for fact in verdict.facts))
+            st.caption(" · ".join(plain(fact) for fact in verdict.facts))
+        if since:
+            st.caption(plain(since))
         if verdict.why:
-            st.markdown(plain(verdict.why), help=words.CRITICAL_PATH)
+            with st.expander(plain(card.why)):
+                if card.headline != verdict.headline:
+                    st.markdown(plain(verdict.headline))
+                st.markdown(plain(verdict.why), help=words.CRITICAL_PATH)
 
 
 def _to_do(view: RunView, advised: Advised, theme: Theme) -> None:
@@ -356,7 +366,10 @@ def _to_do(view: RunView, advised: Advised, theme: Theme) -> None:
     elif answer.bottleneck == Bottleneck.UNDETERMINED:
         text = "Nothing yet: collect the missing data first."
     where = f" [Memory]({href('memory')})" if answer.cause in MEMORY_FINDINGS else ""
-    st.markdown(f"**{words.TO_DO}** {prose(text)}{where}")
+    if also := view.page.verdict.also:  # a mixed run has two causes
+        st.markdown(f"**{words.TO_DO}**\n1. {prose(text)}{where}\n2. {prose(also)}")
+    else:
+        st.markdown(f"**{words.TO_DO}** {prose(text)}{where}")
     if advised.changes:
         component("advice")(key="advice", data=advice_rows(view, view.result.advice, advised.changes, theme))
     for reason in advised.not_predicted:

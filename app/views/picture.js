@@ -1,7 +1,7 @@
 // The picture beside the verdict: a bar a rank with the predicted step, or a grid of ranks. A choice goes to the server;
 // hovering and moving do not.
 
-const TALL = 300, LEAST_ROW = 9, MOST_ROW = 64; // pixels
+const TALL = 300, PATH = 34, LEAST_ROW = 9, MOST_ROW = 64; // pixels
 const LABELLED_PART = 34; // a narrower segment has no number
 const LEAST_CELL = 2, NAMED_CELL = 11, BLOCK_NAMED_CELL = 5, MOST_CELL = 22, BLOCK_GAP = 6, LEAST_GAP = 2;
 const HOST_PX = 96, HOST_LINE = 12, HOST_FONT = "11px ui-sans-serif, system-ui, sans-serif"; // names of hosts
@@ -64,18 +64,14 @@ function bars(root, data, choose) {
   const list = root.appendChild(make("div", "rows"));
   list.setAttribute("role", "listbox");
   list.setAttribute("aria-label", data.alt);
-  const height = Math.max(LEAST_ROW, Math.min(MOST_ROW, Math.floor(TALL / data.rows.length)));
+  const height = Math.max(LEAST_ROW, Math.min(MOST_ROW, Math.floor((TALL - (data.path ? PATH : 0)) / data.rows.length)));
   root.style.setProperty("--row", `${height}px`);
   root.style.setProperty("--font", `${Math.max(8, Math.min(12, height - 2))}px`);
   const box = tip(root);
   const segments = [];
-  data.rows.forEach(row => {
-    const line = list.appendChild(make("div", row.fault ? "row fault" : "row"));
-    line.setAttribute("role", "option");
-    line.setAttribute("aria-label", row.about);
-    line.append(make("span", "name", row.fault ? `at fault ▸ rank ${row.rank}` : `rank ${row.rank}`));
+  const split = (line, amounts) => {
     const track = line.appendChild(make("span", "track"));
-    row.ms.forEach((ms, at) => {
+    amounts.forEach((ms, at) => {
       if (!(ms > 0)) return;
       const [, colour, ink] = data.parts[at];
       const part = track.appendChild(make("span", "part"));
@@ -84,12 +80,29 @@ function bars(root, data, choose) {
       part.style.color = ink;
       segments.push([part, ms]);
     });
+  };
+  const ended = (line, row) => {
+    line.setAttribute("aria-label", row.about);
     line.append(make("span", "total", row.text));
     line.addEventListener("mousemove", event => box.show(row.about, ...within(root, event)));
     line.addEventListener("mouseleave", box.hide);
+  };
+  data.rows.forEach(row => {
+    const line = list.appendChild(make("div", row.fault ? "row fault" : "row"));
+    line.setAttribute("role", "option");
+    line.append(make("span", "name", row.fault ? `at fault ▸ rank ${row.rank}` : `rank ${row.rank}`));
+    split(line, row.ms);
+    ended(line, row);
     line.addEventListener("click", () => choose(row.rank));
   });
+  if (data.path) { // what the verdict's shares are of: below the ranks that it leads through
+    const line = list.appendChild(make("div", "row path"));
+    line.append(make("span", "name", data.path.label));
+    split(line, data.path.ms);
+    ended(line, data.path);
+  }
   if (data.predicted) predicted(list, root, data.predicted, end, box);
+  if (data.predicted?.note) root.append(make("p", "note", data.predicted.note));
   const lines = [...list.querySelectorAll("[role=option]")];
   const first = Math.max(0, data.rows.findIndex(row => row.fault));
   keys(list, lines.length, first, at => lines.forEach((line, i) => {

@@ -47,6 +47,7 @@ from diag.app.curves import (
 from diag.app.looks import state_of
 from diag.app.markup import plain
 from diag.app.policy import DASHBOARD
+from diag.app.run_view import at_fault
 from diag.app.theme import theme_of
 from diag.app.views.by_name import show_by_name
 from diag.app.views.common import bullets, component, draw, show_error, show_rows
@@ -569,6 +570,7 @@ def row_of(state: RunState, result: Result | None = None) -> RunRow:
     numbers = numbers_of(result) if result is not None else {}
     tables = result.tables if result is not None else None
     manifest = tables.manifest if tables is not None else None
+    culprits = at_fault(result) if result is not None else verdict.culprit_ranks if verdict is not None else ()
     return RunRow(
         name=state.path.name,
         state=state.state.value + (f" ({state.exit_code})" if state.state == State.FAILED else ""),
@@ -579,9 +581,9 @@ def row_of(state: RunState, result: Result | None = None) -> RunRow:
         last_step=state.last_step,
         severity=verdict.severity if verdict is not None else None,
         bottleneck=class_name(verdict.bottleneck) if verdict is not None else "",
-        culprit=spaced(listing(verdict.culprit_ranks)) if verdict is not None and verdict.culprit_ranks else "",
+        culprit=spaced(listing(culprits)) if culprits else "",
         cause=_cause(verdict),
-        why=result.cause.title if result is not None and result.cause is not None else "",
+        why=_why(result) if result is not None else "",
         share=verdict.share if verdict is not None else 0.0,
         headline=verdict.headline if verdict is not None else "",
         step_ns=next(iter(numbers.values()), None),
@@ -589,6 +591,13 @@ def row_of(state: RunState, result: Result | None = None) -> RunRow:
         tokens_per_s=numbers.get(TOKENS_PER_S),
         mfu=numbers.get(MFU),
     )
+
+
+def _why(result: Result) -> str:
+    """The cause in words; the headline has both of a mixed run."""
+    if result.verdict.bottleneck == Bottleneck.MIXED:
+        return result.verdict.headline
+    return result.cause.title if result.cause is not None else ""
 
 
 def _cause(verdict: Verdict | None) -> str:

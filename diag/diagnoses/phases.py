@@ -117,6 +117,11 @@ class HostWait(NamedTuple):
         """Whether hardly any of it is left without the profiler, so that the profiled steps are doubted."""
         return self.outside < COMMUNICATION.contradicting_account_share * self.inside
 
+    @property
+    def counts(self) -> bool:
+        """Whether the devices wait for their hosts without the profiler as well."""
+        return self.inside >= FINDINGS.warning_share and not self.of_profiler
+
 
 def host_wait(attribution: Attribution, tables: Tables, longer: Profiled | None) -> HostWait | None:
     """None without a device, and where the profiler makes a step hardly longer. The profiler makes the host slower, and

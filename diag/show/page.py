@@ -6,11 +6,12 @@ the same number in the same words. ``page_of`` is cheap; ``advice_of`` replays t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import ndiff
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diag import policy
 from diag.account.durations import Durations
@@ -19,6 +20,7 @@ from diag.api import DurationResult, Result, describe_run
 from diag.deferred import by_name
 from diag.diagnoses.compare import reasons_against
 from diag.diagnoses.costs import Cost, class_of
+from diag.diagnoses.phases import HostWait, host_wait
 from diag.model import Gap
 from diag.model.accounts import Attribution
 from diag.model.evidence import query_of
@@ -103,7 +105,9 @@ class Metric(Struct, frozen=True):
 
 
 class VerdictShown(Struct, frozen=True):
-    """The answer, with what to do about its cause. ``doubt``: what lowers the confidence most, "" if nothing does."""
+    """The answer, with what to do about its cause. ``doubt``: what lowers the confidence most, "" if nothing does.
+    ``also``: what to do about the second cause of a mixed run. ``unprofiled``: of a run of which profiled steps alone
+    count, what the class takes of the others, in words; "" where that is not known."""
 
     severity: Severity
     bottleneck: str
@@ -112,6 +116,8 @@ class VerdictShown(Struct, frozen=True):
     why: str = ""
     action: str = ""
     doubt: str = ""
+    also: str = ""
+    unprofiled: str = ""
 
     @property
     def facts_in_short(self) -> str:
@@ -254,12 +260,16 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
         facts=tuple(run_facts(run, coverage)),
         versions=tuple(f"{name} {version}" for name, version in run["versions"].items()),
         incomplete=incomplete(coverage),
-        verdict=verdict_of(
-            result.verdict,
-            steps_counted(attribution, result.tables.retained),
-            why=result.why,
-            action=action_of(result, result.cause) if result.cause is not None else "",
-            bound="straggler" if result.cause is not None and result.cause.outside_of_work else "",
+        verdict=replace(
+            verdict_of(
+                result.verdict,
+                steps_counted(attribution, result.tables.retained),
+                why=result.why,
+                action=action_of(result, result.cause) if result.cause is not None else "",
+                bound="straggler" if result.cause is not None and result.cause.outside_of_work else "",
+            ),
+            also=" ".join(action_of(result, finding) for finding in result.causes[1:]),
+            unprofiled=_unprofiled(result),
         ),
         metrics=metrics_of(result),
         rank=rank,
@@ -332,6 +342,21 @@ def verdict_of(verdict: Verdict, steps: str = "", why: str = "", action: str = "
         action,
         largest_doubt(verdict),
     )
+
+
+def _unprofiled(result: Result) -> str:
+    waits = host_waits(result) if result.verdict.bottleneck == Bottleneck.HOST else None
+    longer = result.examination.longer
+    if waits is None or longer is None:
+        return ""
+    steps = counted(longer.others, "step")
+    return sentences.WITHOUT_PROFILER(share=share(waits.outside), step=duration(longer.untraced_ns), steps=steps)
+
+
+def host_waits(result: Result) -> HostWait | None:
+    """How long devices wait for their hosts with the profiler and without; None where that is hardly different."""
+    waits = host_wait(result.attribution, result.tables, result.examination.longer)
+    return waits if waits is not None and waits.counts else None
 
 
 def place_of(result: Result, finding: Finding, otherwise: int = 0) -> Place | None:
@@ -437,7 +462,7 @@ def _change(advice: Advice, finding: Finding | None, per: str = "a step") -> Cha
             share=share(advice.gain_share),
             low=duration(low),
             high=duration(high),
-            against=_against(advice, finding),
+            against=against_cost(advice.predicted_gain_ns[1], finding, advice.knob == Knob.STRAGGLER),
         ),
         sure=low > 0,
         memory=memory,
@@ -457,14 +482,14 @@ def _diff(before: str, after: str) -> str:
     return "\n".join(line.rstrip() for line in lines if not line.startswith("?"))
 
 
-def _against(advice: Advice, finding: Finding | None) -> str:
-    """Why the gain differs from the cost of the finding; "" if it does not."""
+def against_cost(gain: float, finding: Finding | None, of_rank: bool) -> str:
+    """Why a gain differs from the cost of the finding, as the end of a sentence; "" if it does not. ``of_rank``: it is
+    that of a rank like the others."""
     if finding is None or not finding.cost_ns_per_step:
         return ""
-    gain, cost = advice.predicted_gain_ns[1], finding.cost_ns_per_step
+    cost = finding.cost_ns_per_step
     if abs(gain - cost) <= PAGE.equal_gain_and_cost_share * cost:
         return ""
-    of_rank = advice.knob == Knob.STRAGGLER
     if gain < cost:
         why = (sentences.ANOTHER_RANK_IS_LAST if of_rank else sentences.A_PART_IS_REMOVED)()
         return sentences.LESS_THAN_THE_FINDING(cost=duration(cost), why=why)
@@ -528,7 +553,34 @@ def metrics_of(result: Result, baseline: Result | None = None) -> tuple[Metric, 
                 number.more_is if comparable else "neither",
             )
         )
-    return tuple(shown)
+    return tuple(shown) if baseline is not None else _without_profiler(result, shown)
+
+
+def _without_profiler(result: Result, metrics: Sequence[Metric]) -> tuple[Metric, ...]:
+    """Metrics of profiled steps as they are without the profiler, which makes a step longer; where that is not known,
+    which steps they are of."""
+    longer = result.examination.longer
+    if longer is None:
+        return tuple(metrics)
+    waits, numbers = host_waits(result), numbers_of(result)
+    times = longer.traced_ns / longer.untraced_ns
+    known = {STEP_TIME: duration(longer.untraced_ns)}
+    known |= {name: f"{times * (numbers.get(name) or 0.0):,.0f}" for name in (TOKENS_PER_S,)}
+    known |= {MFU: share(times * (numbers.get(MFU) or 0.0))}
+    known |= {HOST_WAIT: f"about {share(waits.outside)}"} if waits is not None else {}
+    plain = f"Without the profiler, from the median of {counted(longer.others, 'step')} that it did not record. "
+    return tuple(
+        replace(
+            metric,
+            value=known.get(metric.label, metric.value),
+            against=f"{metric.value} profiled" if metric.label in known else "profiled",
+            help=(plain if metric.label in known else "") + metric.help,
+            more_is="neither",
+        )
+        if metric.value != UNKNOWN and metric.label != _memory_label(result)
+        else metric
+        for metric in metrics
+    )
 
 
 def numbers_of(result: Result) -> Mapping[str, float | None]:

@@ -58,6 +58,9 @@ NO_DIAGNOSIS = Sentence("{bound}-bound ({share} of {step}): no diagnosis explain
 MIXED = Sentence("Mixed: {first}; and {second}.")
 BOUND = Sentence("{bound} ({share} of {step}): {finding}.")
 BOUND_BY_SEVERAL = Sentence("{bound} ({share} of {step}, the largest cause {largest}): {finding}.")
+BOUND_UNPROFILED = Sentence("{bound} ({unprofiled}).")
+WITHOUT_PROFILER = Sentence("about {share} of {step} a step, in {steps} without the profiler")
+WHILE_PROFILED = Sentence("In profiled steps: {finding} ({share} of {step}).")
 UNDETERMINED = Sentence("Undetermined: {why}. Next: {next_step}.")
 EACH_RANK_BY_ITSELF = Sentence("{finding}. Each rank by itself: {verdict}")
 NO_OPERATOR_RUNS = Sentence("No operator runs for {share} of the time: that is Python, or waiting.")
@@ -102,6 +105,7 @@ ONE_OTHER_RANK_WAITS = Sentence(", and 1 other rank waits for {them}")
 
 PATH_OF_STEPS = Sentence("The critical path of a step is, on average, {parts}.")
 PATH_OF_WINDOW = Sentence("The critical path of the window is {parts}.")
+LONGEST_OF_PATH = Sentence("Longest part of the critical path: {part}")
 PART_OF_PATH = Sentence("{ms} ms of {part}")
 PART_OF_PATH_ON_ONE_RANK = Sentence("{ms} ms of {part} ({share} of it on rank {rank})")
 

@@ -10,10 +10,11 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from diag.api import open_run
+from diag.app.card import card_of
 from diag.app.theme import DARK, LIGHT
 from diag.app.views import overview
 from diag.serve.server import SAMPLES
-from diag.show.page import advice_of
+from diag.show.page import advice_of, page_of
 from tests.app.runs import write_run
 from tests.app.served import Served, dashboard
 from tests.browser.chromium import visit
@@ -46,7 +47,7 @@ def test_it_holds_the_answer_and_the_picture(browser: Browser, samples: Served) 
         page = found.page
         seen = [
             page.get_by_test_id("stMain").get_by_text("finished").first,
-            page.get_by_text(open_run(SAMPLES / run).verdict.headline).first,
+            page.get_by_text(card_of(page_of(open_run(SAMPLES / run)).verdict).headline).first,
             rank(page, 0).get_by_text("at fault ▸ rank 0"),
             page.get_by_text("without the fault"),
             page.get_by_test_id("stMetric").last,
