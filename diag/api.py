@@ -90,7 +90,7 @@ _MUCH_OUTSIDE = 0.1  # of a trace: time in no inferred step is mentioned from he
 if TYPE_CHECKING:
     import polars as pl
 
-    from diag.diagnoses.compare import Comparison, RankDifference, Setup
+    from diag.diagnoses.compare import Comparison, RankDifference
     from diag.model.breakdown import Breakdowns, CostCurve, Measure
     from diag.model.memory import Lowered
     from diag.tables.loading import LoadingTable
@@ -888,17 +888,6 @@ def shown_first(runs: Sequence[Path]) -> Path:
     training the newest with a step."""
     newest = newest_with_steps(RunLayout(runs[0])).root
     return newest if newest in runs else runs[0]
-
-
-def setup_planned(run: Path) -> Setup | None:
-    """Of which job a run directory is, as far as its manifest tells it; None if there is none to read."""
-    from diag.diagnoses.compare import setup_of
-
-    try:
-        manifest, _ = read_manifest(RunLayout(run))
-    except DiagError:  # opening the run reports it
-        return None
-    return setup_of(manifest) if manifest is not None else None
 
 
 def hosts_of(run: Path) -> dict[int, str]:

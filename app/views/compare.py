@@ -10,7 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-from diag.api import compare_runs, setup_planned
+from diag.api import compare_runs
 from diag.app.address import choose, choose_path, job_at, last_baseline, name_of, opened, runs_of
 from diag.app.curves import LOSS, STEP_TIME, curve_figure, curves_of_run, known
 from diag.app.drawings import mean_step_ns
@@ -35,8 +35,8 @@ from diag.app.views.common import (
 )
 from diag.app.views.repeats import has_repeats, show_repeats
 from diag.app.views.runs import outline_of, repeats_of
-from diag.diagnoses.compare import PART_NAMES, Comparison, Setting, Setup, nearest_of_job, setup_of, setup_of_traces
-from diag.diagnoses.repeats import repeat
+from diag.diagnoses.compare import PART_NAMES, Comparison, Setting
+from diag.diagnoses.setups import Setup, nearest_of_job, repeat, setup_of, setup_of_traces, setup_planned
 from diag.errors import DiagError
 from diag.show.compare import WITHIN_NOISE, comparison_table, headline, worth_a_row
 from diag.show.page import DATA_WAIT, EXPOSED_COMM, HOST_WAIT

@@ -14,7 +14,7 @@ import streamlit as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.api import Jobs, Result, RunState, State, compare_runs, setup_planned
+from diag.api import Jobs, Result, RunState, State, compare_runs
 from diag.app.address import (
     Version,
     analyse,
@@ -53,6 +53,7 @@ from diag.app.views.by_name import show_by_name
 from diag.app.views.common import bullets, component, draw, show_error, show_rows
 from diag.app.views.repeats import has_repeats, show_repeats
 from diag.diagnoses.repeats import Repeats, groups_of
+from diag.diagnoses.setups import setup_planned
 from diag.errors import DiagError
 from diag.live import Curves, curves_of
 from diag.model.steps import Bottleneck, Severity, Verdict

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
 from diag.account.blame import median_of_others
-from diag.collectors.layout import world_size_of
 from diag.collectors.records import Manifest
 from diag.diagnoses.policy import COMPARISON
 from diag.model import UNKNOWN
@@ -156,16 +154,6 @@ class Comparison(Struct, frozen=True):
     loads: tuple[Load | None, Load | None] = (None, None)
 
     @property
-    def busier(self) -> bool:
-        """Whether the host was so much busier in the run with the longer steps that it may be why they are longer."""
-        first, second = self.loads
-        if first is None or second is None or not self.sure:
-            return False
-        longer, shorter = (second, first) if self.ns[1] > 0 else (first, second)
-        more = longer.runnable >= COMPARISON.busier_by * shorter.runnable
-        return more and longer.runnable > longer.cores and not any(_starts_threads(each) for each in self.settings)
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """All that differs besides the times, in words."""
         settings = ", ".join(f"{each.name} {each.before} and {each.after}" for each in self.settings if each.of_both)
@@ -180,11 +168,6 @@ class Comparison(Struct, frozen=True):
     def sure(self) -> bool:
         """Whether the interval of the difference excludes zero."""
         return self.ns[0] > 0 or self.ns[2] < 0
-
-
-def _starts_threads(setting: Setting) -> bool:
-    """Whether a setting is of threads or processes that the run starts itself."""
-    return any(word in setting.name for word in ("worker", "thread"))
 
 
 def compare(
@@ -242,58 +225,11 @@ class Work(Struct, frozen=True):
 
 
 def work_of(tables: Tables) -> Work:
-    return Work(tables.world_size, tables.on_device, _model(tables.manifest), _tokens(tables))
+    return Work(tables.world_size, tables.on_device, model_of(tables.manifest), _tokens(tables))
 
 
-class Setup(Struct, frozen=True):
-    """What makes two runs runs of the same job. ``script``: the name of its file, "" of the bundled trainer and where
-    it is not known; ``device``: its name, "" if unknown; ``model``: as in ``Work``; ``began_ns``: Unix time;
-    ``asked``: all that the manifest has of what the run was to do, {} of traces; ``tells``: whether that is all."""
-
-    script: str
-    world_size: int | None
-    device: str
-    model: dict[str, object]
-    began_ns: int
-    asked: dict[str, object] = {}
-    tells: bool = False
-
-    def is_of(self, other: Setup) -> bool:
-        """Whether the two are of one job: all but when they began is equal, what is unknown too."""
-        mine, its = ((each.script, each.world_size, each.device, each.model) for each in (self, other))
-        return mine == its
-
-
-def setup_of(manifest: Manifest) -> Setup:
-    """As far as the manifest alone tells it, without the records of a step."""
-    at = next((at for at, word in enumerate(manifest.argv) if word.endswith(".py")), len(manifest.argv))
-    script = Path(manifest.argv[at]).name if at < len(manifest.argv) else ""
-    world_size, device = world_size_of(manifest.world_size), manifest.device or ""
-    asked = {**manifest.loader, **manifest.trainer, "strategy": str(manifest.strategy)}
-    asked.pop("steps", None)  # a longer run has the same steps
-    if script:
-        asked["arguments"] = " ".join(manifest.argv[at + 1 :])
-    tells = bool(script or manifest.trainer)
-    return Setup(script, world_size, device, _model(manifest), manifest.created_unix_ns, asked, tells)
-
-
-def setup_of_traces(tables: Tables) -> Setup:
-    """Of traces, which name neither a script nor a model."""
-    began_ns = tables.recorded[0] if tables.recorded is not None else 0
-    return Setup("", tables.world_size, "device" if tables.on_device else "cpu", {}, began_ns)
-
-
-def nearest_of_job(this: Setup, others: Mapping[str, Setup]) -> tuple[str, bool] | None:
-    """The name of the run of the same job that began last before this one, else of the one that began first after it;
-    and whether it began before. None if no other run is of that job."""
-    alike = {name: other.began_ns for name, other in others.items() if this.is_of(other)}
-    before = [name for name, began_ns in alike.items() if began_ns <= this.began_ns]
-    if before:
-        return max(before, key=lambda name: alike[name]), True
-    return (min(alike, key=lambda name: alike[name]), False) if alike else None
-
-
-def _model(manifest: Manifest | None) -> dict[str, object]:
+def model_of(manifest: Manifest | None) -> dict[str, object]:
+    """The manifest's fields of the model that are known."""
     model = manifest.model if manifest is not None else {}
     return {name: model[name] for name in _MODEL if name in model}
 
@@ -368,7 +304,7 @@ def _settings(before: Manifest | None, after: Manifest | None) -> tuple[Setting,
     if before is None or after is None:
         return ()
     differing = []
-    of_first, of_second = (of_settings(setup_of(manifest).asked) for manifest in (before, after))
+    of_first, of_second = map(settings_of, (before, after))
     for name in sorted({*of_first, *of_second}, key=lambda name: (name != "strategy", name)):
         if of_first.get(name) != of_second.get(name):
             first, second = (text_of(each[name]) if name in each else None for each in (of_first, of_second))
@@ -376,7 +312,8 @@ def _settings(before: Manifest | None, after: Manifest | None) -> tuple[Setting,
     return tuple(differing)
 
 
-def of_settings(asked: Mapping[str, object]) -> dict[str, object]:
+def settings_of(manifest: Manifest) -> dict[str, object]:
     """Those that may be told. An analysis must not know which fault was planted ("inject"); "setup" repeats others in
-    words; the arguments of a script may hold a secret."""
-    return {name: value for name, value in asked.items() if name not in ("arguments", "inject", "setup")}
+    words, and a run of more steps has the same ones."""
+    every = {**manifest.loader, **manifest.trainer, "strategy": str(manifest.strategy)}
+    return {name: value for name, value in every.items() if name not in ("inject", "setup", "steps")}

@@ -535,9 +535,6 @@ class Comparison(Topic, name="comparison"):
     resamples = threshold(2000, "draws")
     interval_confidence = threshold(0.95, "confidence")
     least_steps = threshold(5, "steps", "chosen", "with fewer, the spread of the steps is not meaningful")
-    busier_by = threshold(
-        1.5, "times", "chosen", "as many threads ready to run: on one machine the median of healthy runs varied by less"
-    )
 
 
 COMPARISON = Comparison()

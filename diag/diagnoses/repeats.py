@@ -8,8 +8,9 @@ from math import sqrt
 import numpy as np
 from msgspec import Struct
 
-from .compare import Setup, of_settings, text_of
+from .compare import text_of
 from .culprits import t95
+from .setups import Setup, repeat
 
 Interval = tuple[float, float, float]  # low, likely, high
 
@@ -47,7 +48,7 @@ def groups_of(setups: Mapping[str, Setup], ns: Mapping[str, float]) -> tuple[Rep
             groups.append([run])
         else:
             same.append(run)
-    told = [of_settings(setups[group[0]].asked) if group[0] in setups else {} for group in groups]
+    told = [setups[group[0]].settings if group[0] in setups else {} for group in groups]
     known = [of_group for of_group in told if of_group]
     names = sorted({name for of_group in known for name in of_group})
     differing = [name for name in names if len({repr(of_group.get(name)) for of_group in known}) > 1]
@@ -57,13 +58,6 @@ def groups_of(setups: Mapping[str, Setup], ns: Mapping[str, float]) -> tuple[Rep
         Repeats(tuple(group), own if settings.count(own) == 1 else {}, tuple(ns[run] for run in group))
         for group, own in zip(groups, settings, strict=True)
     )
-
-
-def repeat(first: Setup | None, second: Setup | None) -> bool:
-    """Whether the one is of the same job as the other and was asked to do the same."""
-    if first is None or second is None or not first.tells:
-        return False
-    return first.is_of(second) and first.asked == second.asked
 
 
 def difference_of(before: Repeats, after: Repeats) -> Interval | None:

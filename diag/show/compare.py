@@ -21,6 +21,7 @@ from diag.model import Gap
 from diag.show.policy import PAGE
 from diag.tables import of_runs
 from diag.tables.of_runs import KERNELS, NamedTimes
+from diag.words import comparison as comparison_words
 from diag.words import sentences
 from diag.words.formatting import counted, duration, relative, short_name, spaced, visible
 from diag.words.table import (
@@ -132,7 +133,7 @@ def print_comparison(
         console.print(verdict)
     console.print()
     steps = " and ".join(f"{count:,}" for count in comparison.steps)
-    console.print(Text(sentences.HOW_RUNS_COMPARE(steps=steps), "dim"))
+    console.print(Text(comparison_words.HOW_RUNS_COMPARE(steps=steps), "dim"))
     for note in policy.notes():
         console.print(warning(visible(note)))
     for note in comparison.notes:
@@ -219,37 +220,43 @@ def headline(comparison: Comparison) -> str:
         "high": _signed(high),
     }
     if not comparison.sure:
-        text, moved = sentences.SAME_STEP_TIME(**told), _moved(comparison)
-        return f"{text} {sentences.PARTS_CHANGED_IN_SAME_STEP(parts=_named(moved))}" if moved else text
+        text, moved = comparison_words.SAME_STEP_TIME(**told), _moved(comparison)
+        return f"{text} {comparison_words.PARTS_CHANGED_IN_SAME_STEP(parts=_named(moved))}" if moved else text
     ratio = 1 + likely / comparison.before_ns if comparison.before_ns else 1.0
     if ratio >= 2:
-        text = sentences.STEP_IS_TIMES_AS_LONG(times=relative(ratio), **told)
+        text = comparison_words.STEP_IS_TIMES_AS_LONG(times=relative(ratio), **told)
     else:
-        of_sign = sentences.STEP_IS_LONGER if likely > 0 else sentences.STEP_IS_SHORTER
+        of_sign = comparison_words.STEP_IS_LONGER if likely > 0 else comparison_words.STEP_IS_SHORTER
         text = of_sign(share=f"{abs(ratio - 1):.0%}", **told)
     makers, against = _makers(comparison), _named(_against(comparison))
     busier = _busier(comparison)
     if not makers:
         return f"{text} {busier}" if busier else text
     if against:
-        text += f" {sentences.DIFFERENCE_IS_IN_PART_OFFSET(parts=_named(makers), others=against)}"
+        text += f" {comparison_words.DIFFERENCE_IS_IN_PART_OFFSET(parts=_named(makers), others=against)}"
     else:
-        text += f" {sentences.DIFFERENCE_IS_IN(parts=_named(makers))}"
+        text += f" {comparison_words.DIFFERENCE_IS_IN(parts=_named(makers))}"
     if not busier and makers[0].kind is Cost.CONTENTION:
-        busier = sentences.OTHERS_MAY_USE_THE_CORES()
+        busier = comparison_words.OTHERS_MAY_USE_THE_CORES()
     return f"{text} {busier}" if busier else text
+
+
+_OWN_THREADS = ("worker", "thread")  # in names of settings of threads or processes that the run starts itself
 
 
 def _busier(comparison: Comparison) -> str:
     """That the host was busier in the run with the longer steps; "" where it was not."""
     first, second = comparison.loads
-    if not comparison.busier or first is None or second is None:
+    if first is None or second is None or not comparison.sure:
         return ""
     sides = ("after", second, "before", first) if comparison.ns[1] > 0 else ("before", first, "after", second)
     longer, busy, shorter, calm = sides
+    more = busy.runnable >= PAGE.busier_by * calm.runnable and busy.runnable > busy.cores
+    if not more or any(word in setting.name for setting in comparison.settings for word in _OWN_THREADS):
+        return ""
     names = [setting.name for setting in comparison.settings if setting.of_both]
     several = "the settings that differ" if names else "the run itself"
-    return sentences.HOST_WAS_BUSIER(
+    return comparison_words.HOST_WAS_BUSIER(
         longer=longer,
         busy=f"{busy.runnable:.0f}",
         cores=counted(busy.cores, "core"),

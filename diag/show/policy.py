@@ -12,6 +12,9 @@ class Page(Topic, name="page"):
     named_change_share = threshold(
         0.1, "fraction", "chosen", "of the step: a part that changes so much is named, although the step is as long"
     )
+    busier_by = threshold(
+        1.5, "times", "chosen", "as many threads ready to run: on one machine the median of healthy runs varied by less"
+    )
     most_settings_named = threshold(3, "settings", "chosen", "in a sentence")
     most_cross_check_ranks = threshold(16, "ranks")
     most_cross_check_edges = threshold(8, "edges")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diag.diagnoses.repeats import Interval, Repeats, difference_of
-from diag.words import sentences
+from diag.words import comparison as comparison_words
 from diag.words.formatting import counted, duration
 from diag.words.table import TENTHS_OF_MS, TEXT, TEXT_RIGHT, Column, Table, table_of
 
@@ -22,10 +22,10 @@ def repeats_sentence(before: Repeats, after: Repeats) -> str:
         "interval": f"{_signed(found[0])} to {_signed(found[2])}",
     }
     if not is_sure(found):
-        return sentences.REPEATS_DO_NOT_DIFFER(**told)
+        return comparison_words.REPEATS_DO_NOT_DIFFER(**told)
     share = f"{abs(second[1] / first[1] - 1):.0%}"
     longer = "longer" if found[1] > 0 else "shorter"
-    return sentences.REPEATS_DIFFER(share=share, longer=longer, **told)
+    return comparison_words.REPEATS_DIFFER(share=share, longer=longer, **told)
 
 
 def spread_sentence(of: Repeats) -> str:
@@ -33,7 +33,7 @@ def spread_sentence(of: Repeats) -> str:
     mean = of.mean_ns
     if mean is None:
         return ""
-    return sentences.REPEATS_VARY(
+    return comparison_words.REPEATS_VARY(
         runs=counted(len(of.runs), "run"),
         low=duration(min(of.ns)),
         high=duration(max(of.ns)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from diag.collectors.records import Manifest
-from diag.diagnoses.compare import Setup, setup_of
-from diag.diagnoses.repeats import Repeats, difference_of, groups_of, repeat
+from diag.diagnoses.repeats import Repeats, difference_of, groups_of
+from diag.diagnoses.setups import Setup, repeat, setup_of
 from diag.show.repeats import is_sure, repeats_sentence, repeats_table, spread_sentence
 
 MS = 1e6

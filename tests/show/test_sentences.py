@@ -11,7 +11,7 @@ import pytest
 
 from diag import diagnoses
 from diag.show.page import advice_of, page_of
-from diag.words import sentences
+from diag.words import comparison, sentences
 from diag.words.formatting import begun
 from diag.words.sentences import OneOrMany, Sentence
 from diag.words.wording import doubts
@@ -19,7 +19,7 @@ from tests.samples import NAMES, opened_sample
 
 _BOTH = [value for value in vars(sentences).values() if isinstance(value, OneOrMany)]
 TEMPLATES = [
-    *(value for value in vars(sentences).values() if isinstance(value, Sentence)),
+    *(value for of in (sentences, comparison) for value in vars(of).values() if isinstance(value, Sentence)),
     *(form for both in _BOTH for form in both),
 ]
 # A title that is put together from such pieces cannot be found by searching for it.
