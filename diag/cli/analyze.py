@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from importlib import import_module
@@ -22,6 +21,7 @@ from diag.cli.reading import (
     comm_rules,
     override_thresholds,
     ranks_by_path,
+    set_up_numpy,
 )
 from diag.deferred import by_name
 from diag.errors import DiagError, ExitCode
@@ -151,8 +151,7 @@ def analyze(
     printed = _printed([] if of_others else paths, ("analyze", shows, summary, steps, since, rank, comm_kernels))
     if (known := printed.again()) is not None:
         raise typer.Exit(known)
-    # Nothing here multiplies matrices, and OpenBLAS's threads spin when numpy is loaded: 60 ms of CPU time.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    set_up_numpy()
     from diag.api import Reading, SeveralJobsError, local_paths, open_run
     from diag.rundir.asked import steps_asked
     from diag.show.answer import Part, print_answer

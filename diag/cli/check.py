@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diag.cli.reading import CommKernelsOption, JobsOption, PolicyOption, comm_rules, override_thresholds
+from diag.cli.reading import CommKernelsOption, JobsOption, PolicyOption, comm_rules, override_thresholds, set_up_numpy
 from diag.cli.writing import no_dash
 from diag.errors import DiagError, ExitCode
 from diag.gate import budgets as of
@@ -86,7 +85,7 @@ def check(
         )
     limits = [of.parse_limit(quantity, text) for quantity, text in written.items() if text is not None]
     asked, against = _asked(limits, baseline, budget)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
+    set_up_numpy()
     from diag.api import Reading
     from diag.by_size import open_by_size
     from diag.gate.check import check as check_budgets

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
 
-from diag.cli.reading import CommKernelsOption, JobsOption, PolicyOption, comm_rules, override_thresholds
+from diag.cli.reading import CommKernelsOption, JobsOption, PolicyOption, comm_rules, override_thresholds, set_up_numpy
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put
 
@@ -38,7 +37,7 @@ def compare(
     Exit code 0: compared; 4: compared, but data is missing; 1: not comparable, or nothing to compare.
     """
     override_thresholds(policy)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
+    set_up_numpy()
     from diag.api import Reading, compare_runs
     from diag.by_size import open_by_size
     from diag.show.compare import differences_by_name, print_comparison, to_json

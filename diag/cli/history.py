@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
 
-from diag.cli.reading import PathsArgument, PolicyOption, override_thresholds
+from diag.cli.reading import PathsArgument, PolicyOption, override_thresholds, set_up_numpy
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put
 
@@ -34,7 +33,7 @@ def history(
     Exit code 0: shown; 1: there is no run to show.
     """
     override_thresholds(policy)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
+    set_up_numpy()
     from diag.api import SeveralJobsError
     from diag.show.history import print_histories, print_history, several_to_json, to_json
     from diag.summaries import open_history, open_lives

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from enum import StrEnum
 from pathlib import Path
@@ -23,6 +22,7 @@ from diag.cli.reading import (
     comm_rules,
     override_thresholds,
     ranks_by_path,
+    set_up_numpy,
 )
 from diag.cli.writing import is_stdout
 from diag.errors import DiagError, ExitCode
@@ -85,7 +85,7 @@ def report(
     Exit code 0: written; 4: written, but data is missing (the report lists it); 1: nothing to analyse, or not written.
     """
     override_thresholds(policy, cluster)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
+    set_up_numpy()
     if bundle is not None and (len(paths) > 1 or out is not None or open_it or form is not Form.HTML):
         hint = "one run, without -o, --open and --format: diag report RUN --bundle FOLDER"
         raise DiagError("--bundle writes a copy of one run", hint=hint, exit_code=ExitCode.USAGE)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diag.cli.reading import PolicyOption, override_thresholds
+from diag.cli.reading import PolicyOption, override_thresholds, set_up_numpy
 from diag.cli.recording import NOTIFY_HELP, ON_EVENT_HELP, SKIP, RecordingOptions, with_options
 from diag.collectors.layout import MOST_RANKS, RunLayout
 from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
@@ -107,7 +107,6 @@ def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) ->
 def _say_verdict(layout: RunLayout, shown: bool) -> None:
     """Analyses the run and prints its verdict; says so where that would take long. Another node's ranks may be left: of
     several nodes, the one with the first rank prints it."""
-    import os
     import socket
 
     from diag.rundir.lines import has_steps, read_identity
@@ -122,7 +121,7 @@ def _say_verdict(layout: RunLayout, shown: bool) -> None:
         return
     if record_bytes(layout.root) > WATCHING.most_bytes_of_verdict:
         return  # the line before names the command
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as diag analyze
+    set_up_numpy()
     from diag.by_size import open_by_size
     from diag.show.answer import print_answer
     from diag.show.json import save
