@@ -8,7 +8,7 @@ same folder, and nothing contradicts it: a rank is in a job once. What cannot be
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import count, islice, pairwise, takewhile
@@ -361,31 +361,54 @@ class _ByContent:
     hold a thousand recordings of rank 0."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[frozenset[int], frozenset[int], bool], dict[int, tuple[int, int]]] = {}
+        self._found: dict[tuple[frozenset[int], frozenset[int], bool], _Spans] = {}
 
     @staticmethod
     def _key(group: Group) -> tuple[frozenset[int], frozenset[int], bool]:
         return frozenset(group.ranks), frozenset(group.worlds), group.ranked
 
     def add(self, number: int, group: Group) -> None:
-        self._found.setdefault(self._key(group), {})[number] = group.spans[0][0], group.spans[-1][1]
+        self._found.setdefault(self._key(group), _Spans()).add(group.spans[0][0], group.spans[-1][1], number)
 
     def remove(self, number: int, group: Group) -> None:
-        key = self._key(group)
-        del self._found[key][number]
-        if not self._found[key]:
+        spans = self._found[key := self._key(group)]
+        spans.remove(group.spans[0][0], group.spans[-1][1], number)
+        if not spans:
             del self._found[key]
 
     def compatible(self, group: Group, reach_ns: int) -> list[int]:
         """The groups whose ranks, world sizes and times do not contradict one job, in order: see `conflict`."""
         begin, end = group.spans[0][0], group.spans[-1][1]
         numbers: list[int] = []
-        for (ranks, worlds, ranked), places in self._found.items():
+        for (ranks, worlds, ranked), spans in self._found.items():
             if not group.ranks.isdisjoint(ranks) or _differ(group.worlds, worlds):
                 continue
             most = reach_ns if ranked and group.ranked else 0
-            numbers += [n for n, (first, last) in places.items() if first - end <= most and begin - last <= most]
+            numbers += spans.between(begin - most, end + most)
         return sorted(numbers)
+
+
+class _Spans:
+    """Numbered times from a begin to an end, in order of their begin."""
+
+    def __init__(self) -> None:
+        self._sorted: list[tuple[int, int, int]] = []
+        self._longest = 0
+
+    def __len__(self) -> int:
+        return len(self._sorted)
+
+    def add(self, begin: int, end: int, number: int) -> None:
+        insort(self._sorted, (begin, end, number))
+        self._longest = max(self._longest, end - begin)
+
+    def remove(self, begin: int, end: int, number: int) -> None:
+        del self._sorted[bisect_left(self._sorted, (begin, end, number))]
+
+    def between(self, begin: int, end: int) -> list[int]:
+        """The numbers of those that touch this time."""
+        earliest, latest = bisect_left(self._sorted, (begin - self._longest,)), bisect_left(self._sorted, (end + 1,))
+        return [number for _, last, number in self._sorted[earliest:latest] if last >= begin]
 
 
 def _same_names(left: Group, right: Group) -> bool:
