@@ -104,8 +104,12 @@ def test_every_real_wording_says_where_it_was_seen_and_what_prints_it() -> None:
 
 def test_every_kind_of_real_wording_is_spoken() -> None:
     rare = ("gpu_hardware", "undetermined")
-    many = itertools.chain(cases(SEED, 24, wordings="real"), cases(SEED, 160, rare, "real"))
-    assert not KINDS - {kind for one in many for kind, real in one.kinds.items() if real}
+    silent = set(KINDS)
+    for one in itertools.chain(cases(SEED, 24, wordings="real"), cases(SEED, 160, rare, "real")):
+        silent -= {kind for kind, real in one.kinds.items() if real}
+        if not silent:
+            break
+    assert not silent
 
 
 class Plain(pickle.Unpickler):

@@ -12,33 +12,33 @@ from .story import Event, Story
 _COLOURS = ("\x1b[36m", "\x1b[33m", "\x1b[32m")
 
 
-def _prefixed(story: Story, event: Event, line: str) -> str:
-    """The line as the launcher passes it on. Blank lines get a prefix too, as they do in real logs."""
+def _prefix(story: Story, event: Event) -> str:
+    """What the launcher puts before each line that it passes on. Blank lines get it too, as they do in real logs."""
     job, rank = story.job, event.rank
     if job.launcher == "pdsh":
-        return f"{event.host.name}: {line}"
+        return f"{event.host.name}: "
     real = _real_prefix(story, event)
     if real is not None:
-        return real + line
+        return real
     if job.launcher == "kubernetes":
         now, how = job.start + timedelta(seconds=event.t), job.comm_id % 3
         if how == 0:
-            return f"{event.host.name}: {line}"
+            return f"{event.host.name}: "
         if how == 1:
-            return f"{now + timedelta(hours=8):%Y-%m-%d %H:%M:%S}.{now.microsecond // 1000:03d} +08:00 {line}"
-        return f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond:06d}Z {line}"
+            return f"{now + timedelta(hours=8):%Y-%m-%d %H:%M:%S}.{now.microsecond // 1000:03d} +08:00 "
+        return f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond:06d}Z "
     if rank is None:
-        return line
+        return ""
     if job.launcher == "tee":
-        return f"[default{rank.local}]:{line}"
+        return f"[default{rank.local}]:"
     if job.launcher == "mpirun":
-        return f"[1,{rank.rank}]<{'stderr' if 'Traceback' in event.text else 'stdout'}>:{line}"
+        return f"[1,{rank.rank}]<{'stderr' if 'Traceback' in event.text else 'stdout'}>:"
     if job.launcher == "srun":
-        return f"{rank.rank}: {line}"
+        return f"{rank.rank}: "
     if job.launcher == "ray":
         shown = f"(RayTrainWorker pid={rank.pid}, ip={rank.host.address})"
-        return f"\x1b[36m{shown}\x1b[0m {line}" if story.job.comm_id % 2 else f"{shown} {line}"
-    return line
+        return f"\x1b[36m{shown}\x1b[0m " if story.job.comm_id % 2 else f"{shown} "
+    return ""
 
 
 def _real_prefix(story: Story, event: Event) -> str | None:
@@ -82,8 +82,8 @@ def write(story: Story) -> dict[str, bytes]:
         events.sort(key=lambda event: hosts.index(event.host))
     by_file: dict[str, list[tuple[Event, str]]] = {}
     for event in events:
-        lines = by_file.setdefault(_file_of(story, event), [])
-        lines.extend((event, _prefixed(story, event, line)) for line in event.text.split("\n"))
+        lines, prefix = by_file.setdefault(_file_of(story, event), []), _prefix(story, event)
+        lines.extend((event, prefix + line) for line in event.text.split("\n"))
     files = {}
     colour = rng.random() < 0.06 and not story.plain
     wrap = rng.random() < 0.05 and not story.plain
