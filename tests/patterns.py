@@ -27,6 +27,7 @@ from diag.hang.classes import PATTERNS
 
 _CALLS = frozenset({"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"})
 _ANCHORED = frozenset({"match", "fullmatch"})
+_CALLED = re.compile(rf"\bre\.(?:{'|'.join(sorted(_CALLS - {'compile'}))})\b")
 _NOT_IMPORTED = re.compile(
     r"\.(__main__|sitecustomize|main|server|screenshots|demo|page|worker|hta_process)$|\.callbacks\."
 )
@@ -53,7 +54,7 @@ def patterns() -> list[Found]:
     found = [Found(f"log pattern {name}", one._compiled.pattern, one._compiled.flags) for _, name, one in PATTERNS]
     for name, module in _modules():
         text = Path(str(module.__file__)).read_text("utf-8")
-        for call in ast.walk(ast.parse(text)) if re.search(r"\bre\.", text) else ():
+        for call in ast.walk(ast.parse(text)) if _CALLED.search(text) else ():
             if _is_pattern(call) and call.func.attr != "compile":
                 found.extend(_evaluated(call, name, module))
         found.extend(_held(name, module))
