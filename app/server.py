@@ -63,6 +63,14 @@ _OBJECTS_UNTIL_GC = 1_000_000
 # Every page of the dashboard is one level below the server's root, which a proxy may put under any path. If a page's
 # own address is opened, as by a link, Streamlit's script would look for its server below that address first (404).
 _BASE = b'<script>window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href};</script>'
+# Until the first words of a page are there, which takes seconds where runs are read for the first time, it says so. It
+# lies behind the page, and goes by the style sheet alone.
+_READING = b"""<style>
+#reading { position: fixed; top: 38%; width: 100%; text-align: center; pointer-events: none; z-index: 0;
+  font: 16px/1.4 ui-sans-serif, system-ui, sans-serif; color: #7a7d85; }
+body:has([data-testid="stMain"] :is(h1, h3, [data-testid="stAlert"], [data-testid="stException"])) #reading,
+body:has([role="dialog"]) #reading { display: none; }
+</style><div id="reading" role="status">Reading the runs \xe2\x80\xa6</div>"""
 _PAGE = re.compile(r"/[a-z-]*")
 _HASHED = "/static/"  # files whose names change with their content
 # The page asks for the code of a kind of element when it first shows one: half a dozen requests one after the other,
@@ -78,7 +86,8 @@ class Files:
         if not (folder / "index.html").is_file():
             sys.exit("This version of Streamlit has its page in another place, where the dashboard does not find it")
         page = (folder / "index.html").read_bytes().replace(b"<head>", b"<head>" + _BASE, 1)
-        self._page = page.replace(b"</head>", _loaded_ahead(folder, page) + b"</head>", 1)
+        page = page.replace(b"</head>", _loaded_ahead(folder, page) + b"</head>", 1)
+        self._page = page.replace(b"</body>", _READING + b"</body>", 1)
         self._paths = {
             f"/{file.relative_to(folder).as_posix()}": file for file in folder.rglob("*") if file.suffix != ".html"
         }

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from diag.api import open_run
 from diag.serve.server import SAMPLES
@@ -141,4 +141,14 @@ def test_no_text_is_cut(browser: Browser, served: Served, scheme: Scheme, page: 
                 found.settle()
                 cut[width, letters] = found.page.evaluate(_CUT)
         assert not any(cut.values()), cut
+        assert found.complaints == []
+
+
+def test_it_says_that_it_reads_until_there_is_something_to_see(browser: Browser, served: Served) -> None:
+    with visit(browser) as found:
+        found.page.goto(served.at(), wait_until="commit")
+        reading = found.page.get_by_text("Reading the runs")
+        expect(reading).to_be_visible()
+        expect(found.page.get_by_role("heading", level=1)).to_be_visible()
+        expect(reading).to_be_hidden()
         assert found.complaints == []
