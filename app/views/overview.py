@@ -367,7 +367,7 @@ def _to_do(view: RunView, advised: Advised, theme: Theme) -> None:
         text = "Nothing yet: collect the missing data first."
     where = f" [Memory]({href('memory')})" if answer.cause in MEMORY_FINDINGS else ""
     if also := view.page.verdict.also:  # a mixed run has two causes
-        st.markdown(f"**{words.TO_DO}**\n1. {prose(text)}{where}\n2. {prose(also)}")
+        st.markdown(f"**{words.TO_DO}**\n- Cause 1: {prose(text)}{where}\n- Cause 2: {prose(also)}")
     else:
         st.markdown(f"**{words.TO_DO}** {prose(text)}{where}")
     if advised.changes:
