@@ -230,7 +230,7 @@ def reading_of(text: str) -> Reading | None:
 
 
 # What a process that says it is itself the one to have: not the other end of a connection
-_OF_THE_PROCESS = ("shm_exhausted", "storage", "cuda_oom", "gpu_hardware")
+_OF_THE_PROCESS = ("storage", "cuda_oom", "gpu_hardware")
 _SENTENCE = re.compile(r"[^.;(]{1,200}")
 
 

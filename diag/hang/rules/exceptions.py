@@ -306,7 +306,7 @@ def _explained(job: JobLogs) -> bool:
 
 def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
     # A line without a traceback may come from a program that went on, unless processes ended after it.
-    if _is_about_others(job, raised) or raised.line in job.once(_of_waits):
+    if _is_about_others(job, raised) or _ran_out(raised) or raised.line in job.once(_of_waits):
         return False
     ended = is_fatal(raised.message) or ended_after(job, raised.line) or is_last_word(job, raised.line)
     if raised.traceback is None and not ended:
@@ -331,18 +331,21 @@ def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
     return not (after and clocks)
 
 
-# A wait that ran out: what did not come in time is to blame, and not who waited for it. A command that took too long is
-# the rank's own.
+# A wait that ran out: what did not come in time is to blame, and not who waited for it. It need not be another rank, so
+# whoever raised it is no witness against one. A command that took too long is the rank's own.
 _RAN_OUT = re.compile(
     r"^(?!subprocess\.)(?:(?:\w{1,80}\.){0,12}_?\w{0,60}Timeout(?:Error|Exception)?: |"
     r".{0,400}?(?i:\btimed[ -]?out (?:after|waiting|while)\b|\btimeout (?:after|exceeded|waiting|while)\b|: timeout \(|"
-    r"\b(?:request|wait|call) timed out\b))"
+    r"\b(?:request|wait|call) timed out\b|\b(?:connect(?:ion)?|recv|receive|read) timeout\b|"
+    r"\bwait(?:ing)? for (?:all |the |other ){1,3}(?:nodes|ranks|workers|processes|peers)\b))"
 )
 
 
+def _ran_out(raised: RankException) -> bool:
+    return _RAN_OUT.match(f"{raised.name}: {raised.message}") is not None
+
+
 def _is_about_others(job: JobLogs, raised: RankException) -> bool:
-    if _RAN_OUT.match(f"{raised.name}: {raised.message}"):
-        return True
     return about_others(f"{raised.name}: {raised.message}") or raised.line in job.once(_of_calls)
 
 
