@@ -28,6 +28,8 @@ _OF_THE_GROUP = (
     "Failed to meet rendezvous", "failed to connect to all addresses", "See root cause above",
     "See stack trace for root cause", "for the root cause", "WorkerProc initialization failed",
 )  # fmt: skip
+# Of these classes, and about the settings of the process that raises: torch/distributed/rendezvous.py
+_OF_SETTINGS = ("use_libuv was requested",)
 # These messages also come from other connections of the rank: to a data server, or to its DataLoader's workers.
 _OF_ANY_CONNECTION = (
     "ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError",
@@ -57,7 +59,8 @@ def about_others(text: str) -> bool:
 
 def about_the_group(text: str) -> bool:
     """As ``about_others``, but only by messages that no other connection of the rank prints."""
-    return any(words in text for words in _OF_THE_GROUP)
+    of_group = any(words in text for words in _OF_THE_GROUP)
+    return of_group and not any(words in text for words in _OF_SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)

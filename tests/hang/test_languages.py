@@ -489,3 +489,29 @@ def test_a_command_that_took_too_long_is_the_ranks_own(tmp_path: Path) -> None:
 def test_an_exceptions_own_words_say_what_its_process_lacks(tmp_path: Path, raised: str, fault_class: str) -> None:
     answer = _answer(tmp_path, *(f"[rank3]: {line}" for line in (*_FRAMES, raised)))
     assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == (fault_class, [3])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.distributed.DistStoreError: use_libuv was requested but PyTorch was built without libuv support, run "
+        "with USE_LIBUV=0 to disable it.",
+        "Error: mkl-service + Intel(R) MKL: MKL_THREADING_LAYER=INTEL is incompatible with libgomp.so.1 library.",
+        "OMP: Error #15: Initializing libiomp5.so, but found libomp.so already initialized.",
+        "FAILED tests/test_tp.py::test_forward - RuntimeError: The size of tensor a (3) must match",
+        'ErrorMessage "ValueError: the batch is empty',
+    ],
+)
+def test_what_a_process_prints_of_its_own_setup_and_tests_is_the_cause(tmp_path: Path, line: str) -> None:
+    answer = _answer(tmp_path, "loading", line)
+    assert answer.fault_class == "rank_killed_exception"
+
+
+def test_who_waited_in_vain_for_something_is_no_witness_against_the_other_rank(tmp_path: Path) -> None:
+    whole = [
+        f"{rank}: gpu-0:{rank}:{rank} [{rank}] NCCL INFO comm 0x7a rank {rank} nranks 2 cudaDev {rank} "
+        f"busId {rank + 1}000 commId 0xabc - Init COMPLETE"
+        for rank in range(2)
+    ]
+    answer = _answer(tmp_path, *whole, *(f"0: {line}" for line in (*_FRAMES, "TimeoutError: timed out")))
+    assert not answer.culprits

@@ -665,7 +665,9 @@ CLASSES = (
             ),
             "exception": confirms(
                 ("Error", "Exception", "KeyboardInterrupt", "StopIteration", "SystemExit", *_OTHER_EXCEPTIONS),
-                r"^\s{0,8}(?P<exception>(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Interrupt|Iteration|Exit)"
+                # SageMaker's toolkit repeats what the training raised (sagemaker_training/errors.py).
+                r"^(?:\s{0,8}|ErrorMessage \")(?P<exception>(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*"
+                r"(?:Error|Exception|Interrupt|Iteration|Exit)"
                 r"|Exception|(?:[a-z_]\w*\.){1,8}(?:exceptions|errors|autotuner|subprocess|queue)\.[A-Z]\w{2,60}|"
                 r"subprocess\.TimeoutExpired|_?queue\.(?:Empty|Full)|distributed\.scheduler\.KilledWorker)"
                 r"(?:: (?P<message>.*)|:?\s*)$",
@@ -703,6 +705,9 @@ CLASSES = (
                     "rror: unrecognized arguments: ",
                     "--> FOAM FATAL ",
                     "uncaught exception during training: ",
+                    "MKL_THREADING_LAYER=",
+                    "OMP: Error #",
+                    "FAILED ",
                     *_OF_GROMACS,
                 ),
                 r"(?:^\[(?P<rank>\d+)\] (?=--> FOAM FATAL ))?(?P<message>"
@@ -722,6 +727,8 @@ CLASSES = (
                 r"\bcontainer_support\.training - uncaught exception during training: [^\n]{1,200}|"
                 rf"^(?:{'|'.join(map(re.escape, _OF_GROMACS))})\s*$|"
                 r"^[Ee]rror: unrecognized arguments: [^\n]{1,200}|"
+                r"^Error: mkl-service \+ Intel\(R\) MKL: [^\n]{1,200}|^OMP: Error #\d+: [^\n]{1,200}|"
+                r"^FAILED \S{1,300}::\S{1,300} - (?:\w{1,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception)\b[^\n]{0,200}|"
                 r"^[\w./-]{1,200}\.py: error: (?:unrecognized arguments: |the following arguments are required: |"
                 r"one of the arguments |ambiguous option: |argument [^\n:]{1,80}: (?:invalid |expected |not allowed ))"
                 r"[^\n]{1,200}|"
@@ -731,7 +738,9 @@ CLASSES = (
                 "TensorRT-LLM, common/assert.h; Open MPI, help-orterun.txt, ompi/errhandler/errhandler.c; MPICH, "
                 "src/mpi/errhan/errnames.txt, and what is made from it; torch 2+, torch/utils/checkpoint.py; Python, "
                 "Lib/argparse.py; OpenFOAM, src/OpenFOAM/db/error/error.C; GROMACS, "
-                "src/gromacs/utility/fatalerror.cpp; SageMaker's containers until 2018, container_support/training.py",
+                "src/gromacs/utility/fatalerror.cpp; SageMaker's containers until 2018, container_support/training.py; "
+                "mkl-service 2+, mkl/_mklinit.c; LLVM's and Intel's OpenMP, openmp/runtime/src/i18n/en_US.txt; "
+                "pytest 3+, in its summary, src/_pytest/terminal.py",
                 "The program ended itself: {message}.",
                 SUGGESTS,
             ),
