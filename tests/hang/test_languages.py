@@ -515,3 +515,39 @@ def test_who_waited_in_vain_for_something_is_no_witness_against_the_other_rank(t
     ]
     answer = _answer(tmp_path, *whole, *(f"0: {line}" for line in (*_FRAMES, "TimeoutError: timed out")))
     assert not answer.culprits
+
+
+_POOL = "HTTPSConnectionPool(host='hub.example', port=443)"
+
+
+@pytest.mark.parametrize(
+    ("raised", "fault_class"),
+    [
+        (f"requests.exceptions.ReadTimeout: {_POOL}: Read timed out. (read timeout=10)", "net_connect_timeout"),
+        (
+            f"requests.exceptions.ConnectTimeout: {_POOL}: Max retries exceeded with url: /a (Caused by "
+            "ConnectTimeoutError(<x>, 'Connection to hub.example timed out. (connect timeout=10)'))",
+            "net_connect_timeout",
+        ),
+        (
+            f'requests.exceptions.ConnectionError: (MaxRetryError("{_POOL}: Max retries exceeded with url: /a (Caused '
+            "by NewConnectionError('<x>: Failed to connect: [Errno 101] Network is unreachable'))\"))",
+            "net_connect_timeout",
+        ),
+        (
+            f"requests.exceptions.ConnectionError: {_POOL}: Max retries exceeded with url: /a (Caused by "
+            "NameResolutionError(\"<x>: Failed to resolve 'hub.example' ([Errno -2] Name or service not known)\"))",
+            "net_failure",
+        ),
+    ],
+)
+def test_the_server_of_an_http_client_is_named(tmp_path: Path, raised: str, fault_class: str) -> None:
+    answer = _answer(tmp_path, *_FRAMES, raised)
+    assert answer.fault_class == fault_class
+    assert [culprit.peer for culprit in answer.culprits] == ["hub.example"]
+    assert "curl" in answer.next_steps[0]
+
+
+def test_a_request_that_is_made_again_is_no_failure(tmp_path: Path) -> None:
+    again = f"'(ReadTimeoutError(\"{_POOL}: Read timed out. (read timeout=10)\"))' thrown while requesting HEAD /a"
+    assert _answer(tmp_path, again, "Retrying in 1s [Retry 1/5].").fault_class == "undetermined"

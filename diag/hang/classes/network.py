@@ -124,6 +124,18 @@ _MPI_SOURCE = (
     "UCX 1.3+, src/ucs/sys/sock.c; gloo, gloo/transport/tcp/pair.cc"
 )
 
+# How an exception of an HTTP client begins that nobody caught: what is tried again is printed in other words.
+_OF_HTTP = (
+    r"^(?:requests|urllib3)\.exceptions\.\w{1,40}: [^\n]{0,60}?HTTPS?ConnectionPool\(host='(?P<store>[\w.-]{1,253})', "
+    r"port=(?P<port>\d{1,5})\)"
+)
+_HTTP_STEPS = (
+    "On the host that complains: does `curl -I` of that server answer, with the proxy that the job has (HTTPS_PROXY)?",
+    "Download the model and the data before the job starts, so that no rank needs a server outside "
+    "(HF_HUB_OFFLINE=1 for the Hugging Face Hub).",
+)
+_HTTP_SOURCE = "urllib3 1.20+, under requests; src/urllib3/connectionpool.py, exceptions.py"
+
 CLASSES = (
     FaultClass(
         id="net_no_interface",
@@ -272,7 +284,7 @@ CLASSES = (
             "host that complains; NCCL needs all high ports open between the hosts.",
             "If it is not the address to use, set NCCL_SOCKET_IFNAME.",
         ),
-        if_read={("ssh: ",): _SSH_STEPS},
+        if_read={("ssh: ",): _SSH_STEPS, ("ConnectionPool(host='",): _HTTP_STEPS},
         patterns={
             "ssh-no-answer": LogPattern(
                 ("ssh: connect to host",),
@@ -300,6 +312,13 @@ CLASSES = (
                 r"(?:i/o timeout|[Cc]onnection timed out|TLS handshake timeout|no route to host)",
                 "kubectl; k8s.io/kubectl, pkg/cmd/util/helpers.go",
                 "The server of Kubernetes[, {peer},] did not answer.",
+            ),
+            "http-no-answer": LogPattern(
+                ("ConnectionPool(host='",),
+                rf"{_OF_HTTP}(?:: Read timed out\b|[^\n]{{0,400}}?(?:ConnectTimeoutError\(|\[Errno (?:101|110|113)\]))",
+                _HTTP_SOURCE,
+                "The server {store}, port {port}, did not answer.",
+                support=NAMES_AN_EFFECT,
             ),
             "exceeded-timeouts": LogPattern(
                 ("exceeded timeouts",),
@@ -767,6 +786,7 @@ CLASSES = (
         rule="NCCL warns from its network code, and no more specific class fits.",
         if_read={
             ("via ssh", "ssh: ", "Permission denied (", "Host key verification", "ssh exited with"): _SSH_STEPS,
+            ("ConnectionPool(host='",): _HTTP_STEPS,
             ("Gloo connectFullMesh failed", "transport/tcp/socket.cc:"): (
                 "GLOO_SOCKET_IFNAME names the interface over which the hosts reach each other, on every host (`ip -br "
                 "a`); without it gloo takes the address of the host's name (`getent hosts $(hostname)`), which is "
@@ -1087,6 +1107,14 @@ CLASSES = (
                 "The name[ {store} (port {port})] cannot be resolved to an address.",
                 support=NAMES_AN_EFFECT,
                 unless=("IPv6 network addresses of (localhost,",),  # its IPv4 address is taken
+            ),
+            "http-unresolved": LogPattern(
+                ("ConnectionPool(host='",),
+                rf"{_OF_HTTP}[^\n]{{0,400}}?(?:NameResolutionError|Name or service not known|Temporary failure in name "
+                r"resolution|No address associated with hostname)",
+                _HTTP_SOURCE,
+                "The name {store} (port {port}) cannot be resolved to an address.",
+                support=NAMES_AN_EFFECT,
             ),
             "caffe-peer": LogPattern(
                 ("No peer by name [",),
