@@ -26,6 +26,7 @@ _OF_THE_GROUP = (
     "RPC call to ", "call hccl api failed", "Poll timeout", "SUSPECT REMOTE ERROR", "HCCL OP RETRY FAILED",
     "UnexpectedStatusException",  # of SageMaker's client, about the job
     "Failed to meet rendezvous", "failed to connect to all addresses", "See root cause above",
+    "`Termination signal` is detected by the operating system",  # Paddle's handler of SIGTERM
     "See stack trace for root cause", "for the root cause", "WorkerProc initialization failed",
 )  # fmt: skip
 # Of these classes, and about the settings of the process that raises: torch/distributed/rendezvous.py

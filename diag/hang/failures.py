@@ -19,7 +19,7 @@ from diag.hang.model import MOST_RANKS, Line, Role, Speaker, absent_of, grouped
 from diag.hang.numbering import Member, Numbering
 from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.text.prefixes import at_ns
-from diag.hang.text.work import FULL_BAR, LAST_STEP, MEASUREMENT, STEP
+from diag.hang.text.work import FULL_BAR, LAST_STEP, MEASUREMENT, STEP, bar_seconds, counts_of
 
 # -- torchrun's last block: which rank failed, where, with which exit code ---------------------------------------------
 
@@ -785,10 +785,16 @@ def _voice(job: JobLogs, line: Line) -> tuple[str, int | None]:
 
 
 def _last_work(job: JobLogs) -> dict[tuple[str, int | None], int]:
-    """The last line of each voice that shows work. Where the job failed, lines of unknown processes do not count."""
+    """The last line of each voice that shows work. Where the job failed, lines of unknown processes do not count. A bar
+    that an exception closes is drawn once more, with the steps that it had before."""
     last_lines: dict[tuple[str, int | None], int] = {}
     working = {hit.line for hit in job.named("evaluating", "saving", "preprocessing")}
+    bars: dict[str, tuple[float, ...]] = {}
     for line in job.logs.lines:
+        if bar_seconds(line.text) is not None:
+            before, bars[line.path] = bars.get(line.path), counts_of(line.text)
+            if before == bars[line.path]:
+                continue
         if line in working or STEP.search(line.text) or "Destroy COMPLETE" in line.text:
             voice = _voice(job, line)
             if voice[1] is not None or not job.once(failed):

@@ -183,7 +183,9 @@ def _only_timeouts(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
         some = f"{ranks} rank{'s' if ranks > 1 else ''}"
         if any(report.rank is None for report in main.reports):
             some = "At least one process whose rank in the job no line shows"
-        text = f"{some} timed out in {main.reports[0].words}; which ranks are missing is unknown."
+        waits = Counter(report.words for report in main.reports)
+        calls_of_all = ", ".join(f"{call} ({count})" if len(waits) > 1 else call for call, count in waits.most_common())
+        text = f"{some} timed out in {calls_of_all}; which ranks are missing is unknown."
         text += unknown
     least = min((r.timeout_ms for r in reports if r.timeout_ms is not None), default=None)
     if least is not None and least < HANG_EVIDENCE.too_short_timeout_ms:

@@ -302,3 +302,44 @@ def test_of_the_summaries_of_two_agents_the_earlier_names_the_first(tmp_path: Pa
     for lines in ((late, early), (early, late)):
         answer = _answer(tmp_path, *lines)
         assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == (_RAISES, [12])
+
+
+def test_a_bar_that_an_exception_closes_is_no_further_step(tmp_path: Path) -> None:
+    """tqdm draws it once more as the loop ends."""
+    bar = " 38%|███▊      | {}/13 [01:{}<02:07, 15.99s/it]"
+    answer = _answer(tmp_path, bar.format(5, 28) + _RAISED[0], *_RAISED[1:], bar.format(5, 50))
+    assert answer.fault_class == _RAISES
+    answer = _answer(tmp_path, bar.format(5, 28) + _RAISED[0], *_RAISED[1:], bar.format(6, 50))
+    assert answer.fault_class == "undetermined"
+
+
+def test_who_a_process_of_multiprocessing_is_no_other_line_of_the_file_tells(tmp_path: Path) -> None:
+    from_rank_0 = "[rank0]:[W618 10:22:41.3 ProcessGroupNCCL.cpp:4715] [PG ID 0 PG GUID 0 Rank 0]  using GPU 0"
+    answer = _answer(tmp_path, "Process Process-1:", *_RAISED, from_rank_0)
+    assert (answer.fault_class, [c.rank for c in answer.culprits if c.rank is not None]) == (_RAISES, [])
+
+
+def test_a_sigterm_in_the_words_of_paddle_is_no_exception(tmp_path: Path) -> None:
+    asked = "  [SignalInfo: *** SIGTERM (@0x1f4) received by PID 7021 (TID 0x7f45) from PID 6976 ***]"
+    said = "FatalError: `Termination signal` is detected by the operating system."
+    assert _answer(tmp_path, "C++ Traceback (most recent call last):", said, asked).fault_class != _RAISES
+
+
+def _of_accelerate(rank: int, local: int, device: str) -> tuple[str, ...]:
+    return (f"Process index: {rank}", f"Local process index: {local}", f"Device: {device}", "")
+
+
+def test_two_local_ranks_with_one_device(tmp_path: Path) -> None:
+    answer = _answer(tmp_path, *_of_accelerate(0, 0, "cuda:0"), *_of_accelerate(1, 1, "cuda:0"))
+    assert (answer.fault_class, [one.rank for one in answer.culprits]) == ("duplicate_gpu", [0, 1])
+    on_two_hosts = _answer(tmp_path, *_of_accelerate(0, 0, "cuda:0"), *_of_accelerate(8, 0, "cuda:0"))
+    assert on_two_hosts.fault_class == "undetermined"
+
+
+@pytest.mark.parametrize(("shapes", "odd"), [(("[8]", "[9]", "[8]"), [1]), (("[8]", "[9]"), [])])
+def test_shapes_that_accelerate_compared(tmp_path: Path, shapes: tuple[str, ...], odd: list[int]) -> None:
+    raised = "accelerate.utils.operations.DistributedOperationException: Cannot apply desired operation due to shape "
+    raised += "mismatches. All shapes across devices must be valid."
+    rows = (f"  - Process {rank}: {shape}" for rank, shape in enumerate(shapes))
+    answer = _answer(tmp_path, *_RAISED[:2], raised, "", "Operation: `accelerate.utils.operations.gather`", *rows)
+    assert (answer.fault_class, [one.rank for one in answer.culprits]) == ("mismatch_shape", odd)

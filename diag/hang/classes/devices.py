@@ -1017,6 +1017,20 @@ _MEMORY = (
                 "XGBoost 1.0+; src/collective/comm.cu, src/common/device_helpers.cu; all processes check it",
                 "Processes of XGBoost are on one GPU[: {world} of them have {devices}].",
             ),
+            "accelerate-rank": confirms(
+                ("rocess index: ",),
+                r"^(?P<local>Local p|P)rocess index: (?P<index>\d{1,6})\s*$",
+                "Accelerate 0.2+; accelerate/state.py",
+                "Accelerate says which process it is.",
+                SUGGESTS,
+            ),
+            "accelerate-device": confirms(
+                ("Device: ",),
+                r"^Device: (?P<device>(?:cuda|npu|xpu|mlu|musa|hpu):\d{1,4})\s*$",
+                "Accelerate 0.2+; accelerate/state.py",
+                "Its device is {device}.",
+                SUGGESTS,
+            ),
         },
     ),
     FaultClass(

@@ -52,6 +52,13 @@ ENDS: dict[str, LogPattern] = {
         "The traceback of process {process} follows.",
         SUGGESTS,
     ),
+    "child-process": confirms(
+        ("Process ", "PoolWorker-"),
+        r"^Process (?:\w*Process|\w*PoolWorker)-\d+(?::\d+)*:\s*$",
+        "any; Lib/multiprocessing/process.py, of a process that the program itself started",
+        "The traceback of a process that a rank started follows.",
+        SUGGESTS,
+    ),
     "elastic-child": confirms(
         ("Child process ",),
         r"Child process (?P<pid>\d+) \(local_rank (?P<local_rank>\d+)\) FAILED \(exitcode (?P<exitcode>-?\d+)\)",

@@ -129,6 +129,19 @@ _CALLS = (
                 "{other}.",
                 support=NAMES_AN_EFFECT,
             ),
+            "accelerate-shapes": LogPattern(
+                ("due to shape mismatches. All shapes across devices must be valid",),
+                printed_by="Accelerate 0.20+; accelerate/utils/operations.py, with ACCELERATE_DEBUG_MODE",
+                says="Accelerate compared the tensors of all processes before a collective, and they differ.",
+                support=NAMES_AN_EFFECT,
+            ),
+            "accelerate-shape": confirms(
+                ("- Process ",),
+                r"^\s*- Process (?P<process>\d+): (?P<shape>[\[({].{0,500})",
+                "Accelerate 0.20+; accelerate/utils/operations.py",
+                "Process {process} passes {shape}.",
+                SUGGESTS,
+            ),
             "gloo-length": LogPattern(
                 ("op.preamble.length <= op.nbytes",),
                 r"op\.preamble\.length <= op\.nbytes\. (?P<remote>\d+) vs (?P<local>\d+)",

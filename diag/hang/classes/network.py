@@ -793,6 +793,10 @@ CLASSES = (
                 "often 127.0.1.1 or an address that only this host knows.",
                 "A firewall between the hosts has to let all ports through: gloo listens on random ones.",
             ),
+            ("socketPollConnect",): (
+                "NCCL_SOCKET_IFNAME names the interface over which the hosts reach each other, on every host (`ip -br "
+                "a`); `NCCL INFO NET/Socket : Using` shows which one NCCL took.",
+            ),
             (
                 "unable to reach each other",
                 "start one or more daemons",
@@ -842,6 +846,13 @@ CLASSES = (
                 "What a peer sent as its address is none: no family has number {family}. Another program, or another "
                 "version of NCCL, sent it.",
                 support=NAMES_AN_EFFECT,
+            ),
+            "poll-connect": LogPattern(
+                ("socketPollConnect",),
+                r"socketPollConnect:? poll\(\) (?:failed with error (?P<error>[A-Z][\w ]{2,60})|returned -?\d+)",
+                "2.19+; misc/socket.cc: the address is not reachable over the interface that NCCL took",
+                "NCCL's connection to another rank was not made[: {error}].",
+                support=SUGGESTS,
             ),
             "ssh-unreachable": LogPattern(
                 ("was not reachable via ssh",),

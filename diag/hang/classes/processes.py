@@ -231,7 +231,7 @@ _WORDS = {
 # Of exceptions whose class is not called an error
 _OTHER_EXCEPTIONS = (
     ".exceptions.", ".errors.", ".OutOfResources", "subprocess.TimeoutExpired", "queue.Empty", "queue.Full",
-    ".KilledWorker",
+    ".KilledWorker", "BrokenProcessPool", "BrokenThreadPool",
 )  # fmt: skip
 # Names of errors of a file system, as exceptions of libuv and of what is made with it begin
 _ERRNOS = ("ENOSPC", "EDQUOT", "ESTALE", "EROFS", "EIO")
@@ -669,7 +669,8 @@ CLASSES = (
                 r"^(?:\s{0,8}|ErrorMessage \")(?P<exception>(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*"
                 r"(?:Error|Exception|Interrupt|Iteration|Exit)"
                 r"|Exception|(?:[a-z_]\w*\.){1,8}(?:exceptions|errors|autotuner|subprocess|queue)\.[A-Z]\w{2,60}|"
-                r"subprocess\.TimeoutExpired|_?queue\.(?:Empty|Full)|distributed\.scheduler\.KilledWorker)"
+                r"subprocess\.TimeoutExpired|_?queue\.(?:Empty|Full)|distributed\.scheduler\.KilledWorker|"
+                r"concurrent\.futures\.(?:process|thread)\.Broken\w{4,20})"
                 r"(?:: (?P<message>.*)|:?\s*)$",
                 "any Python; Python traceback module",
                 "It raised {exception}.",
@@ -1062,14 +1063,14 @@ CLASSES = (
                     "got signal: 15",
                     "Received 15 death signal",
                     "Received Signals.SIGTERM death signal",
-                    "*** SIGTERM received by PID",
+                    "*** SIGTERM ",
                     "SIGTERM caught",
                 ),
                 r"Process \d+ got signal: 15\b|Received (?:15|Signals\.SIGTERM) death signal, shutting down workers|"
-                r"\*\*\* SIGTERM received by PID \d+|\bSIGTERM caught(?: at|\.)",
-                "torch 1.9+, JAX; torch/distributed/elastic/agent/server/api.py, Abseil's failure_signal_handler.cc, "
-                "tsl/distributed_runtime/preemption/preemption_notifier.cc",
-                "The launcher was asked to stop (SIGTERM) by a scheduler, a person, or another node that failed.",
+                rf"{_GLOG.format('SIGTERM')}|\bSIGTERM caught(?: at|\.)",
+                "torch 1.9+, JAX, Paddle; torch/distributed/elastic/agent/server/api.py, the handlers of Abseil and "
+                "glog, tsl/distributed_runtime/preemption/preemption_notifier.cc",
+                "The process was asked to stop (SIGTERM) by a scheduler, a person, or another node that failed.",
                 support=WAS_ASKED,
             ),
             **programs.ASKED,

@@ -139,6 +139,13 @@ RAISED_IN = {
         "vLLM's worker raised an exception.",
         SUGGESTS,
     ),
+    "spawned-raised": confirms(
+        ("raise ProcessRaisedException(",),
+        r"^\s*raise ProcessRaisedException\(",
+        "torch 1.6+; torch/multiprocessing/spawn.py",
+        "A process that torch.multiprocessing started raised an exception.",
+        SUGGESTS,
+    ),
 }
 
 PROCESSES = {

@@ -33,6 +33,7 @@ _OF_A_GROUP = (
     "garbled-address",
     "mpi-stranger",
     "mpi-pair",
+    "poll-connect",
 )
 _FAILS = (Role.ROOT, Role.CASCADE)
 _DIGITS = "0123456789"
@@ -289,7 +290,9 @@ def _duplicate_gpu(job: JobLogs) -> list[Clue]:
     hits = job.named("duplicate-gpu")
     if not hits:
         of_xgboost = job.named("xgboost-one-gpu")
-        return [clue_of("duplicate_gpu", of_xgboost, (), of_xgboost[0].sentence)] if of_xgboost else _one_bus_id(job)
+        if of_xgboost:
+            return [clue_of("duplicate_gpu", of_xgboost, (), of_xgboost[0].sentence)]
+        return _one_bus_id(job) or _one_device(job)
     # NCCL prints the number of the reporting process first.
     printers = [Member(int(hit.groups["group_rank"]), job.culprit(hit.line).rank) for hit in hits]
     numbering = Numbering(printers)
@@ -329,6 +332,24 @@ def _one_bus_id(job: JobLogs) -> list[Clue]:
                 note = f"Their communicator was aborted, and each of them has the GPU at {bus_id}."
                 evidence = tuple(line.evidence for line in lines[: HANG_ANSWER.most_lines_of_rule])
                 return [Clue("duplicate_gpu", distinct(culprits), evidence, HANG_EVIDENCE.names_an_effect, note)]
+    return []
+
+
+def _one_device(job: JobLogs) -> list[Clue]:
+    """Processes of one host that Accelerate says have one device: it prints the rank, the local rank and the device of
+    each, one below the other. Two with one local rank are on two hosts."""
+    numbers = {(hit.line.path, hit.line.number): hit for hit in job.named("accelerate-rank")}
+    at: dict[tuple[str, str], dict[int, tuple[int, Hit]]] = defaultdict(dict)
+    for hit in job.named("accelerate-device"):
+        above = [numbers.get((hit.line.path, hit.line.number - back)) for back in (2, 1)]
+        rank, local = (int(each.groups["index"]) if each is not None else None for each in above)
+        if rank is not None and local is not None:
+            at[hit.line.path, hit.groups["device"]].setdefault(local, (rank, hit))
+    for (_, device), members in at.items():
+        if len(members) > 1:
+            ranks, hits = zip(*members.values(), strict=True)
+            note = f"Accelerate gives each of them {device}."
+            return [clue_of("duplicate_gpu", list(hits), map(job.of_rank, ranks), note)]
     return []
 
 

@@ -41,6 +41,7 @@ def clues(job: JobLogs) -> list[Clue]:
         *_same_model(job),
         *_parameters(job),
         *_told(job),
+        *_accelerate(job),
     ]
 
 
@@ -137,6 +138,20 @@ def _told(job: JobLogs) -> list[Clue]:
         ("mismatch_shape", job.named("horovod-shape", "tf-shape")),
     )
     return [clue_of(name, hits, [], hits[0].sentence) for name, hits in found if hits]
+
+
+def _accelerate(job: JobLogs) -> list[Clue]:
+    """Accelerate's check prints what each process passes, by its rank. Every process prints all of them."""
+    hits = job.named("accelerate-shapes")
+    shapes = {int(hit.groups["process"]): hit for hit in reversed(job.named("accelerate-shape"))} if hits else {}
+    events = [Event(JobRank(rank), 0, Call(sizes=hit.groups["shape"])) for rank, hit in shapes.items()]
+    difference = who_differs(events)
+    if difference is None:
+        return [clue_of("mismatch_shape", hits, [], hits[0].sentence)] if hits else []
+    odd, usual = sorted(difference.odd), shapes[difference.usual.who]
+    note = f"{hits[0].sentence} {shapes[odd[0]].sentence} {usual.sentence}"
+    culprits = [] if difference.open else [job.of_rank(rank) for rank in odd]
+    return [clue_of("mismatch_shape", [hits[0], shapes[odd[0]], usual], culprits, note)]
 
 
 def _detail(job: JobLogs) -> list[Clue]:

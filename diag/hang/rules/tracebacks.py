@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diag.ended.model import Culprit
 from diag.ended.raised import TRACEBACK, lost_worker
@@ -86,9 +86,10 @@ def first_of_each(job: JobLogs) -> list[RankException]:
 
 
 def _told_alone(job: JobLogs) -> list[RankException]:
-    """Processes of which a line says that they raised, where the end of the log cuts off what."""
+    """Processes of which a line says that they raised, where the end of the log cuts off what, and no line below names
+    the process."""
     found: dict[Culprit, RankException] = {}
-    for hit in job.named(*RAISED_IN):
+    for hit in job.named(*RAISED_IN) if not job.named("spawned") else ():
         culprit = speaker_of(job, hit.line)
         found.setdefault(culprit, RankException(culprit, "", "", hit.line, hit.line))
     return list(found.values())
@@ -170,7 +171,15 @@ def _culprit_of_traceback(job: JobLogs, line: Line, blocks: list[FailedRank]) ->
         block = blocks[at]  # the last that begins before the line
         if block.first < line.number <= block.last + HANG_RULES.traceback_reach and block.rank is not None:
             return job.of_rank(block.rank, block.host)
-    return speaker_of(job, line)
+    speaker = speaker_of(job, line)
+    return replace(speaker, rank=None) if line.speaker == Speaker() and _is_of_a_child(job, line) else speaker
+
+
+def _is_of_a_child(job: JobLogs, line: Line) -> bool:
+    """Whether multiprocessing says above the traceback that a process ends which the program itself started: that may
+    be another rank than the one that all other lines of the file are of."""
+    titles = [hit.line.number for hit in job.named("child-process") if hit.line.path == line.path]
+    return any(0 < line.number - number <= HANG_RULES.traceback_reach for number in titles)
 
 
 _Voice = tuple[str, int | None, int | None]
