@@ -19,16 +19,17 @@ def moment_words(unix_ns: int) -> str:
 
 
 def since_words(still: Standstill, timed: bool = True) -> str:
-    """``no step since 12:03:04 UTC (41 s), after step 62``. ``timed``: how long that was, beside when."""
+    """``no step since 12:03:04 UTC (41 s), in step 63``. ``timed``: how long that was, beside when."""
     words = f"no step since {moment_words(still.since_unix_ns)}" if still.since_unix_ns else "no step has ended"
     if timed and still.still_ns is not None:
         words += f" ({elapsed(still.still_ns)})"
-    return words + (f", after step {still.last_step:,}" if still.last_step is not None else "")
+    return words + (f", in step {still.last_step + 1:,}" if still.last_step is not None else "")
 
 
 def stuck_words(judged: Judged) -> str:
-    """Since when, which rank is behind where, and who waits for it: ``no step since 12:03:04 UTC (41 s), after step 62;
-    rank 1 is silent for 42 s, last seen in forward of step 63; rank 0 waits for it in all_reduce #626``."""
+    """Since when, which rank is behind where, and who waits for it: ``no step since 12:03:04 UTC (41 s), in step 63;
+    rank 1 is silent for 42 s, its last heartbeat came from forward of step 63; rank 0 waits for it in all_reduce
+    #626``."""
     if judged.standstill is None:
         return ""
     texts = [since_words(judged.standstill)]
@@ -57,7 +58,8 @@ def stuck_words(judged: Judged) -> str:
 
 
 def where_words(rank: RankState, timed: bool = True) -> str:
-    """``is silent for 42 s, last seen in forward of step 63``, ``is in forward for 40 s``. ``timed``: for how long."""
+    """``is silent for 42 s, its last heartbeat came from forward of step 63``, ``is in forward for 40 s``.
+    ``timed``: for how long."""
     if rank.raised:
         return f"raised {rank.raised}"
     if rank.state is State.UNKNOWN:
@@ -67,7 +69,7 @@ def where_words(rank: RankState, timed: bool = True) -> str:
     of_step = f"{', before' if between else ' of'} step {rank.step:,}" if rank.step >= 0 else ""
     if rank.state is State.STUCK:
         silent = f"silent for {elapsed(rank.silent_ns)}" if timed else "silent"
-        return f"is {silent}, last seen {place}{of_step}"
+        return f"is {silent}, its last heartbeat came from {rank.phase}{of_step}"
     if rank.state is State.FINISHED:
         return "has finished its training"
     if rank.skipped:

@@ -102,7 +102,7 @@ def test_a_run_that_gets_stuck_is_no_longer_called_healthy(browser: Browser, tmp
         badges = found.page.locator(".stMarkdownBadge")
         expect(badges.filter(has_text="training")).to_have_count(2)  # in the sidebar, and beside the verdict
         beats(run, {0: 600, 1: 0}, {0: 0, 1: 600})
-        stuck = re.compile("The training is stuck.*last seen in forward of step 11")
+        stuck = re.compile("The training is stuck.*its last heartbeat came from forward of step 11")
         expect(found.page.get_by_role("heading", name=stuck)).to_be_visible()
         expect(badges.filter(has_text="stuck")).to_have_count(2)
         expect(badges.filter(has_text=re.compile("training|healthy"))).to_have_count(0)

@@ -92,7 +92,7 @@ def test_of_a_stopped_process_triage_says_how_it_goes_on(tmp_path: Path) -> None
         (clue,) = clues_of_standstill(stood)
     assert f"kill -CONT {pid}" in clue.note
     # How long it lasts is said by the state of the run alone: what is cached would differ from it.
-    assert "Rank 1 is silent, last seen in" in clue.note
+    assert "Rank 1 is silent, its last heartbeat came from " in clue.note
     assert " s)" not in clue.note.replace("\u00a0", " ")
     answer = Triage("missing_rank", 0.9, "", culprits=clue.culprits, next_steps=("Look.",))
     first, second, last = with_steps_while_stuck(answer, [stood]).next_steps
@@ -216,7 +216,7 @@ def test_what_a_stuck_training_waits_for(tmp_path: Path) -> None:
     assert [rank.state for rank in state.by_rank] == ["waiting", "training"]
     assert state.by_rank[0].waits_for == (1,)
     assert state.headline.replace("\u00a0", " ").endswith(
-        "after step 11; rank 1 is in forward of step 11; rank 0 waits for it in all_reduce #7."
+        "in step 12; rank 1 is in forward of step 11; rank 0 waits for it in all_reduce #7."
     )
 
 
@@ -482,7 +482,7 @@ def test_triage_of_ranks_in_one_lock_says_since_when_and_in_what(tmp_path: Path)
         )
         os.utime(files.stacks, ns=(NOW, NOW))
     text = triage([run]).headline.replace("\u00a0", " ")
-    assert "after step 11; ranks 0, 1 wait in flock /data/lock, at train.py:9 in load. Ranks 0, 1 are all in" in text
+    assert "in step 12; ranks 0, 1 wait in flock /data/lock, at train.py:9 in load. Ranks 0, 1 are all in" in text
 
 
 @pytest.mark.parametrize(
