@@ -38,8 +38,10 @@ from diag.hang.api import (
 from diag.hang.model import Triage
 from diag.hang.ras.live import NOT_COUNTED, Seen, Watch, recorded, recorded_ns
 from diag.show.triage import stack_tree
+from diag.watch.stacks import asked_for_stacks, no_stacks_words
 from diag.words.formatting import counted, listing, rank_ranges, share, visible
 from diag.words.table import Column, table_of
+from diag.words.wording import sentence
 
 _RUN, _PATH, _UPLOAD = "run", "path", "upload"
 _LABELS = {_RUN: "this run", _PATH: "a path in this folder", _UPLOAD: "uploaded files"}
@@ -50,6 +52,7 @@ NO_GROUPS_OF_NCCL = (
     f"{NO_GROUPS} NCCL prints its communicators with NCCL_DEBUG=INFO, and the calls on them with "
     "NCCL_DEBUG_SUBSYS=INIT,COLL."
 )
+_TAKE_HELP = "As `diag triage R --stacks`: each rank writes where it is, and the training goes on as it is."
 _COLOUR: dict[str, Any] = {"healthy": "green", "undetermined": "orange"}
 _ICON = {"healthy": ":material/check_circle:", "undetermined": ":material/help:"}
 
@@ -155,6 +158,7 @@ def _to_do_now(run: Path, action: str) -> None:
     said = [action] if action and action not in (READ_MORE, *triage.next_steps) else []  # they are read here
     steps = [*said, *triage.next_steps][: DASHBOARD.most_steps_beside]
     st.markdown("\n".join((f"**What to do** {link}", "", *(f"- {prose(step)}" for step in steps))))
+    _take_stacks(state_of(run), triage, "stacks-beside-verdict")
     rank, frames = stack_at_fault(triage, [each.rank for each in state_of(run).behind])
     if frames:
         st.markdown(f"**Stack of rank {rank}**, innermost call first")
@@ -279,6 +283,25 @@ def _answer(investigation: Investigation, state: RunState | None = None) -> None
         if triage.next_steps:
             st.markdown("**What to do**")
             st.markdown("\n".join(f"- {prose(step)}" for step in triage.next_steps))
+        if state is not None:
+            _take_stacks(state, triage, "stacks-beside-answer")
+
+
+def _take_stacks(state: RunState, triage: Triage, key: str) -> None:
+    """Draws a button that takes the stacks of all ranks of a run that is stuck, as ``diag triage --stacks`` does, until
+    they are there."""
+    if not (state.live and state.stuck) or triage.merged_stacks:
+        return
+    if st.button("Take the stacks of all ranks", icon=":material/stacks:", key=key, help=_TAKE_HELP):
+        try:
+            with st.spinner("Asking the ranks…", show_time=True), asked_for_stacks(str(state.path)) as silent:
+                said = no_stacks_words(silent) if silent else ""
+        except DiagError as error:
+            said = error.message
+        if said:
+            st.warning(plain(f"{sentence(said)}."), icon=":material/warning:")
+        else:
+            st.rerun()
 
 
 def _why_unknown(behind: Sequence[RankState]) -> str:

@@ -15,7 +15,6 @@ from diag.cli.reading import PolicyOption, override_thresholds
 from diag.collectors.layout import RunLayout, is_folder, is_regular
 from diag.collectors.masking import masked
 from diag.errors import DiagError, ExitCode
-from diag.words.formatting import listing, spaced
 from diag.words.terminal import put, say
 
 
@@ -60,11 +59,9 @@ def triage(
     """
     override_thresholds(policy)
     from diag.ended.outcome import keep
-    from diag.errors import install_command
     from diag.hang.api import incomplete
     from diag.hang.api import triage as triage_paths
     from diag.hang.ras.client import ask_twice, is_address
-    from diag.processes import find_program
     from diag.rundir.following import packed_in
     from diag.rundir.local import local_paths
     from diag.show.triage import print_triage, to_json
@@ -92,10 +89,9 @@ def triage(
     with _stacks_of(given[0] if stacks else None) as silent, reading_progress() as progress:
         answer = triage_paths(paths, progress, reports)
     if silent:
-        reason = "left no stacks: no answer to the request, as a process that is stopped gives none"
-        if find_program("py-spy") is None:
-            reason += f"; py-spy would show them where it may look ({install_command('py-spy')})"
-        answer = replace(answer, gaps=(*answer.gaps, ("", f"{spaced(listing(silent))} {reason}")))
+        from diag.watch.stacks import no_stacks_words
+
+        answer = replace(answer, gaps=(*answer.gaps, ("", no_stacks_words(silent))))
     usual = len(paths) == 1 and not ras and policy is None  # of the run alone, with the usual thresholds
     if usual and run is not None:
         with suppress(OSError):  # it is printed in any case
@@ -115,12 +111,8 @@ def _stacks_of(path: str | None) -> Iterator[list[int]]:
     if path is None:
         yield []
         return
-    from diag.watch.reach import Reach
-    from diag.watch.stacks import take_request_back, take_stacks
+    from diag.watch.stacks import asked_for_stacks
 
-    reach = Reach(path)
     say("asking the ranks for their stacks", err=True)
-    try:
-        yield take_stacks(reach)
-    finally:
-        take_request_back(reach)
+    with asked_for_stacks(path) as silent:
+        yield silent

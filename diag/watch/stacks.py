@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import psutil
 
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import HANG
-from diag.errors import DiagError, readable
+from diag.errors import DiagError, install_command, readable
+from diag.processes import find_program
 from diag.rundir.delays import delay_ns
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import read_heartbeat
@@ -17,6 +19,7 @@ from diag.rundir.runs import recording_environment, state_of
 from diag.rundir.states import State
 from diag.watch.hang_monitor import gather, take_back
 from diag.watch.policy import WATCHING
+from diag.words.formatting import listing, spaced
 
 from .reach import Reach
 from .workers import Worker, recorded_process
@@ -55,6 +58,24 @@ def take_stacks(reach: Reach) -> list[int]:
         time.sleep(max(WATCHING.poll_hang_s, time.monotonic() - looked))
     reach.refresh()
     return [rank for rank in missing if not layout.rank(rank).pyspy.exists()]
+
+
+@contextmanager
+def asked_for_stacks(path: str) -> Iterator[list[int]]:
+    """``take_stacks`` of the run at a path; heartbeats are short again after the context."""
+    reach = Reach(path)
+    try:
+        yield take_stacks(reach)
+    finally:
+        take_request_back(reach)
+
+
+def no_stacks_words(ranks: Sequence[int]) -> str:
+    """Why ranks that were asked left none."""
+    reason = "left no stacks: no answer to the request, as a process that is stopped gives none"
+    if find_program("py-spy") is None:
+        reason += f"; py-spy would show them where it may look ({install_command('py-spy')})"
+    return f"{spaced(listing(ranks))} {reason}"
 
 
 def take_request_back(reach: Reach) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import streamlit as st
@@ -20,6 +21,7 @@ from diag.app.views.hang import drawn_groups
 from diag.collectors.layout import RunLayout
 from diag.hang.api import At, GroupPlaces, Place, investigate, places_of
 from diag.hang.ras import live
+from diag.watch import stacks
 from diag.words.formatting import spaced
 from tests.app.shown import text
 from tests.hang.corpus import case
@@ -364,3 +366,19 @@ def test_the_stack_of_one_rank_is_shown_where_the_triage_names_nobody(
     test = shown(tmp_path, run, monkeypatch)
     assert "Stacks" in [one.value for one in test.subheader]
     assert any("locked (train.py:57)" in one.value.replace("\u00a0", " ") for one in test.code)
+
+
+def test_stacks_of_a_run_that_is_stuck_are_taken_from_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks are asked, and the request is taken back; here nobody is there to answer."""
+    monkeypatch.setattr(stacks, "WATCHING", SimpleNamespace(answer_s=0.1, poll_hang_s=0.05))
+    asked: list[Path] = []
+    take_back = stacks.take_request_back
+    monkeypatch.setattr(stacks, "take_request_back", lambda reach: asked.append(reach.layout.asked) or take_back(reach))
+    training(tmp_path / "run", {0: (1, 40, "backward"), 1: (42, 0, "forward")})
+    for module in ("diag.app.views.hang", "diag.watch.stacks"):
+        monkeypatch.setattr(f"{module}.state_of", lambda run, **_: state_of(run, NOW))
+    test = shown(tmp_path, tmp_path / "run", monkeypatch)
+    (button,) = [button for button in test.button if "stacks" in button.label]
+    button.click().run()
+    assert any("left no stacks" in spaced(plain_of(warning.value)) for warning in test.warning)
+    assert [path.exists() for path in asked] == [False]
