@@ -73,6 +73,8 @@ def test_what_to_type_is_copied(browser: Browser, samples: Served) -> None:
         found.open(samples.at(f"?run={run}"), until="after advice 1")
         button = found.page.get_by_role("button", name="Copy what to type for 1", exact=True)
         assert bottom(button) < LAPTOP
+        for heading in ("Memory", "Risk"):
+            expect(found.page.locator(".row.head").get_by_text(heading)).to_be_visible()
         button.click()
         expect(button).to_have_text("Copied")
         assert found.page.evaluate("() => navigator.clipboard.readText()") == first.how
