@@ -93,7 +93,9 @@ function overTime(root, data, view) {
       c.setLineDash([5, 4]);
       line(c, LEFT, y(data.capacity), wide - RIGHT, y(data.capacity), data.colours.ink);
       c.setLineDash([]);
-      label(c, `capacity ${bytes(data.capacity)}`, wide - RIGHT, y(data.capacity) - 5, "right");
+      // What failed is at the right, and its text too.
+      const [at, side] = failed.length ? [LEFT + 6, "left"] : [wide - RIGHT, "right"];
+      label(c, `capacity ${bytes(data.capacity)}`, at, y(data.capacity) - 5, side);
     }
     for (const [, shade, begin, end] of data.bands || []) {
       c.fillStyle = shade;
@@ -115,9 +117,11 @@ function overTime(root, data, view) {
       } else c.strokeRect(left, upper, 8, y(from) - upper);
       c.setLineDash([]);
       c.lineWidth = 1;
-      // Above the text of the peak, where both would lie over each other.
+      // Neither over the text of the peak nor on the line of the capacity.
       const peakText = y(totals[data.peak]) - 6, up = upper + 12;
-      const clear = Math.abs(up - peakText) < 16 ? peakText - 16 : up;
+      const taken = [peakText, ...(data.capacity && data.capacity <= top ? [y(data.capacity) + 4] : [])];
+      const places = [up, up + 16, up - 16, peakText - 16, peakText + 16];
+      const clear = places.find(place => taken.every(other => Math.abs(place - other) >= 15)) ?? up;
       if (i === failed.length - 1) label(c, cut ? `${text}: higher than drawn` : text, left - 6, clear, "right", data.colours.bad);
     });
     pin(c, data.peak, `peak ${bytes(totals[data.peak])}`);
