@@ -12,8 +12,8 @@ _MIXED = "Mixed: two causes"
 
 
 class CardShown(Struct, frozen=True):
-    """``causes``: of a mixed run, each in a sentence. ``said``: what the headline leaves out. ``why``: the longest part
-    of the critical path."""
+    """``causes``: of a mixed run, each in a sentence. ``said``: what the headline leaves out. ``why``: the two longest
+    parts of the critical path."""
 
     headline: str
     causes: tuple[str, ...] = ()
@@ -41,5 +41,6 @@ def _longest(why: str) -> str:
     told = sentences.PATH_OF_STEPS.read(why) or sentences.PATH_OF_WINDOW.read(why)
     if not told:
         return ""
-    first = told["parts"].split(", ")[0].split(" and ")[0]
-    return sentences.LONGEST_OF_PATH(part=first)
+    listed, _, last = told["parts"].rpartition(" and ")
+    parts = [*filter(None, listed.split(", ")), last]
+    return sentences.LONGEST_OF_PATH(parts=", ".join(parts[:2]))

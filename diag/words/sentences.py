@@ -106,7 +106,7 @@ ONE_OTHER_RANK_WAITS = Sentence(", and 1 other rank waits for {them}")
 
 PATH_OF_STEPS = Sentence("The critical path of a step is, on average, {parts}.")
 PATH_OF_WINDOW = Sentence("The critical path of the window is {parts}.")
-LONGEST_OF_PATH = Sentence("Longest part of the critical path: {part}")
+LONGEST_OF_PATH = Sentence("Critical path: {parts}")
 PART_OF_PATH = Sentence("{ms} ms of {part}")
 PART_OF_PATH_ON_ONE_RANK = Sentence("{ms} ms of {part} ({share} of it on rank {rank})")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,12 @@ def test_the_page_has_the_long_headline_where_one_asks_why(monkeypatch: pytest.M
     run: Path = SAMPLES / "fsdp2-straggler-rank0"
     said, verdict = text(shown("overview", run, monkeypatch)), page_of(open_run(run)).verdict
     assert said.index(plain(card_of(verdict).headline)) < said.index(plain(verdict.headline))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_why_is_the_two_longest_parts_of_the_path(name: str) -> None:
+    verdict, path = page_of(opened_sample(name)).verdict, sorted(path_of(opened_sample(name)).values(), reverse=True)
+    card = card_of(verdict)
+    told = [float(each.replace(",", "")) for each in re.findall(r"([\d,]*\d\.\d) ms of", card.why)]
+    assert told == pytest.approx([ns / 1e6 for ns in path[: len(told)]], abs=0.06)
+    assert card.why.removeprefix("Critical path: ").split(", ")[0] in verdict.why
