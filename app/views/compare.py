@@ -285,7 +285,9 @@ def _step_by_step(against: RunView, view: RunView, before: str, after: str, them
 
 def _verdicts(against: RunView, view: RunView, before: str, after: str) -> None:
     runs = (against, view)
-    numbers = [{metric.label: metric.value for metric in run.page.metrics if metric.value != UNKNOWN} for run in runs]
+    numbers = [
+        {metric.label: metric.in_a_line for metric in run.page.metrics if metric.value != UNKNOWN} for run in runs
+    ]
     show_table(
         table_of(
             "verdicts",

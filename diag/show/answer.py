@@ -144,7 +144,7 @@ _NAMES_THE_STEP = re.compile(r"(?:% of|-bound,) \d\S* \S+ a (?:step|window)\b")
 
 def numbers_of(console: Console, page: Page) -> list[str]:
     """The metrics; without the step time where there is no room and the headline begins with it."""
-    values = [spaced(f"{metric.label} {metric.value}") for metric in page.metrics]
+    values = [spaced(f"{metric.label} {metric.in_a_line}") for metric in page.metrics]
     whole, rest = BETWEEN_FACTS.join(values), BETWEEN_FACTS.join(values[1:])
     named = _NAMES_THE_STEP.search(spaced(page.verdict.headline))
     return values[1:] if named and rows_of(console, whole) > rows_of(console, rest) else values

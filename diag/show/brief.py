@@ -18,7 +18,7 @@ def as_issue(page: Page, advised: Advised, version: str) -> str:
     parts = [
         f"### {_escaped(_first(page))}",
         *(_escaped(text) for text in _more(page)),
-        " · ".join(f"{metric.label} **{_escaped(metric.value)}**" for metric in page.metrics),
+        " · ".join(f"{metric.label} **{_escaped(metric.in_a_line)}**" for metric in page.metrics),
         _table(page.ranks),
         *_findings(page),
         *_advice(advised),

@@ -44,7 +44,7 @@ def to_html(result: Result) -> str:
         _line(page.since) if page.since else "",
         _line(" · ".join(page.verdict.facts)),
         _line(page.incomplete, "font-weight:600") if page.incomplete else "",
-        _line(" · ".join(f"{metric.label} {metric.value}" for metric in page.metrics), _FAINT),
+        _line(" · ".join(f"{metric.label} {metric.in_a_line}" for metric in page.metrics), _FAINT),
         _bars(result, page.ranks),
         _table(page.ranks),
         _stalls(page.stall_lines),

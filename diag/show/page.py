@@ -94,14 +94,20 @@ class RunName(str):
 
 
 class Metric(Struct, frozen=True):
-    """One of the numbers at the top. ``help``: its definition. ``against``: the signed difference to a baseline, ""
-    without one. ``more_is``: "good" or "bad"; "neither" if the baseline is not the same work."""
+    """One of the numbers at the top. ``help``: its definition. ``against``: the signed difference to a baseline, or
+    what it is of profiled steps; "" without either. ``more_is``: "good" or "bad"; "neither" if the baseline is not the
+    same work."""
 
     label: str
     value: str
     help: str
     against: str = ""
     more_is: str = "bad"
+
+    @property
+    def in_a_line(self) -> str:
+        """The value, and what it is against."""
+        return f"{self.value} ({self.against})" if self.against else self.value
 
 
 class VerdictShown(Struct, frozen=True):

@@ -19,7 +19,8 @@ from diag.diagnoses.shares import step_parts
 from diag.model.steps import Bottleneck
 from diag.rundir.runs import state_of
 from diag.serve.server import SAMPLES
-from diag.show.page import HOST_WAIT, STEP_TIME, TOKENS_PER_S, page_of
+from diag.show.brief import as_issue
+from diag.show.page import HOST_WAIT, STEP_TIME, TOKENS_PER_S, advice_of, page_of
 from tests.app.shown import shown, text
 from tests.samples import NAMES, opened_sample
 
@@ -102,6 +103,7 @@ def test_steps_without_the_profiler_come_first() -> None:
     )
     assert plain_rate / profiled == pytest.approx(longer.traced_ns / longer.untraced_ns, rel=1e-4)
     assert (metrics[HOST_WAIT].value, metrics[HOST_WAIT].against) == ("about 28%", "48% profiled")
+    assert "Host wait **about 28% (48% profiled)**" in as_issue(page_of(result), advice_of(result), "1")
     card = card_of(page_of(result).verdict)
     assert card.headline == "Host-bound (about 28% of 66.9\u00a0ms a step, in 53\u00a0steps without the profiler)."
     assert card.said.startswith("In profiled steps: the device is idle for 42 ms a step")
