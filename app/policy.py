@@ -33,6 +33,7 @@ class Dashboard(Topic, name="dashboard", fixed=True):
     decimals_of_address = threshold(3, "digits", "chosen", "of numbers in the address")
     most_runs_compared = threshold(6, "runs", "chosen", "by name: as many columns as a page has room for")
     most_runs_in_figure = threshold(12, "runs", "chosen", "in one figure")
+    most_changes_drawn = threshold(8, "rows", "chosen", "of names that differ between two runs; the table has all")
     most_points_of_spark = threshold(60, "points", "chosen", "of the small curve in a row of the list of runs")
     most_points_of_curve = threshold(400, "points", "chosen", "of a curve")
     most_incidents_listed = threshold(12, "incidents", "chosen", "on the page of the history: those that cost most")

@@ -145,8 +145,8 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
         )
     )
     show_table(comparison_table(shown))
-    _ranks((against, view), (before, after), theme)
     show_by_name((against, view), (before, after))
+    _ranks((against, view), (before, after), theme)
     if comparison.remarks:
         st.markdown(bullets(tuple(f"{sentence(remark)}." for remark in comparison.remarks)))
 

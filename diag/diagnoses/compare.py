@@ -204,6 +204,13 @@ def compare(
     )
 
 
+def difference(before: Series, after: Series, seed: int = 0) -> tuple[int, int, int]:
+    """Of the means of two runs' steps: low, likely and high, as of the parts of the step."""
+    random = np.random.default_rng(seed)
+    first, second = (Drawn(len(series), COMPARISON.resamples, random) for series in (before, after))
+    return _difference(before, after, (first, second))
+
+
 def _difference(before: Series, after: Series, picks: tuple[Drawn, Drawn]) -> tuple[int, int, int]:
     drawn = picks[1].sums(after) / len(after) - picks[0].sums(before) / len(before)
     low, high = np.quantile(drawn, [(1 - COMPARISON.interval_confidence) / 2, (1 + COMPARISON.interval_confidence) / 2])

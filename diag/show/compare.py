@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from enum import IntEnum, auto
+from typing import NamedTuple
 
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -14,13 +15,14 @@ from rich.text import Text
 from diag import policy
 from diag.api import Result, describe_run
 from diag.collectors.layout import SCHEMA_VERSION
-from diag.diagnoses.compare import Comparison, Difference
+from diag.diagnoses.compare import Comparison, Difference, difference
 from diag.diagnoses.costs import Cost
 from diag.diagnoses.shares import PART_NAMES
 from diag.model import Gap
 from diag.show.policy import PAGE
 from diag.tables import of_runs
-from diag.tables.of_runs import KERNELS, NamedTimes
+from diag.tables.by_step import exposed_by_step
+from diag.tables.of_runs import KERNELS, NamedTime, NamedTimes
 from diag.words import comparison as comparison_words
 from diag.words import sentences
 from diag.words.formatting import counted, duration, relative, short_name, spaced, visible
@@ -50,7 +52,30 @@ WITHIN_NOISE = "within noise"
 def differences_by_name(*results: Result) -> tuple[NamedTimes, ...]:
     """The time of collectives, kernels and modules in each of these runs, those that differ most first. Reads traces
     again."""
-    return of_runs.differences_by_name([result.breakdowns for result in results])
+    return of_runs.differences_by_name(
+        [result.breakdowns for result in results], [exposed_by_step(result.attribution) for result in results]
+    )
+
+
+class Change(NamedTuple):
+    """The difference of one name between two runs, nanoseconds a step: low, likely and high, and how much of it is
+    waiting and transfer; None where that is not known step by step."""
+
+    ns: tuple[int, int, int] | None
+    waiting_ns: float | None
+    transfer_ns: float | None
+
+
+def change_of(row: NamedTime) -> Change:
+    """Of a row of two runs."""
+    if len(row.of_steps) != 2 or None in row.of_steps:
+        return Change(None, None, None)
+    before, after = (each for each in row.of_steps if each is not None)
+    ns = difference(before.exposed_ns, after.exposed_ns)
+    if before.transfer_ns is None or after.transfer_ns is None:
+        return Change(ns, None, None)
+    transfer = float(after.transfer_ns.mean() - before.transfer_ns.mean())
+    return Change(ns, float(after.exposed_ns.mean() - before.exposed_ns.mean()) - transfer, transfer)
 
 
 def to_json(comparison: Comparison, before: Result, after: Result, by_name: Sequence[NamedTimes] | None = None) -> str:
@@ -99,6 +124,7 @@ def _named_times(times: NamedTimes) -> dict[str, object]:
                 "after_ns": row.ns[1],
                 "before_calls": row.calls[0],
                 "after_calls": row.calls[1],
+                "difference_ns": change_of(row).ns,
             }
             for row in times.rows
         ],
@@ -317,6 +343,7 @@ def named_table(times: NamedTimes, runs: Sequence[str], most: int | None = None)
         columns[Column("difference_ns", _DIFFERENCE, label="difference", weight=9)] = [
             (row.ns[1] or 0.0) - (row.ns[0] or 0.0) for row in rows
         ]
+        columns |= _of_changes([change_of(row) for row in rows])
     for place, run in enumerate(runs):
         columns[Column(f"run_{place}_calls", MEAN_COUNT, label=f"calls, {visible(run)}", weight=3)] = [
             row.calls[place] for row in rows
@@ -325,6 +352,23 @@ def named_table(times: NamedTimes, runs: Sequence[str], most: int | None = None)
     note = f"Not recorded in {' and '.join(missing)}." if missing else ""
     title = f"{sentence(times.what)}: mean milliseconds of a rank's step"
     return table_of(times.of, title, columns, (note,), symbol="ms", left_out=len(times.rows) - len(rows))
+
+
+def _of_changes(changes: Sequence[Change]) -> dict[Column, Sequence[object]]:
+    """Their intervals, and what of them is waiting and transfer; no column that has nothing."""
+    columns: dict[Column, Sequence[object]] = {}
+    if any(change.ns for change in changes):
+        columns[Column("interval", TEXT_RIGHT, label="95% interval", weight=7)] = [
+            None if change.ns is None else f"{_DIFFERENCE.text(change.ns[0])} to {_DIFFERENCE.text(change.ns[2])}"
+            for change in changes
+        ]
+    if any(change.transfer_ns is not None for change in changes):
+        for column, values in (
+            (Column("waiting_ns", _DIFFERENCE, label="of which waiting", weight=5), [each[1] for each in changes]),
+            (Column("transfer_ns", _DIFFERENCE, label="of which transfer", weight=5), [each[2] for each in changes]),
+        ):
+            columns[column] = values
+    return columns
 
 
 def comparison_table(comparison: Comparison) -> Table:

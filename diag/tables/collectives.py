@@ -109,7 +109,7 @@ def collective_table(
 ) -> CollectiveTable:
     """The collectives that started in these steps. Rows by decreasing exposed time, then by duration."""
     every = RankSteps.of(attribution.rank_steps)
-    counted, parts, matches = every.of_steps(steps), _parts(every, steps), attribution.collectives
+    counted, parts, matches = every.of_steps(steps), parts_of(every, steps), attribution.collectives
     matched = parts.key_columns.last_in(matches.key_columns, parts.step[parts.first[:-1]], matches.step)
     collectives = _collectives(parts, matches, matched, world_size)
     uncertainty = attribution.clock_uncertainty_ns or 0
@@ -183,7 +183,7 @@ def _exposed_call(
         end_ns=call.end_ns,
         exposed_ns=exposed_ns,
         wait_ns=wait_ns if resolved else None,
-        axis=_axis(call.op, call.group_ranks, attribution.axes),
+        axis=axis_of(call.op, call.group_ranks, attribution.axes),
         members=call.group_ranks,
         phase=phase.name.lower() if phase in PASSES else "",
     )
@@ -192,7 +192,7 @@ def _exposed_call(
 # -- parts and matches -------------------------------------------------------------------------------------------------
 
 
-def _parts(steps: RankSteps, numbers: frozenset[int]) -> _Parts:
+def parts_of(steps: RankSteps, numbers: frozenset[int]) -> _Parts:
     """The calls that start in the steps of these numbers. If calls of a rank overlap, the time belongs to the first
     one."""
     calls, begun, (shift_ns, pieces) = steps.calls, steps.begun, on_line(steps)
@@ -420,7 +420,7 @@ def _stat(
         hidden_ns=int(met.hidden_ns.sum()),
         inferred=bool(met.inferred.any()),
         waited_for=last,
-        axis=_axis(op, ranks, axes),
+        axis=axis_of(op, ranks, axes),
         members=ranks,
     )
 
@@ -434,7 +434,7 @@ def who_was_waited_for(waits: Iterable[tuple[int, int]]) -> tuple[tuple[int, int
     return tuple((rank, ns) for rank, ns in total.most_common() if ns > 0)
 
 
-def _axis(op: str, ranks: tuple[int, ...], axes: Axes) -> str:
+def axis_of(op: str, ranks: tuple[int, ...], axes: Axes) -> str:
     """The axis of the mesh that a group of ranks lies along; "" if unknown."""
     return (PIPELINE if op in P2P_OPS and axes.stages() else axes.of(ranks)) or ""
 

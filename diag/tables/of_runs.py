@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diag.model.axes import axis_words
 from diag.model.breakdown import Breakdowns, ModuleTable
+from diag.tables.by_step import OfSteps
 from diag.words.wording import operation
 
 COLLECTIVES, KERNELS, MODULES = "collectives", "kernels", "modules"
 
 
 class NamedTime(Struct, frozen=True):
-    """One name in each run: mean nanoseconds and calls of a rank's step; None where the run has none of it."""
+    """One name in each run: mean nanoseconds and calls of a rank's step; None where the run has none of it.
+    ``of_steps``: of collectives, the same step by step."""
 
     name: str
     ns: tuple[float | None, ...]
     calls: tuple[float | None, ...]
+    of_steps: tuple[OfSteps | None, ...] = ()
 
     @property
     def spread_ns(self) -> float:
@@ -42,8 +46,11 @@ class NamedTimes(Struct, frozen=True):
 _Times = dict[str, tuple[float, float]]  # nanoseconds and calls of a rank's step, by name
 
 
-def differences_by_name(runs: Sequence[Breakdowns]) -> tuple[NamedTimes, ...]:
-    """Collectives, kernels and modules, each if at least one run recorded it."""
+def differences_by_name(
+    runs: Sequence[Breakdowns], of_steps: Sequence[Mapping[tuple[str, str], OfSteps]] = ()
+) -> tuple[NamedTimes, ...]:
+    """Collectives, kernels and modules, each if at least one run recorded it. ``of_steps``: the collectives of each run
+    step by step."""
     units = {run.kernels.unit for run in runs if run.kernels.rows}
     kernels = "kernels" if units == {"kernel"} else "operators, without the operators inside them"
     source = next((table.source for run in runs for table in run.modules if table.rows), "")
@@ -52,7 +59,22 @@ def differences_by_name(runs: Sequence[Breakdowns]) -> tuple[NamedTimes, ...]:
         _named(KERNELS, "kernel" if units == {"kernel"} else "operator", f"time of {kernels}", runs, _kernels),
         _named(MODULES, "module", f"self time of modules by {source}", runs, lambda run: _modules(run, source)),
     )
-    return tuple(times for times in every if times.rows)
+    collectives, *others = every
+    if of_steps:
+        named = [_by_name(run, own) for run, own in zip(runs, of_steps, strict=True)]
+        rows = tuple(replace(row, of_steps=tuple(own.get(row.name) for own in named)) for row in collectives.rows)
+        collectives = replace(collectives, rows=rows)
+    return tuple(times for times in (collectives, *others) if times.rows)
+
+
+def _by_name(run: Breakdowns, of_steps: Mapping[tuple[str, str], OfSteps]) -> dict[str, OfSteps]:
+    several = len({row.axis for row in run.collectives.rows}) > 1
+    return {_collective(op, axis, several): own for (op, axis), own in of_steps.items()}
+
+
+def _collective(op: str, axis: str, several: bool) -> str:
+    """The name of a row."""
+    return f"{operation(op)}{f', {axis_words(axis)}' if several and axis else ''}"
 
 
 def _named(
@@ -77,7 +99,7 @@ def _collectives(run: Breakdowns) -> _Times:
     several = len({row.axis for row in table.rows}) > 1
     return _sums(
         (
-            f"{operation(row.op)}{f', {axis_words(row.axis)}' if several and row.axis else ''}",
+            _collective(row.op, row.axis, several),
             row.exposed_ns,
             row.count * (row.group_size or 1),
         )

@@ -46,7 +46,7 @@ INDICES = Unit("", lambda values: ", ".join(map(str, values)), "List(Int64)", is
 COUNT = Unit("", "{:,}".format)
 WHOLE = Unit("", "{:,.0f}".format, "Float64")
 NUMBER = Unit("", number, "Float64", format="%.3g")
-MEAN_COUNT = Unit("", number, "Float64", format="%.1f")
+MEAN_COUNT = Unit("", lambda value: f"{value:,.2f}".rstrip("0").rstrip("."), "Float64", format="%.4g")
 RATIO = Unit("", "{:.2f}".format, "Float64", format="%.2f")
 SHARE = Unit("fraction", share, "Float64", format="percent")
 PRECISE_SHARE = Unit("fraction", lambda value: share(value, digits=1), "Float64", format="percent")
