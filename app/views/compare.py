@@ -10,9 +10,9 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-from diag.api import compare_runs
+from diag.api import RunState, compare_runs
 from diag.app.address import choose, choose_path, job_at, last_baseline, name_of, opened, runs_of
-from diag.app.curves import LOSS, STEP_TIME, curve_figure, curves_of_run, known
+from diag.app.curves import LOSS, STEP_TIME, OfRuns, curve_figure, curves_of_run, known
 from diag.app.drawings import mean_step_ns
 from diag.app.figures import MS, finish, name_above, named_bars
 from diag.app.looks import state_of
@@ -34,8 +34,9 @@ from diag.app.views.common import (
     without_steps,
 )
 from diag.app.views.repeats import has_repeats, show_repeats
-from diag.app.views.runs import outline_of, repeats_of
+from diag.app.views.runs import MEAN_OF_REPEATS, curves_by_group, curves_for, outline_of, repeats_of
 from diag.diagnoses.compare import PART_NAMES, Comparison, Setting
+from diag.diagnoses.repeats import groups_of
 from diag.diagnoses.setups import Setup, nearest_of_job, repeat, setup_of, setup_of_traces, setup_planned
 from diag.errors import DiagError
 from diag.show.compare import WITHIN_NOISE, comparison_table, headline, worth_a_row
@@ -135,7 +136,7 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
         )
     with right:
         _changed(comparison)
-        _step_by_step(against, view, before, after, theme)
+        _step_by_step(against, view, root, theme)
     st.caption(
         plain(
             f"From {before} ({counted(comparison.steps[0], 'step')}) to {after} "
@@ -155,14 +156,8 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
 def _repeats(root: Path, before: str, after: str) -> None:
     """Draws what the other runs of the folder say that were asked to do the same as one of the two, if there are any.
     Those that are not analysed yet are, and then this is drawn again."""
-    runs = {name_of(root, run): run for run in runs_of(root)[0]}
-    setups = {name: setup for name, run in runs.items() if (setup := setup_planned(run)) is not None}
-    alike = {
-        name: state_of(run)
-        for name, run in runs.items()
-        if name in (before, after) or any(repeat(setups.get(name), setups.get(of)) for of in (before, after))
-    }
-    if len(alike) < 3 or not {before, after} <= alike.keys():
+    alike = _alike(root, before, after)
+    if not alike:
         return
     groups = repeats_of(alike, before)
     st.subheader("With their repeats", anchor="repeats")
@@ -173,6 +168,19 @@ def _repeats(root: Path, before: str, after: str) -> None:
         component("pace")(
             key="pace of repeats", data={"ms": 1000 * DASHBOARD.runs_every_s}, on_again_change=lambda: None
         )
+
+
+def _alike(root: Path, before: str, after: str) -> dict[str, RunState]:
+    """The two runs and those of the folder that repeat one of them; none where no run does, or one of the two is in no
+    list of the folder."""
+    runs = {name_of(root, run): run for run in runs_of(root)[0]}
+    setups = {name: setup for name, run in runs.items() if (setup := setup_planned(run)) is not None}
+    alike = {
+        name: state_of(run)
+        for name, run in runs.items()
+        if name in (before, after) or any(repeat(setups.get(name), setups.get(of)) for of in (before, after))
+    }
+    return alike if len(alike) > 2 and {before, after} <= alike.keys() else {}
 
 
 def _badge(comparison: Comparison) -> str:
@@ -264,20 +272,29 @@ def _changed_ranks(view: RunView, before: Mapping[int, float], after: Mapping[in
     )
 
 
-def _step_by_step(against: RunView, view: RunView, before: str, after: str, theme: Theme) -> None:
-    """Draws step time and loss of both runs over the steps."""
-    curves = [
-        (name, of_run)
+@st.fragment
+def _step_by_step(against: RunView, view: RunView, root: Path, theme: Theme) -> None:
+    """Draws step time and loss of both runs over the steps, or of the runs that repeat them."""
+    before, after = (name_of(root, run.result.tables.root) for run in (against, view))
+    curves = {
+        name: of_run
         for name, run in ((before, against), (after, view))
         if (of_run := curves_of_run(run.result)) is not None
-    ]
-    quantities = known([of_run for _, of_run in curves], (STEP_TIME, LOSS))
+    }
+    lines: Sequence[tuple[str, OfRuns]] = [*curves.items()]
+    quantities = known([of_run for _, of_run in lines], (STEP_TIME, LOSS))
     if not quantities:
         return
     st.subheader("Step by step", anchor="curves")
+    alike = _alike(root, before, after)
+    if alike and st.toggle(MEAN_OF_REPEATS, key="mean of repeats of both"):
+        every = {name: own for name, state in alike.items() if (own := curves_for(state)) is not None}
+        setups = {name: setup for name, state in alike.items() if (setup := setup_planned(state.path)) is not None}
+        ordered = sorted(every, key=lambda name: name != before)
+        lines = curves_by_group(every, groups_of(setups, dict.fromkeys(ordered, 0.0)))  # no analysis is waited for
     names = " and ".join(quantity.name for quantity in quantities)
     draw(
-        lambda: curve_figure(curves, quantities, theme, DASHBOARD.compared_curves_px),
+        lambda: curve_figure(lines, quantities, theme, DASHBOARD.compared_curves_px),
         "compared curves",
         f"{names} by step, of {before} and {after}",
     )

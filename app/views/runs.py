@@ -67,6 +67,7 @@ from diag.words.wording import class_name
 
 _COCKPIT, _PLACES = "cockpit", "places of the runs among the looks of curves"
 _NOT_ANALYSED = "not analysed yet"
+MEAN_OF_REPEATS = "Mean of repeats, in a band from the lowest to the highest run"
 
 
 def show(root: Path, open_run: Callable[[str], None], compare: Callable[[str, str], None]) -> None:

@@ -117,6 +117,9 @@ def test_two_runs_are_compared_with_their_repeats(browser: Browser, repeated: Se
         )
         row = page.get_by_role("row").filter(has_text="prefetch1-0, prefetch1-1, prefetch1-2")
         expect(row).to_contain_text("67.0\u00a0ms to 70.0\u00a0ms")
+        page.get_by_text("Mean of repeats, in a band").click()
+        curves = page.get_by_role("list", name="Legend").filter(has_text="prefetch 0")
+        expect(curves.get_by_role("button")).to_have_text(["prefetch 0", "prefetch 1"])
         assert found.complaints == []
 
 
