@@ -190,11 +190,11 @@ def compare(
     for part in PART_NAMES if not pathless else ():
         spent = of_first[part], of_second[part]
         if spent[0].any() or spent[1].any():
-            parts.append(Difference(part, round(spent[0].mean()), round(spent[1].mean()), _difference(*spent, picks)))
+            parts.append(Difference(part, round(spent[0].mean()), round(spent[1].mean()), difference_of(*spent, picks)))
     return Comparison(
         before_ns=round(first.dur_ns.mean()),
         after_ns=round(second.dur_ns.mean()),
-        ns=_difference(first.dur_ns, second.dur_ns, picks),
+        ns=difference_of(first.dur_ns, second.dur_ns, picks),
         steps=steps,
         parts=tuple(parts),
         not_comparable=reasons_against(before[0], after[0]),
@@ -204,14 +204,7 @@ def compare(
     )
 
 
-def difference(before: Series, after: Series, seed: int = 0) -> tuple[int, int, int]:
-    """Of the means of two runs' steps: low, likely and high, as of the parts of the step."""
-    random = np.random.default_rng(seed)
-    first, second = (Drawn(len(series), COMPARISON.resamples, random) for series in (before, after))
-    return _difference(before, after, (first, second))
-
-
-def _difference(before: Series, after: Series, picks: tuple[Drawn, Drawn]) -> tuple[int, int, int]:
+def difference_of(before: Series, after: Series, picks: tuple[Drawn, Drawn]) -> tuple[int, int, int]:
     drawn = picks[1].sums(after) / len(after) - picks[0].sums(before) / len(before)
     low, high = np.quantile(drawn, [(1 - COMPARISON.interval_confidence) / 2, (1 + COMPARISON.interval_confidence) / 2])
     likely = float(after.mean() - before.mean())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from enum import IntEnum, auto
 from typing import NamedTuple
 
+import numpy as np
 from msgspec import to_builtins
 from msgspec.structs import replace
 from rich.console import Console
@@ -15,9 +16,11 @@ from rich.text import Text
 from diag import policy
 from diag.api import Result, describe_run
 from diag.collectors.layout import SCHEMA_VERSION
-from diag.diagnoses.compare import Comparison, Difference, difference
+from diag.diagnoses.compare import Comparison, Difference, difference_of
 from diag.diagnoses.costs import Cost
+from diag.diagnoses.policy import COMPARISON
 from diag.diagnoses.shares import PART_NAMES
+from diag.diagnoses.subject import Drawn
 from diag.model import Gap
 from diag.show.policy import PAGE
 from diag.tables import of_runs
@@ -71,7 +74,9 @@ def change_of(row: NamedTime) -> Change:
     if len(row.of_steps) != 2 or None in row.of_steps:
         return Change(None, None, None)
     before, after = (each for each in row.of_steps if each is not None)
-    ns = difference(before.exposed_ns, after.exposed_ns)
+    random, steps = np.random.default_rng(0), (len(before.exposed_ns), len(after.exposed_ns))
+    first, second = (Drawn(count, COMPARISON.resamples, random) for count in steps)
+    ns = difference_of(before.exposed_ns, after.exposed_ns, (first, second))
     if before.transfer_ns is None or after.transfer_ns is None:
         return Change(ns, None, None)
     transfer = float(after.transfer_ns.mean() - before.transfer_ns.mean())
