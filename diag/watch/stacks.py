@@ -35,11 +35,13 @@ def take_stacks(reach: Reach) -> list[int]:
     state = state_of(layout.root, with_answer=False)
     if not state.live:
         raise DiagError("the run does not live, so no rank can answer", path=layout.root)
+    late_s = delay_ns(layout) / 1e9
     if not state.stuck and state.state is not State.STARTING:
+        late = f"; its records may be {late_s:.0f} s old: ask again if it has stopped since" if late_s else ""
         raise DiagError(
             f"the training is not stuck ({state.state.value}), so stacks show a moment alone",
             path=layout.root,
-            hint="diag trace records what the ranks do in a few steps",
+            hint=f"diag trace records what the ranks do in a few steps{late}",
         )
     with readable(layout.ranks_folder):
         ranks = job_ranks(layout).files
@@ -48,7 +50,7 @@ def take_stacks(reach: Reach) -> list[int]:
     take_back(layout)  # what an earlier look has left
     gather(layout, workers, HANG, number, WATCHING.answer_s)
     reach.hand_on(layout.asked)
-    deadline = time.monotonic() + WATCHING.answer_s + delay_ns(layout) / 1e9  # for the ranks of other hosts
+    deadline = time.monotonic() + WATCHING.answer_s + late_s  # for the ranks of other hosts
     near = {worker.rank for worker in workers}
     while (missing := _unanswered(layout, list(ranks), number)) and time.monotonic() < deadline:
         if set(missing) <= near:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from diag.collectors.layout import ABOUT_PACKER
 from diag.errors import DiagError
 from diag.hang.api import triage
 from diag.watch import stacks
@@ -35,6 +36,15 @@ def test_a_triage_before_the_first_step_advises_it(tmp_path: Path) -> None:
 
 def test_a_training_that_goes_on_is_not(tmp_path: Path) -> None:
     run = running_job(tmp_path / "run")
-    with pytest.raises(DiagError, match="is not stuck"):
+    with pytest.raises(DiagError, match="is not stuck") as refused:
         stacks.take_stacks(Reach(str(run.root)))
+    assert "ask again" not in str(refused.value.hint)
     assert not run.asked.exists()
+
+
+def test_what_packers_carry_may_have_stopped_since(tmp_path: Path) -> None:
+    run = running_job(tmp_path / "run")
+    (run.root / ABOUT_PACKER).write_text('{"interval_s": 30}')
+    with pytest.raises(DiagError, match="is not stuck") as refused:
+        stacks.take_stacks(Reach(str(run.root)))
+    assert "its records may be 75 s old: ask again if it has stopped since" in str(refused.value.hint)
