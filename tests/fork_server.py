@@ -35,11 +35,13 @@ from tests.fork_client import ENDED, FORKS  # noqa: E402
 
 FORKED = ("diag.collectors.trainer", "diag.app.server")  # the modules of the ranks, and of the dashboard's server
 
-_OF_TRAININGS = (
+_OF_TORCH = (
     "diag.collectors.trainer.loop",
     "torch._dynamo",  # by the first step of any optimizer
     "torch.distributed.fsdp",
     "torch.distributed.run",
+)
+_OF_COMMANDS = (
     "diag.cli.main",
     "diag.api",
     "diag.replay.advice",
@@ -80,6 +82,7 @@ _OF_TRAININGS = (
     "diag.watch.launch",
     "diag.watch.traces",
     "numpy.ma",
+    "numpy.random",
     "polars",  # the analyser loads it at its first use, in 0.25 s of CPU
     "plotly.graph_objs._bar",
     "plotly.graph_objs._figure",
@@ -121,7 +124,11 @@ _OF_DASHBOARDS = (
     "uvicorn.protocols.websockets.websockets_sansio_impl",
 )
 # What a server imports before it forks, by its name.
-PRELOADED = {"trainings": _OF_TRAININGS, "dashboards": _OF_DASHBOARDS}
+PRELOADED = {
+    "trainings": (*_OF_TORCH, *_OF_COMMANDS),
+    "commands": _OF_COMMANDS,  # without torch a fork takes 15 ms and not 75
+    "dashboards": _OF_DASHBOARDS,
+}
 
 
 class Request(NamedTuple):

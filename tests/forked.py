@@ -21,7 +21,7 @@ from typing import Literal
 from tests.fork_client import FORKS, answer, ask
 from tests.patience import PATIENCE_S
 
-Kind = Literal["trainings", "dashboards"]  # of fork_server.PRELOADED
+Kind = Literal["trainings", "commands", "dashboards"]  # of fork_server.PRELOADED
 _GRACE_S = 10  # for the others to end when one has failed
 _CALL = """
 import pickle, sys
@@ -96,10 +96,11 @@ class Forked:
         cwd: Path | None = None,
         stdout: int = 1,
         stderr: int = 2,
+        kind: Kind = "trainings",
     ) -> None:
         with Path(os.devnull).open() as nothing:
             streams = [nothing.fileno(), stdout, stderr]
-            self._connection = ask(fork_server(), list(words), dict(environment), str(cwd or Path.cwd()), streams)
+            self._connection = ask(fork_server(kind), list(words), dict(environment), str(cwd or Path.cwd()), streams)
         self.pid = answer(self._connection)
         self.exit_code: int | None = None
 
@@ -124,16 +125,21 @@ class Forked:
 
 
 def run_forked(
-    target: list[str], environments: Sequence[Mapping[str, str]], timeout: float, cwd: Path | None = None
+    target: list[str],
+    environments: Sequence[Mapping[str, str]],
+    timeout: float,
+    cwd: Path | None = None,
+    kind: Kind = "trainings",
 ) -> Ended:
     """Runs what Python would be given, a script or ``-m`` and a module or ``-c`` and code with its arguments, once with
-    each of the environments, at once. ``cwd``: the current folder of the processes, where not that of the tests.
+    each of the environments, at once. ``cwd``: the current folder of the processes, where not that of the tests;
+    ``kind``: of the server, "commands" for one that has not imported PyTorch, of which forks take a fifth of the time.
     AssertionError when that takes longer; no process is left then."""
     with TemporaryDirectory() as folder:
         out, err = Path(folder, "stdout"), Path(folder, "stderr")
         with out.open("a") as stdout, err.open("a") as stderr:
             streams = (stdout.fileno(), stderr.fileno())
-            processes = [Forked(target, own, cwd, *streams) for own in environments]
+            processes = [Forked(target, own, cwd, *streams, kind) for own in environments]
         try:
             failed = _first_to_fail(processes, time.monotonic() + timeout)
         finally:

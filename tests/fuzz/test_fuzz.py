@@ -83,7 +83,7 @@ def run(arguments: list[str]) -> None:
         measured = Path(folder, "used")
         environment = {**os.environ, USED: str(measured)}
         ended = run_forked(
-            ["-m", "tests.hang.limited", *arguments], [environment], timeout=PATIENCE_S, cwd=Path(folder)
+            ["-m", "tests.hang.limited", *arguments], [environment], PATIENCE_S, Path(folder), "commands"
         )
         seconds, peak = map(float, measured.read_text().split())
     what = f"diag {' '.join(arguments)}"[:2_000]

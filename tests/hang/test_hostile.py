@@ -50,7 +50,7 @@ json_and_text(sys.argv[1])
 @pytest.fixture(scope="module", params=INPUTS)
 def answered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Answered:
     folder = made(request.param, tmp_path_factory.mktemp("hostile"))
-    ended = run_forked(["-c", TRIAGE, str(folder)], [os.environ], timeout=PATIENCE_S)
+    ended = run_forked(["-c", TRIAGE, str(folder)], [os.environ], PATIENCE_S, kind="commands")
     assert ended.exit_code == 0, (ended.exit_code, ended.stderr[-3000:])
     assert not ended.stderr
     return Answered(request.param, folder, *(Printed(*one) for one in json.loads(ended.stdout)))

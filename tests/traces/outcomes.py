@@ -93,7 +93,7 @@ def trimmed(path: Path) -> Outcome:
 
 def apart(how: str, *paths: Path, timeout: float = PATIENCE_S) -> Outcome:
     """The same in a process of limited address space. ``timeout`` only guards against a reader that hangs."""
-    ended = run_forked(["-m", "tests.traces.outcomes", how, *map(str, paths)], [os.environ], timeout)
+    ended = run_forked(["-m", "tests.traces.outcomes", how, *map(str, paths)], [os.environ], timeout, kind="commands")
     assert ended.exit_code == 0, f"the reader ended with {ended.exit_code}: {ended.stderr[-1500:]}"
     found = json.loads(ended.stdout.splitlines()[-1])
     return Outcome(**{**found, "gaps": tuple(found["gaps"]), "ranks": tuple(found["ranks"])})

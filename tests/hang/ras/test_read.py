@@ -215,7 +215,7 @@ def test_names_cannot_do_anything_to_a_terminal(tmp_path: Path) -> None:
     evil = "\\u001b]0;owned\\u0007\\u202e"
     printed = as_json(job(ODD, dead=(5,))).replace('"10.0.0.2"', f'"{evil}"').replace('"2.30.7"', f'"{evil}"')
     (tmp_path / "a.json").write_text(printed)
-    ended = run_forked(["-m", "diag", "triage", str(tmp_path)], [os.environ], timeout=PATIENCE_S)
+    ended = run_forked(["-m", "diag", "triage", str(tmp_path)], [os.environ], PATIENCE_S, kind="commands")
     assert ended.exit_code == 0, ended.stderr
     assert not set("\x1b\x07\u202e") & set(ended.stdout + ended.stderr)
     assert "missing_rank" in ended.stdout
