@@ -681,8 +681,8 @@ def compare_runs(before: Result, after: Result) -> Comparison:
     for result in (before, after):
         if not result.attribution.steps:
             raise DiagError(f"has no steps to compare: {ONLY_DURATIONS}", path=result.tables.root)
+    from diag.account.scheduling import load_of
     from diag.diagnoses.compare import compare
-    from diag.diagnoses.contended_host import load_of
 
     first, second = (
         load_of(result.tables, result.examination.scheduling, result.attribution.ranks) for result in (before, after)

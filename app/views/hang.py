@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -37,8 +39,9 @@ from diag.hang.api import (
 )
 from diag.hang.model import Triage
 from diag.hang.ras.live import NOT_COUNTED, Seen, Watch, recorded, recorded_ns
+from diag.processes import python
+from diag.processes import run as run_process
 from diag.show.triage import stack_tree
-from diag.watch.stacks import asked_for_stacks, no_stacks_words
 from diag.words.formatting import counted, listing, rank_ranges, share, visible
 from diag.words.table import Column, table_of
 from diag.words.wording import sentence
@@ -293,15 +296,24 @@ def _take_stacks(state: RunState, triage: Triage, key: str) -> None:
     if not (state.live and state.stuck) or triage.merged_stacks:
         return
     if st.button("Take the stacks of all ranks", icon=":material/stacks:", key=key, help=_TAKE_HELP):
-        try:
-            with st.spinner("Asking the ranks…", show_time=True), asked_for_stacks(str(state.path)) as silent:
-                said = no_stacks_words(silent) if silent else ""
-        except DiagError as error:
-            said = error.message
+        with st.spinner("Asking the ranks…", show_time=True):
+            said = _said_without_stacks(state.path)
         if said:
             st.warning(plain(f"{sentence(said)}."), icon=":material/warning:")
         else:
             st.rerun()
+
+
+def _said_without_stacks(run: Path) -> str:
+    """Asks all ranks for their stacks. Says why some left none; "" where all did."""
+    command = python("-m", "diag", "triage", str(run), "--stacks", "--json")
+    done = run_process(command, capture_output=True, stdin=subprocess.DEVNULL)
+    try:
+        answer = json.loads(done.stdout)
+        refused = answer.get("error", {}).get("message", "")
+        return refused or " ".join(gap["reason"] for gap in answer.get("gaps", ()) if not gap["path"])
+    except ValueError:  # it was ended
+        return f"the ranks were not asked: diag triage ended with {done.returncode}"
 
 
 def _why_unknown(behind: Sequence[RankState]) -> str:

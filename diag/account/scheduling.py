@@ -6,7 +6,7 @@ one, blocked. The last is off-CPU time: sleep, I/O, a lock, a stopped process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -474,3 +474,17 @@ def _sampled(samples: Sequence[HostRecord], steps: Steps) -> tuple[_Sampled, _Sa
         carried.append(0.0 if shares_work or not ready else queued * sample.threads_queued_ns / ready)
     ends = [sample.monotonic_ns for sample in samples]
     return _Sampled(ends, slowest), _Sampled(ends, workers), _Sampled(ends, carried)
+
+
+class Load(Struct, frozen=True):
+    """How many threads of a host were ready to run, the median over the run, and on how many cores."""
+
+    runnable: float
+    cores: int
+
+
+def load_of(tables: Tables, scheduling: Scheduling, ranks: Collection[int]) -> Load | None:
+    """Of the busiest of these ranks' hosts; None where it was not recorded."""
+    busy = [each.runnable for rank, each in scheduling.ranks.items() if rank in ranks and each.runnable]
+    cores = [t.identity.cpus for r, t in tables.ranks.items() if r in ranks and t.identity and t.identity.cpus]
+    return Load(max(busy), min(cores)) if busy and cores else None

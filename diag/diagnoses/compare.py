@@ -10,6 +10,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diag.account.blame import median_of_others
+from diag.account.scheduling import Load
 from diag.collectors.records import Manifest
 from diag.diagnoses.policy import COMPARISON
 from diag.model import UNKNOWN
@@ -18,7 +19,6 @@ from diag.model.steps import Kind
 from diag.rundir.tables import Tables
 from diag.words import sentences
 
-from .contended_host import Load
 from .shares import PART_NAMES as PART_NAMES
 from .shares import Shares, step_parts
 from .shares import StepPart as StepPart

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-from msgspec import Struct
-
-from diag.account.scheduling import Scheduling
+from diag.account.scheduling import Scheduling, load_of
 from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Evidence, Finding
-from diag.rundir.tables import Tables
 from diag.words import sentences
 
 from .costs import Cost
@@ -54,20 +51,6 @@ def queued(subject: Subject) -> Mapping[int, Series]:
     """Nanoseconds in which a rank was ready to run without a core, by rank and counted step. Ranks without this record
     are left out."""
     return {rank: scheduling.queued_ns for rank, scheduling in subject.scheduling.ranks.items()}
-
-
-class Load(Struct, frozen=True):
-    """How many threads of a host were ready to run, the median over the run, and on how many cores."""
-
-    runnable: float
-    cores: int
-
-
-def load_of(tables: Tables, scheduling: Scheduling, ranks: Collection[int]) -> Load | None:
-    """Of the busiest of these ranks' hosts; None where it was not recorded."""
-    busy = [each.runnable for rank, each in scheduling.ranks.items() if rank in ranks and each.runnable]
-    cores = [t.identity.cpus for r, t in tables.ranks.items() if r in ranks and t.identity and t.identity.cpus]
-    return Load(max(busy), min(cores)) if busy and cores else None
 
 
 def _title(subject: Subject, culprits: Culprits, unequal: bool, cost: str) -> str:

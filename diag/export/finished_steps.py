@@ -30,8 +30,9 @@ from diag.export.policy import EXPORT_LIMITS
 from diag.model.steps import Kind, by_kinds
 from diag.rundir.columns import Rows, Steps
 from diag.rundir.job_ranks import job_ranks
-from diag.rundir.lines import Tail, read_manifest
+from diag.rundir.lines import read_manifest
 from diag.rundir.run import must_exist
+from diag.rundir.tail import Tail
 from diag.tables.tokens import token_rate
 
 

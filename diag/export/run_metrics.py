@@ -33,7 +33,6 @@ from diag.rundir.columns import Steps
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import (
     Judged,
-    RestartedError,
     read_answer,
     read_heartbeat,
     read_identity,
@@ -46,6 +45,7 @@ from diag.rundir.runs import RunState, state_of
 from diag.rundir.sharing import sharing_by
 from diag.rundir.state_words import behind_ranks
 from diag.rundir.states import State
+from diag.rundir.tail import RestartedError
 from diag.tables.efficiency import efficiency
 
 from .definitions import Kind, Metric, Sample

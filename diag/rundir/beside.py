@@ -22,8 +22,9 @@ from diag.model import Gap
 from diag.rundir.policy import BLOCKS, RUN_READING, SILENCE
 
 from .columns import NO_ROWS, NO_STEPS, Steps, StepsBuilder
+from .host_lines import HostLines
 from .lines import each_piece, read_last_lines, read_lines
-from .machines import HostLines, Machines
+from .machines import Machines
 from .numbers import read_numbers
 from .step_lines import CollectiveLines
 from .summaries import NS_PER_US, Summaries

@@ -21,7 +21,8 @@ from diag.errors import DiagError
 from diag.rundir.policy import RUN_READING, SILENCE
 
 from .job_ranks import job_ranks
-from .lines import RestartedError, Tail, read_lines
+from .lines import read_lines
+from .tail import RestartedError, Tail
 
 _Whole = Annotated[int, msgspec.Meta(ge=0, lt=MOST_NS)]
 Series = npt.NDArray[np.float64]

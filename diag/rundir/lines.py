@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, Generic, TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -24,7 +23,6 @@ from diag.collectors.layout import (
     RankLayout,
     RunLayout,
     numbered_parts,
-    part_of,
     parts_of,
     run_of,
 )
@@ -39,104 +37,7 @@ from diag.rundir.policy import RUN_READING
 
 from .garbage import without_collections
 
-# -- tail --------------------------------------------------------------------------------------------------------------
-#
-# The lines added to a file since it was last read.
-
 T = TypeVar("T")
-
-
-class RestartedError(Exception):
-    """The file is another one, or shorter than the part read so far: another process rewrites it."""
-
-
-class Tail(Generic[T]):
-    """Records of a growing stream, each returned once, after its line is complete. ``most``: if the stream is larger on
-    the first read, only this many bytes from its end are read; 0 reads all of it. Pieces that were removed before they
-    were read are passed over."""
-
-    def __init__(self, path: Path, kind: type[T], most: int = 0) -> None:
-        self.path = path
-        self._most = most
-        self.unreadable = 0
-        self.refusal = ""  # why the last read failed
-        self._part = 0  # number of the part that is read
-        self._read = 0  # bytes of it
-        self._file: int | None = None  # its inode
-        self._begun = False  # some part was there
-        self._decode = _decoder(kind)
-
-    @property
-    def exists(self) -> bool:
-        """Whether there was a file when it was last read."""
-        return self._begun
-
-    def read(self) -> list[T]:
-        """The new records. RestartedError if the file is another one now."""
-        records: list[T] = []
-        self.refusal = ""
-        try:
-            if not self._begun:
-                self._begin()
-            while True:
-                complete = part_of(self.path, self._part + 1).exists()  # nothing is appended to this one any more
-                try:
-                    self._read_part(records)
-                except FileNotFoundError:  # not created yet, or removed
-                    complete = self._begun
-                if not complete or self.refusal:
-                    break
-                later = [number for number, _ in numbered_parts(self.path)]
-                if later and later[-1] < self._part:
-                    raise RestartedError
-                following = [number for number in later if number > self._part]
-                if not following:
-                    break
-                self._part, self._read, self._file = following[0], 0, None
-        except OSError as error:  # not a regular file, no permission, or a temporary failure of the file system
-            self.refusal = str(error.strerror or error)
-        return records
-
-    def _begin(self) -> None:
-        """Chooses the first part to read, and where."""
-        left = self._most
-        for number, path in reversed(numbered_parts(self.path)):
-            self._part, size = number, path.stat().st_size
-            if self._most and size > left:
-                with open_regular(path, run_of(path)) as file:
-                    file.seek(size - left)
-                    file.readline(RECORDED_FILES.line_bytes)  # the rest of an incomplete line
-                    self._read = file.tell()
-                break
-            left -= size
-
-    def _read_part(self, records: list[T]) -> None:
-        path = part_of(self.path, self._part)
-        status = path.stat()
-        if status.st_size < self._read or self._file not in (None, status.st_ino):
-            raise RestartedError
-        if status.st_size == self._read and stat.S_ISREG(status.st_mode):
-            self._file, self._begun = status.st_ino, True
-            return
-        with open_regular(path, run_of(path)) as file:
-            self._file, self._begun = status.st_ino, True
-            file.seek(self._read)
-            for line in iter(partial(file.readline, RECORDED_FILES.line_bytes), b""):
-                if not line.endswith(b"\n"):  # it is being written
-                    if len(line) == RECORDED_FILES.line_bytes:
-                        self.refusal = too_large(RECORDED_FILES.line_bytes)
-                    break
-                self._read += len(line)
-                if line.strip():
-                    self._take(line, records)
-
-    def _take(self, line: bytes, records: list[T]) -> None:
-        record = self._decode(line)
-        if record is None:
-            self.unreadable += 1
-        else:
-            records.append(record)
-
 
 # A number for which sums of a few would not fit into 64 bits: MOST_NS or more. A string only matches if it contains
 # such numbers between brackets or commas.
@@ -157,7 +58,7 @@ def _huge(text: bytes) -> re.Match[bytes] | None:
     return _HUGE.search(text) if at >= 0 or _EXPONENT in shape else None
 
 
-def _decoder(kind: type[T]) -> Callable[[bytes], T | None]:
+def decoder(kind: type[T]) -> Callable[[bytes], T | None]:
     """A function that decodes a line; None where it is damaged or holds a number that would not fit."""
     decode = json_decoder(kind).decode
 
@@ -238,7 +139,7 @@ def pieces(file: BinaryIO, end: int | None = None) -> Iterator[bytes]:
 def _take_records(
     path: Path, pieces: Iterable[bytes], kind: type[T], take: Callable[[list[T]], object], checks: bool
 ) -> list[Gap]:
-    decode = _decoder(kind)
+    decode = decoder(kind)
     decode_lines = json_decoder(kind).decode_lines
     gaps: list[Gap] = []
     bad = good = 0
@@ -475,7 +376,7 @@ def read_last_lines(file: Path, kind: type[T], most: int, most_lines: int | None
         return [], Gap(str(file), f"cannot be read: {error.strerror}")
     if most_lines is not None:
         tail = b"\n".join(tail.rsplit(b"\n", most_lines + 1)[-most_lines - 1 :])
-    decode = _decoder(kind)
+    decode = decoder(kind)
     begin, end = tail.find(b"\n") + 1, tail.rfind(b"\n") + 1
     between = _all_records(tail[begin:end], json_decoder(kind).decode_lines)
     if between is None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import streamlit as st
@@ -21,7 +23,6 @@ from diag.app.views.hang import drawn_groups
 from diag.collectors.layout import RunLayout
 from diag.hang.api import At, GroupPlaces, Place, investigate, places_of
 from diag.hang.ras import live
-from diag.watch import stacks
 from diag.words.formatting import spaced
 from tests.app.shown import text
 from tests.hang.corpus import case
@@ -368,17 +369,31 @@ def test_the_stack_of_one_rank_is_shown_where_the_triage_names_nobody(
     assert any("locked (train.py:57)" in one.value.replace("\u00a0", " ") for one in test.code)
 
 
-def test_stacks_of_a_run_that_is_stuck_are_taken_from_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ranks are asked, and the request is taken back; here nobody is there to answer."""
-    monkeypatch.setattr(stacks, "WATCHING", SimpleNamespace(answer_s=0.1, poll_hang_s=0.05))
-    asked: list[Path] = []
-    take_back = stacks.take_request_back
-    monkeypatch.setattr(stacks, "take_request_back", lambda reach: asked.append(reach.layout.asked) or take_back(reach))
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        ({"gaps": [{"path": "", "reason": "rank 1 left no stacks"}, {"path": "a", "reason": "cut"}]}, "left no stacks"),
+        ({"error": {"message": "the training is not stuck"}}, "the training is not stuck"),
+        (None, "diag triage ended with -9"),
+        ({"gaps": []}, ""),
+    ],
+)
+def test_stacks_of_a_run_that_is_stuck_are_taken_from_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: dict[str, Any] | None, said: str
+) -> None:
+    asked: list[Sequence[str]] = []
+
+    def run(command: Sequence[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        asked.append(command)
+        text = b"" if printed is None else json.dumps(printed).encode()
+        return subprocess.CompletedProcess(command, -9 if printed is None else 3, text)
+
+    monkeypatch.setattr("diag.app.views.hang.run_process", run)
     training(tmp_path / "run", {0: (1, 40, "backward"), 1: (42, 0, "forward")})
-    for module in ("diag.app.views.hang", "diag.watch.stacks"):
-        monkeypatch.setattr(f"{module}.state_of", lambda run, **_: state_of(run, NOW))
+    monkeypatch.setattr("diag.app.views.hang.state_of", lambda run, **_: state_of(run, NOW))
     test = shown(tmp_path, tmp_path / "run", monkeypatch)
     (button,) = [button for button in test.button if "stacks" in button.label]
     button.click().run()
-    assert any("left no stacks" in spaced(plain_of(warning.value)) for warning in test.warning)
-    assert [path.exists() for path in asked] == [False]
+    assert [command[-2:] for command in asked] == [["--stacks", "--json"]]
+    words = [spaced(plain_of(warning.value)) for warning in test.warning]
+    assert any(said.lower() in each.lower() for each in words) if said else not words

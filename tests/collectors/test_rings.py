@@ -11,9 +11,10 @@ from diag.collectors.layout import RankLayout, RunLayout, part_of, parts_of
 from diag.collectors.records import RESTART, STALLED, VERDICT, CollectiveLine, KeptLine, StepRecord, SumLine
 from diag.collectors.step_places import complete_from
 from diag.rundir import lines as reading
-from diag.rundir.lines import RestartedError, Tail, last_steps, read_lines
+from diag.rundir.lines import last_steps, read_lines
 from diag.rundir.step_lines import CollectiveLines
 from diag.rundir.summaries import read_summaries
+from diag.rundir.tail import RestartedError, Tail
 from diag.watch.keeping import ask_to_keep
 from tests.long_run import LongRun, S
 

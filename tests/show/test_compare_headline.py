@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from diag.account.scheduling import Load
 from diag.diagnoses.compare import Comparison, Difference, Setting
-from diag.diagnoses.contended_host import Load
 from diag.diagnoses.costs import Cost
 from diag.diagnoses.shares import StepPart
 from diag.model.steps import Kind
