@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import comb
+from math import exp, lgamma, log, log1p
 
 import numpy as np
 import numpy.typing as npt
@@ -191,5 +191,24 @@ def t95(free: int) -> float:
 
 
 def at_least(successes: int, tries: int, probability: float) -> float:
-    """The probability of that many successes or more: the binomial tail."""
-    return sum(comb(tries, k) * probability**k * (1 - probability) ** (tries - k) for k in range(successes, tries + 1))
+    """The probability of that many successes or more: the binomial tail. By logarithms, as the binomials of a thousand
+    tries are more than a float holds."""
+    if successes <= 0 or probability >= 1.0:
+        return 1.0
+    if successes > tries or probability <= 0.0:
+        return 0.0
+    fewer = tries - successes
+    log_odds = log(probability) - log1p(-probability)
+    first = _log_ways(tries, successes) + successes * log(probability) + fewer * log1p(-probability)
+    counts = np.arange(successes, tries)
+    terms = first + np.cumsum(np.log((tries - counts) / (counts + 1)) + log_odds)
+    return min(1.0, exp(first) + float(np.exp(terms).sum()))
+
+
+def of_any(most: int, chosen: int, chance: float) -> float:
+    """What a probability of certain members is at most for any so many of ``most``, which were chosen afterwards."""
+    return exp(min(0.0, _log_ways(most, chosen) + log(chance))) if chance else 0.0
+
+
+def _log_ways(most: int, chosen: int) -> float:
+    return lgamma(most + 1) - lgamma(chosen + 1) - lgamma(most - chosen + 1)

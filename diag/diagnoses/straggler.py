@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from math import comb
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,7 @@ from diag.words import sentences
 
 from . import expert_imbalance
 from .costs import Cost
-from .culprits import Culprits, Series, at_least
+from .culprits import Culprits, Series, at_least, of_any
 from .expert_imbalance import ExpertLoad, Reason
 from .hidden_waits import hidden_ns
 from .ids import COMPUTE_IMBALANCE, COMPUTE_STRAGGLER
@@ -114,7 +113,7 @@ def last_arrivals(subject: Subject) -> LastArrivals | None:
     often, of = int(leading.sum()), int(has_late.sum())
     part = float(worst[leading].sum()) / float(worst.sum())
     # The factor: whichever ranks were the worst would have been suspected.
-    chance = min(1.0, comb(len(ranks), len(suspects)) * at_least(often, of, len(suspects) / len(ranks)))
+    chance = of_any(len(ranks), len(suspects), at_least(often, of, len(suspects) / len(ranks)))
     waited_ns = int(worst[leading].sum())
     counted = min(often / of, part) >= STRAGGLER.affected_steps_share and chance <= STRAGGLER.chance
     # The count of few large collectives proves nothing; nearly all of the waiting, and a large part of the time, does.
