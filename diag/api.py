@@ -173,6 +173,13 @@ class Result(Struct, frozen=True, dict=True):
             return (self.cause,) if self.cause is not None else ()
         return tuple(f for f in self.examination.findings if f.title[1:] in self.verdict.headline)
 
+    @property
+    def besides(self) -> tuple[Finding, ...]:
+        """Further critical findings, each of which costs time that is not in the causes."""
+        known = {self.verdict.cause, *(finding.id for finding in self.causes)}
+        critical = (f for f in self.examination.findings if f.severity is Severity.CRITICAL)
+        return tuple(f for f in critical if f.cost_ns_per_step and f.id not in known)
+
     @cached_property
     def outcome(self) -> Outcome | None:
         """How the run ended, if it failed or its end was not recorded; None for a run that succeeded, still trains, or

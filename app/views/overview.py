@@ -48,6 +48,7 @@ from diag.ended.model import FULL
 from diag.model import Gap
 from diag.model.steps import Bottleneck, Finding, Outcome, Risk, Severity, Verdict
 from diag.show import page as words
+from diag.show.answer import title_and_share
 from diag.show.brief import as_issue, as_message
 from diag.show.memory import MEMORY_FINDINGS, Failure
 from diag.show.page import Advised, Card, Change, Page, Place, VerdictShown, advice_of, metrics_of, verdict_of
@@ -113,6 +114,9 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
         if not page.verdict.unprofiled:  # else the headline has it
             for note in notes_on_profiler(view.result.attribution, view.result.tables, view.result.examination.longer):
                 st.caption(plain(f"{sentence(note)}."))
+        for card in page.besides[: DASHBOARD.most_findings_beside]:
+            link = f"[{plain(title_and_share(card))}](#findings)"
+            st.markdown(f":material/warning: **{words.ALSO}:** {link}. {prose(card.action)}")
         if page.beside:
             titles = " · ".join(
                 f"[{plain(card.title)}](#findings)" for card in page.beside[: DASHBOARD.most_findings_beside]

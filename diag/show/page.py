@@ -206,8 +206,9 @@ class Page(Struct, frozen=True):
     and because of what, and which steps stalled and are not counted; "" where neither is so. ``failures``: allocations
     that failed, whether or not that ended the run. ``recorded``: when the run was recorded, "" if it is not known.
     ``rank``: the one shown in detail, at fault or named by the first finding that names one. ``stall_lines``: the
-    longest stalls, a line each. ``not_looked``: questions and the reason that they share. ``gaps``: at most MOST_GAPS
-    of ``all_gaps``."""
+    longest stalls, a line each. ``besides``: of the ``findings``, critical ones that are no cause of the verdict and
+    cost time of their own. ``not_looked``: questions and the reason that they share. ``gaps``: at most MOST_GAPS of
+    ``all_gaps``."""
 
     title: RunName
     facts: tuple[str, ...]
@@ -231,6 +232,7 @@ class Page(Struct, frozen=True):
     outcome: Outcome | None = None
     since: str = ""
     failures: tuple[Failure, ...] = ()
+    besides: tuple[Card, ...] = ()
 
     @property
     def out_of_memory(self) -> tuple[str, ...]:
@@ -261,6 +263,8 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
     named = (*culprits, *(rank for finding in result.examination.findings for rank in finding.ranks))
     rank = next((rank for rank in named if rank in shown), shown[0] if shown else 0)
     whole = "window" if attribution.undivided else "step"
+    found = result.examination.findings
+    cards = tuple(_card(each, place_of(result, each, rank), whole, action_of(result, each)) for each in found)
     return Page(
         title=RunName(result.tables.root.resolve().name),
         facts=tuple(run_facts(run, coverage)),
@@ -283,10 +287,7 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
         idle=idle_table(attribution, rank),
         stalls=stall_table(attribution),
         stall_lines=stall_lines(attribution),
-        findings=tuple(
-            _card(finding, place_of(result, finding, rank), whole, action_of(result, finding))
-            for finding in result.examination.findings
-        ),
+        findings=cards,
         basis=" ".join(filter(None, (_basis(coverage), doubts(result.verdict)))),
         notes=(*policy.notes(), *(f"{sentence(note)}." for note in coverage.notes)),
         not_found=result.examination.not_found,
@@ -297,6 +298,7 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
         outcome=result.outcome,
         since=" ".join(filter(None, (_changed(result), _stalled(result)))),
         failures=failures_of(result.failed_allocations),
+        besides=tuple(card for finding, card in zip(found, cards, strict=True) if finding in result.besides),
     )
 
 

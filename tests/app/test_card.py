@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 
 from diag.api import Result, open_run
 from diag.app.card import card_of
@@ -19,8 +21,10 @@ from diag.diagnoses.shares import step_parts
 from diag.model.steps import Bottleneck
 from diag.rundir.runs import state_of
 from diag.serve.server import SAMPLES
+from diag.show.answer import print_answer
 from diag.show.brief import as_issue
 from diag.show.page import HOST_WAIT, STEP_TIME, TOKENS_PER_S, advice_of, page_of
+from diag.words.formatting import spaced
 from tests.app.shown import shown, text
 from tests.samples import NAMES, opened_sample
 
@@ -122,3 +126,19 @@ def test_why_is_the_two_longest_parts_of_the_path(name: str) -> None:
     told = [float(each.replace(",", "")) for each in re.findall(r"([\d,]*\d\.\d) ms of", card.why)]
     assert told == pytest.approx([ns / 1e6 for ns in path[: len(told)]], abs=0.06)
     assert card.why.removeprefix("Critical path: ").split(", ")[0] in verdict.why
+
+
+def test_a_critical_finding_beside_the_cause_is_named_with_its_rank(mixed: Result) -> None:
+    """Also where the first cause costs more than half as much again, so that the verdict is of one cause."""
+    all_ranks, loader = mixed.examination.findings[:2]
+    one = replace(
+        mixed.verdict, bottleneck=Bottleneck.HOST, headline=f"Host-bound (48% of 298 ms a step): {all_ranks.title}."
+    )
+    result = replace(mixed, verdict=one)
+    assert result.besides[:1] == (loader,)
+    assert [card.title for card in page_of(result).besides][:1] == [loader.title]
+    assert at_fault(result) == (1,)
+    console = Console(file=io.StringIO(), width=110)
+    print_answer(result, console)
+    assert isinstance(console.file, io.StringIO)
+    assert f"Also found: {loader.title}" in spaced(" ".join(console.file.getvalue().split()))
