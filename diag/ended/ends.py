@@ -404,7 +404,9 @@ def _who_raised(run: Rundir, ranks: list[int], first: Collection[int]) -> str:
     chains = {rank: chain for rank in ranks if (chain := run.ranks[rank].raised) is not None}
     if len({chain.words for chain in chains.values()}) > 1:
         return f"{begun(_each(chains, ranks))}; it is unknown which was first"
-    words, ended = chains[ranks[0]].words, run.ranks[ranks[0]].exit
+    chain, ended = chains[ranks[0]], run.ranks[ranks[0]].exit
+    one_place = len({chain.words_with_place for chain in chains.values()}) == 1
+    words = chain.words_with_place if one_place else chain.words
     if len(ranks) > 1:
         return f"They raised {words}"
     if ended is not None and ended.exit_code > 0 and ranks[0] in first:
@@ -421,7 +423,7 @@ def _each(chains: Mapping[int, Chain], ranks: Iterable[int]) -> str:
     """``rank 0 raised ..; ranks 1, 2 raised ..``."""
     by_words: dict[str, list[int]] = {}
     for rank in ranks:
-        by_words.setdefault(chains[rank].words, []).append(rank)
+        by_words.setdefault(chains[rank].words_with_place, []).append(rank)
     return "; ".join(f"{spaced(listing(same))} raised {words}" for words, same in by_words.items())
 
 
@@ -433,7 +435,8 @@ def _by_code(run: Rundir, rank: int, ended: RankExit, explained: bool, victims: 
         if chain is None or about_the_group(str(chain.errors[0])) or not _others_lived(run, rank):
             return None
         note = (
-            f"It raised {chain.words}, and ended with exit code {ended.exit_code} while all others were still running"
+            f"It raised {chain.words_with_place}, and ended with exit code {ended.exit_code} while all others were "
+            "still running"
         )
         return Clue(
             "rank_killed_exception",
@@ -504,7 +507,8 @@ def _last_words(record: Rank) -> str:
 
 
 def _evidence_of_ends(record: Rank) -> list[Source]:
-    """A rank's exit code, and its exception unless its log has it: the rules for text find it there."""
+    """A rank's exit code, and its exception, or where it was raised if its log has it: the rules for text find it
+    there."""
     evidence = []
     name = f"rank {record.culprit.rank}"
     if record.exit is not None:
@@ -512,11 +516,25 @@ def _evidence_of_ends(record: Rank) -> list[Source]:
         evidence.append(Source(str(RunLayout(record.files.run).exits), 0, text))
     in_log = record.raised is not None and str(record.raised.errors[-1]) in record.log
     if record.raised is not None and ((record.error and not in_log) or not evidence):
-        files = record.files
-        evidence.append(Source(str(files.error if record.error else files.log), 0, f"{name}: {record.raised.words}"))
+        evidence.append(Source(_file_of_exception(record), 0, f"{name}: {record.raised.words_with_place}"))
+    elif record.raised is not None and record.raised.frame:
+        evidence.append(Source(_file_of_exception(record), 0, f"{name}: raised in {record.raised.frame}"))
     elif record.failed_as and record.raised is None:
         evidence.append(_evidence_of_beat(record))
     return evidence
+
+
+def _file_of_exception(record: Rank) -> str:
+    return str(record.files.error if record.error else record.files.log)
+
+
+def stack_of_exception(record: Rank) -> tuple[tuple[str, ...], Source] | None:
+    """The frames in which a rank raised what ended it, innermost first, and the file that has them; None where its
+    traceback is not known."""
+    if record.raised is None or not record.raised.errors[0].frames or not _ended_by_it(record):
+        return None
+    text = f"rank {record.culprit.rank}: {record.raised.words_with_place}"
+    return record.raised.errors[0].frames, Source(_file_of_exception(record), 0, text)
 
 
 def _evidence_of_beat(record: Rank) -> Source:

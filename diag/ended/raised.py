@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from diag.ended.frames import frame_of, innermost_of_program, place_of_frame
 from diag.ended.policy import ENDED
 
 # Messages of torch, gloo, NCCL and the launchers in a rank whose peers are gone or late, or that has to stop.
@@ -67,12 +68,14 @@ def about_the_group(text: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class Raised:
     """An exception. ``message``: first line. ``original``: the worker's exception that it passes on. ``line``: its line
-    in the text, from 1."""
+    in the text, from 1. ``frames``: where it was raised, ``name (file:line)``, innermost first; of a worker's exception
+    where the worker was."""
 
     name: str
     message: str
     original: str = ""
     line: int = 0
+    frames: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         words = f"{self.name}: {self.message}" if self.name and self.message else self.name or self.message
@@ -94,10 +97,23 @@ class Chain:
     @property
     def words(self) -> str:
         """``KeyError: 'lr', which led to RuntimeError: cannot build the model``, without a full stop."""
+        return self._worded("")
+
+    @property
+    def words_with_place(self) -> str:
+        """``KeyError: 'lr' (train.py:34 in build), which led to RuntimeError: cannot build the model``: with the line
+        of the program that raised first, where the traceback names one."""
+        return self._worded(f" ({shortened(place_of_frame(self.frame))})" if self.frame else "")
+
+    @property
+    def frame(self) -> str:
+        """The innermost frame of the program in which the first exception was raised; "" where it is not known."""
+        return innermost_of_program(self.errors[0].frames)
+
+    def _worded(self, place: str) -> str:
         first, last = self.errors[0], self.errors[-1]
-        if last is first:
-            return shortened(str(first)).rstrip(".")
-        return f"{shortened(str(first)).rstrip('.')}, which led to {shortened(str(last)).rstrip('.')}"
+        words = f"{shortened(str(first)).rstrip('.')}{place}"
+        return words if last is first else f"{words}, which led to {shortened(str(last)).rstrip('.')}"
 
 
 _WORKER = re.compile(
@@ -196,7 +212,8 @@ def _chains(lines: list[str]) -> Iterator[tuple[Raised, ...]]:
             break
         before = lines[at - 1]
         if nested and errors and OF_A_WORKER.match(errors[-1].message):
-            errors[-1] = replace(errors[-1], original=error.message or error.name)
+            frames = error.frames or errors[-1].frames
+            errors[-1] = replace(errors[-1], original=error.message or error.name, frames=frames)
         elif joined and errors:
             errors.append(error)
         elif not ignored:
@@ -209,7 +226,10 @@ def _chains(lines: list[str]) -> Iterator[tuple[Raised, ...]]:
 
 def _error_of(lines: list[str], at: int) -> tuple[int, Raised | None]:
     """The line after the exception that ends the frames beginning here, and the exception."""
+    frames = []
     while at < len(lines) and (not lines[at].strip() or lines[at][0] in " \t"):
+        if frame := frame_of(lines[at]):
+            frames.append(frame)
         at += 1
     match = _ERROR.match(lines[at]) if at < len(lines) else None
     if match is None:
@@ -221,4 +241,4 @@ def _error_of(lines: list[str], at: int) -> tuple[int, Raised | None]:
             return after, inner
     if match["colon"] and not message and at + 1 < len(lines):
         message = lines[at + 1].strip()
-    return at + 1, Raised(match["name"], message, line=at + 1)
+    return at + 1, Raised(match["name"], message, line=at + 1, frames=tuple(reversed(frames)))

@@ -14,11 +14,11 @@ from diag.collectors.masking import masked
 from diag.collectors.reading import walk
 from diag.ended.model import FULL
 from diag.errors import DiagError
-from diag.hang.policy import HANG_ANSWER
+from diag.hang.policy import HANG_ANSWER, HANG_DUMPS
 from diag.words.formatting import listing, spaced, visible
 from diag.words.places import in_command, shown
 
-from .model import Communicator, Logs, Member, Triage, absent_of
+from .model import Communicator, Logs, Member, Stack, Triage, absent_of
 from .wording import by_reason as by_reason
 from .wording import guess_words as guess_words
 from .wording import is_incomplete
@@ -228,10 +228,33 @@ def _investigated(
     ended = bool(runs) and all(map(is_over, runs))
     recorded = 0 < len(runs) == len(paths) and all(run.ranks for run in runs)
     answer = reason(logs, from_dumps, [*from_runs, *findings.clues], well, state, backends, pids, ended, recorded)
+    answer = _with_tracebacks(answer, runs)
     answer = _as_shown(_without_secrets(_with_snapshot(completed(answer, findings), paths)))
     answer = with_steps_while_stuck(answer, runs)
     answer = replace(answer, next_steps=answer.next_steps[: HANG_ANSWER.next_steps_shown])
     return Investigation(answer, logs, dumps, backends)
+
+
+def _with_tracebacks(answer: Triage, runs: Sequence[Rundir]) -> Triage:
+    """The answer with the stacks in which the ranks at fault raised what ended them, instead of those of their last
+    collectives, which they had left."""
+    from diag.ended.ends import raised_by, stack_of_exception
+    from diag.hang.classes import CLASSES
+
+    if not CLASSES[answer.fault_class].ending:
+        return answer
+    faulty = sorted({culprit.rank for culprit in answer.culprits if culprit.rank is not None})
+    stacks: dict[int, Stack] = {}
+    for rank in faulty:
+        of_rank = [run for run in runs if rank in run.ranks]
+        if len(of_rank) != 1 or rank not in raised_by(of_rank[0]):  # of two jobs
+            continue
+        if (found := stack_of_exception(of_rank[0].ranks[rank])) is not None:
+            stacks[rank] = Stack(rank, "culprit, where it raised its exception", *found)
+    if not stacks:
+        return answer
+    most = list(stacks.values())[: HANG_DUMPS.culprits_named]
+    return replace(answer, stacks=(*most, *(stack for stack in answer.stacks if stack.rank not in stacks)))
 
 
 def _as_shown(answer: Triage) -> Triage:

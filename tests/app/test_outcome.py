@@ -89,7 +89,7 @@ def test_an_allocation_that_ended_the_run_is_in_one_box(tmp_path: Path, monkeypa
     run = run_that(tmp_path, log=FULL)
     outcome = open_run(run).outcome
     assert outcome is not None
-    assert outcome.headline.endswith("…"), "cut, without a full stop behind"
+    assert outcome.headline.endswith("… (train.py:12 in <module>)."), "cut, without a full stop behind"
     test = shown("overview", run, monkeypatch)
     (error,) = test.error
     assert plain(f"{ENDED}. Out of memory: an allocation of 2.15\u00a0GB failed on") in error.value

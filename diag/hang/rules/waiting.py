@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from diag.ended.frames import is_machinery
 from diag.ended.model import Clue, Culprit, Source
 from diag.events.behind import waits_of
 from diag.events.rows import Did, Event, JobRank
@@ -266,10 +266,6 @@ _DUMPED = re.compile(r"^Process (?P<pid>\d{1,10}): (?:[^\n]*? --local[-_]rank[= 
 _THREAD = re.compile(r"^\s*(?:Current thread|Thread) (?P<id>0x[0-9a-f]+|\d+)(?P<rest>.*)$")
 _RECORDER = re.compile(r"[(/]collectors/(?:fence|background|machine)\.py:\d+\)$")
 _COLLECTIVE = ("torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py", "_functional_collectives")
-# Python's own files, PyTorch's and those of diag's collectors, by their paths.
-_MACHINERY = re.compile(
-    r"/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)|(?:site|dist)-packages/torch/|diag/collectors/|^collectors/attach/"
-)
 
 
 @dataclass(frozen=True)
@@ -296,7 +292,7 @@ class ThreadStack:
         """The index of the frame that says most: the collective, else the innermost one that is not Python's, PyTorch's
         or diag's own, which only say how it waits."""
         places = [at for at, frame in enumerate(self.frames) if any(words in frame for words in _COLLECTIVE)]
-        places += [at for at, frame in enumerate(self.frames) if not _is_machinery(frame)]
+        places += [at for at, frame in enumerate(self.frames) if not is_machinery(frame)]
         return places[0] if places else 0
 
     @property
@@ -306,15 +302,6 @@ class ThreadStack:
     @property
     def evidence(self) -> Source:
         return self.lines[self.told].evidence
-
-
-def _is_machinery(frame: str) -> bool:
-    """Whether a frame, ``name (file:line)``, is in Python itself, in PyTorch or in a collector. py-spy prints paths
-    relative to ``sys.path``."""
-    file = frame.rpartition(" (")[2].rpartition(":")[0]
-    package = file.partition("/")[0].removesuffix(".py")
-    known = package == "torch" or package in sys.stdlib_module_names
-    return file.startswith("<") or known or _MACHINERY.search(file) is not None
 
 
 def stacks_of(job: JobLogs) -> tuple[ThreadStack, ...]:

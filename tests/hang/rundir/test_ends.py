@@ -19,9 +19,11 @@ from diag.ended.read import read_run
 from diag.hang.api import triage
 from diag.hang.classes.launchers import ended_as
 from diag.hang.model import Triage
+from tests.hang.flight.boards import dump
 
 GLOO = "/pytorch/third_party/gloo/gloo/transport/tcp"
 FRAME = '  File "train.py", line 4, in <module>\n    step()\n'
+AT = "(train.py:4 in <module>)"
 LOST = (
     f"RuntimeError: [{GLOO}/pair.cc:553] Connection closed by peer [127.0.0.1]:5862. This is typically caused by a "
     "remote worker crashing. Check the logs of the remote worker before reporting an error.",
@@ -120,7 +122,7 @@ def test_victims_that_abort_before_the_culprit_has_ended(tmp_path: Path) -> None
     ends = {0: Ended(-6, True), 1: Ended(-6, True), 2: Ended(1, log=traceback(BUG))}
     found = answer(tmp_path, ends)
     assert (blamed(found), found.victims) == ([2], (0, 1))
-    assert f"raised {BUG}; ranks 0, 1 ended before it" in found.headline
+    assert f"raised {BUG} {AT}; ranks 0, 1 ended before it" in found.headline
 
 
 def test_a_victim_that_wraps_what_it_met(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_two_bugs(tmp_path: Path) -> None:
     other = "TypeError: bad on 1"
     found = answer(tmp_path / "both", {0: Ended(1, True, traceback(BUG)), 1: Ended(1, True, traceback(other))})
     assert (blamed(found), found.victims) == ([0, 1], ())
-    assert f"Rank 0 raised {BUG}; rank 1 raised {other}; it is unknown which was first" in found.headline
+    assert f"Rank 0 raised {BUG} {AT}; rank 1 raised {other} {AT}; it is unknown which was first" in found.headline
     ends = {0: Ended(1, True, error=record(BUG), time=110), 1: Ended(1, True, error=record(other), time=100)}
     found = answer(tmp_path / "timed", ends)
     assert (blamed(found), found.victims) == ([1], ())
@@ -168,13 +170,13 @@ def test_two_bugs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (record("ValueError: shape mismatch\nexpected (4, 5)\n  got: (5, 4)"), "ValueError: shape mismatch,"),
+        (record("ValueError: shape mismatch\nexpected (4, 5)\n  got: (5, 4)"), f"ValueError: shape mismatch {AT},"),
         (("ValueError: shape mismatch\nexpected (4, 5)", ""), "ValueError: shape mismatch,"),
         (("something failed\nin C++", ""), "something failed,"),
-        (record("KeyError: 'lr'\nin config.yaml"), "KeyError: 'lr',"),
+        (record("KeyError: 'lr'\nin config.yaml"), f"KeyError: 'lr' {AT},"),
         (
             record("KeyError: 'tokenizer'", "RuntimeError: cannot build the model\nsee the config"),
-            "KeyError: 'tokenizer', which led to RuntimeError: cannot build the model,",
+            f"KeyError: 'tokenizer' {AT}, which led to RuntimeError: cannot build the model,",
         ),
         (
             record(
@@ -182,13 +184,13 @@ def test_two_bugs(tmp_path: Path) -> None:
                 f"recent call last):\n{FRAME}FileNotFoundError: [Errno 2] No such file or directory: '/x'\n"
             ),
             "FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0: [Errno 2] No such file or "
-            "directory: '/x',",
+            f"directory: '/x' {AT},",
         ),
-        (record("__main__.NoSuchKey: lr"), "__main__.NoSuchKey: lr,"),
-        (record("MemoryError"), "MemoryError,"),
+        (record("__main__.NoSuchKey: lr"), f"__main__.NoSuchKey: lr {AT},"),
+        (record("MemoryError"), f"MemoryError {AT},"),
         (
             record("torch._dynamo.exc.Unsupported: \n  Call to a builtin\n  Hint: do not"),
-            "torch._dynamo.exc.Unsupported: Call to a builtin,",
+            f"torch._dynamo.exc.Unsupported: Call to a builtin {AT},",
         ),
     ],
 )
@@ -198,6 +200,73 @@ def test_the_first_line_of_a_message_is_quoted(tmp_path: Path, error: tuple[str,
     found = answer(tmp_path, {0: Ended(-15), 1: one})
     assert f"raised {words} and ended with exit code 1 while rank 0 was still running" in found.headline
     assert blamed(found) == [1]
+
+
+TORCH = "/env/lib/python3.11/site-packages/torch"
+LOADED = "/env/lib/python3.11/site-packages/datasets/load.py"
+
+
+def frames(*places: tuple[str, int, str]) -> str:
+    return "".join(f'  File "{file}", line {line}, in {name}\n    call()\n' for file, line, name in places)
+
+
+@pytest.mark.parametrize(
+    ("places", "place"),
+    [
+        ((("/w/train.py", 46, "<module>"), ("/w/data.py", 34, "clean")), " (data.py:34 in clean)"),
+        (
+            (("/w/train.py", 46, "<module>"), (LOADED, 9, "load"), (f"{TORCH}/nn/linear.py", 7, "forward")),
+            " (train.py:46 in <module>)",
+        ),
+        (
+            ((LOADED, 9, "load"), (f"{TORCH}/nn/linear.py", 7, "forward"), ("/lib/python3.11/json/x.py", 1, "f")),
+            " (load.py:9 in load)",
+        ),
+        ((("<frozen runpy>", 198, "_run"), (f"{TORCH}/distributed/run.py", 7, "main")), ""),
+    ],
+)
+@pytest.mark.parametrize("kept", ["error file", "log"])
+def test_the_line_of_the_program_that_raised_is_named(
+    tmp_path: Path, places: tuple[tuple[str, int, str], ...], place: str, kept: str
+) -> None:
+    """And its traceback is its stack, not what it did at its last collective."""
+    text = f"Traceback (most recent call last):\n{frames(*places)}{BUG}\n"
+    one = Ended(1, True, text, error=(BUG, text) if kept == "error file" else None)
+    run = written(RunLayout(tmp_path / "run"), {0: Ended(-15), 1: one})
+    for rank, calls in {0: "0:all_reduce 0:all_reduce?", 1: "0:all_reduce"}.items():
+        run.rank(rank).flight_recorder_asked(rank).write_text(json.dumps(dump(rank, {"0": (0, 1)}, calls)))
+    found = triage([str(run.root)])
+    assert f"Rank 1 raised {BUG}{place}, and ended with exit code 1" in found.headline
+    culprit, victim = found.stacks
+    assert (culprit.rank, victim.rank, victim.frames) == (1, 0, ("called_all_reduce (train.py:1)",))
+    assert culprit.frames == tuple(f"{name} ({file}:{line})" for file, line, name in reversed(places))
+    assert culprit.what == "culprit, where it raised its exception"
+    files = run.rank(1)
+    file = str(files.error if kept == "error file" else files.log)
+    raised_in = [line.text for line in found.evidence if line.path == file and "raised in" in line.text]
+    assert len(raised_in) == bool(place)
+    assert culprit.evidence.path == file
+
+
+def test_the_line_of_a_loader_s_worker_is_named_not_that_of_the_rank(tmp_path: Path) -> None:
+    inner = f"Original Traceback (most recent call last):\n{frames(('/w/data.py', 12, '__getitem__'))}KeyError: 7\n"
+    text = (
+        f"Traceback (most recent call last):\n{FRAME}KeyError: Caught KeyError in DataLoader worker process 0.\n{inner}"
+    )
+    found = answer(tmp_path, {0: Ended(-15), 1: Ended(1, True, error=("KeyError: Caught KeyError", text))})
+    assert "(data.py:12 in __getitem__), and ended" in found.headline
+
+
+def test_ranks_that_raised_in_two_places_are_told_apart(tmp_path: Path) -> None:
+    at = [
+        f"Traceback (most recent call last):\n{frames(('/w/data.py', 12 + rank, 'clean'))}{BUG}\n" for rank in range(2)
+    ]
+    same = answer(tmp_path / "same", {rank: Ended(1, True, error=(BUG, at[0])) for rank in range(2)})
+    assert f"raised {BUG} (data.py:12 in clean)" in same.headline
+    apart = answer(tmp_path / "apart", {rank: Ended(1, True, error=(BUG, at[rank])) for rank in range(2)})
+    assert f"raised {BUG}" in apart.headline
+    assert "data.py" not in apart.headline
+    assert [stack.frames for stack in apart.stacks] == [("clean (/w/data.py:12)",), ("clean (/w/data.py:13)",)]
 
 
 def test_a_traceback_that_was_caught_or_comes_too_late_is_not_what_ended_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from diag.collectors.manifest import update_manifest
 from diag.errors import DiagError
 from diag.hang.api import investigate, triage
 from tests.hang.rundir.test_accounts import DONE, write_rank
-from tests.hang.rundir.test_ends import BUG, LOST, Ended, record, traceback, written
+from tests.hang.rundir.test_ends import AT, BUG, LOST, Ended, record, traceback, written
 
 LOG = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4242\n"
 
@@ -57,7 +57,8 @@ def attempts(folder: Path, *ends: dict[int, Ended]) -> RunLayout:
         ((FAILED, FAILED), "After restarts 1, 2 it failed again, in the same way."),
         (
             (OTHER,),
-            "After restart 1 it failed in another way: Rank 1 raised FileExistsError: checkpoint-1 exists, and ended",
+            "After restart 1 it failed in another way: Rank 1 raised FileExistsError: checkpoint-1 exists "
+            f"{AT}, and ended",
         ),
         ((OTHER, FAILED), "After restart 2 it failed again, in the same way."),
         ((VICTIMS,), "After restart 1 no cause is known: "),
@@ -67,7 +68,7 @@ def test_the_first_attempt_is_reported(tmp_path: Path, later: tuple[dict[int, En
     run = attempts(tmp_path, FAILED, *later)
     found = triage([str(run.root)])
     assert (found.fault_class, [culprit.rank for culprit in found.culprits]) == ("rank_killed_exception", [1])
-    assert f"raised {BUG}, and ended" in found.headline
+    assert f"raised {BUG} {AT}, and ended" in found.headline
     assert words in found.headline
     if later[0] is OTHER:
         assert str(run.restart(1).rank(1).error) in {evidence.path for evidence in found.evidence}
