@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import NumberRecord
 from diag.errors import DiagError
@@ -57,8 +59,10 @@ class Follower:
             for event in (*self._events.look(state), *self._events.look_at_numbers(_numbers(newest), state)):
                 self._tell(event)
                 self._keep(event, newest)
-        if state.live and not state.stuck and (verdict := self._verdict(newest)) is not None:
-            for event in self._events.look_at(verdict, state):
+        if state.live and not state.stuck and (judged := self._verdict(newest)) is not None:
+            verdict, last_step = judged
+            at_verdict = replace(state, last_step=last_step, as_of_ns=time.time_ns())  # the whole look may be older
+            for event in self._events.look_at(verdict, at_verdict):
                 self._tell(event)
                 self._keep(event, newest)
         return state
@@ -79,8 +83,8 @@ class Follower:
             self._first = next(iter(layout.ranks().values()), None)
         return self._first
 
-    def _verdict(self, layout: RunLayout) -> Verdict | None:
-        """The verdict on the newest steps; None if none is due or known."""
+    def _verdict(self, layout: RunLayout) -> tuple[Verdict, int] | None:
+        """The verdict on the newest steps, and the last of them; None if none is due or known."""
         now_s = time.monotonic()
         if now_s < self._next_s or not self._grown(layout):
             return None
@@ -88,14 +92,14 @@ class Follower:
 
         began_s = time.process_time()
         try:
-            verdict = open_summaries(layout.root, most_steps=WATCHING.steps_analysed).verdict
+            result = open_summaries(layout.root, most_steps=WATCHING.steps_analysed)
         except DiagError:  # of one rank alone, or of steps that do not count
             return None
         finally:
             # The first one loads code, and two must agree before anything is said.
             took_s = time.process_time() - began_s if self._next_s else 0.0
             self._next_s = now_s + max(WATCHING.verdict_every_s, took_s / WATCHING.most_load)
-        return verdict
+        return result.verdict, result.attribution.steps[-1].step
 
     def _grown(self, layout: RunLayout) -> bool:
         try:

@@ -351,7 +351,8 @@ class AutoTrace:
         """One round; returns the request, if one was made."""
         if self._left <= 0 or not self._grown() or not self._is_first():
             return None
-        from diag.model.steps import Bottleneck, Severity  # numpy and more: not before the first summary
+        from diag.account.stalls import without_stalls  # numpy and more: not before the first summary
+        from diag.model.steps import Bottleneck, Severity
         from diag.summaries import open_summaries
 
         try:
@@ -366,6 +367,8 @@ class AutoTrace:
         bad = verdict.severity != Severity.HEALTHY and verdict.bottleneck != Bottleneck.UNDETERMINED
         state = (verdict.cause, tuple(sorted(verdict.culprit_ranks)))
         if not bad or verdict.confidence < WATCHING.sure or state in self._known:
+            return None
+        if without_stalls(result.attribution) is not None:  # the verdict rests on steps that stalled: that is over
             return None
         if first and self._traced:
             self._known.add(state)
@@ -384,7 +387,8 @@ class AutoTrace:
         self._left -= 1
         last = trace_request.first_step + trace_request.count - 1
         self._say(
-            f"{verdict.headline} A profiler window of steps {trace_request.first_step} to {last} is being recorded."
+            f"step {newest:,}: {verdict.headline} A profiler window of steps {trace_request.first_step:,} to {last:,} "
+            "is being recorded."
         )
         return trace_request
 

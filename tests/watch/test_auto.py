@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from unittest.mock import Mock
@@ -15,6 +16,9 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
 from diag.collectors.records import DATA, FORWARD
 from diag.collectors.settings import CollectorSettings
+from diag.summaries import open_summaries
+from diag.watch.events import Event
+from diag.watch.follow import Follower
 from diag.watch.policy import WATCHING
 from diag.watch.traces import AutoTrace, ranks_to_record
 from diag.watch.workers import Worker
@@ -39,17 +43,16 @@ class Watched:
             lambda: [Worker(0 if here else 8, Process())],
         )
 
-    def goes_on(self, extra: Mapping[int, Mapping[str, int]] | None = None) -> str:
-        """Another fifty steps with this planted, and whether a window is asked for."""
-        self.writes(extra)
+    def goes_on(self, extra: Mapping[int, Mapping[str, int]] | None = None, last: int = 50) -> str:
+        """Another fifty steps with this planted in the last ones, and whether a window is asked for."""
+        self.writes(extra, last)
         asked = self.auto.look()
         return asked.why if asked is not None else ""
 
-    def writes(self, extra: Mapping[int, Mapping[str, int]] | None = None) -> None:
+    def writes(self, extra: Mapping[int, Mapping[str, int]] | None = None, last: int = 50) -> None:
         self._steps += 50
-        written = write_summaries(
-            Job(RANKS, steps=self._steps, extra_us=extra or {}, seed=self._steps), self._spare / str(self._steps)
-        )
+        job = Job(RANKS, self._steps, extra_us=extra or {}, extra_from=self._steps - last, seed=self._steps)
+        written = write_summaries(job, self._spare / str(self._steps))
         for rank in range(RANKS):
             line = written.rank(rank).summary.read_bytes().splitlines(keepends=True)[-1]
             with self.layout.rank(rank).summary.open("ab") as file:
@@ -66,6 +69,7 @@ def test_a_change_for_the_worse_asks_for_a_window_once(tmp_path: Path) -> None:
     assert job.auto.look() is None, "nothing is summed up yet"
     assert job.goes_on() == ""
     assert job.goes_on({2: {FORWARD: 90_000}}).startswith("automatic: Compute-bound")
+    assert job.said[0].startswith("step 99: Compute-bound")
     assert "rank 2 is slower" in job.said[0]
     assert "A profiler window of steps" in job.said[0]
     assert job.goes_on({2: {FORWARD: 90_000}}) == "", "it is known"
@@ -96,6 +100,31 @@ def test_an_analysis_that_fails_ends_the_watching_with_a_line(tmp_path: Path, mo
         if thread.name == "diag-auto-trace":
             thread.join(60)
     assert job.said == ["Automatic profiler windows are off (IndexError: out of range); diag trace requests one."]
+
+
+def test_a_step_that_stalled_asks_for_nothing(tmp_path: Path) -> None:
+    """It is over before a window begins."""
+    job = Watched(tmp_path)
+    job.goes_on()
+    assert job.goes_on({2: {FORWARD: 75_000_000}}, last=1) == ""
+    verdict = open_summaries(job.layout.root, most_steps=50).verdict
+    assert (verdict.culprit_ranks, verdict.confidence >= WATCHING.sure) == ((2,), True)
+    assert job.goes_on({2: {FORWARD: 90_000}}).startswith("automatic: Compute-bound")
+
+
+def test_an_event_has_the_last_step_of_its_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look at all ranks before it is of another step: it may be older by seconds."""
+    monkeypatch.setitem(vars(WATCHING), "verdict_every_s", 0.0)
+    monkeypatch.setitem(vars(WATCHING), "most_load", 1e9)
+    job, events = Watched(tmp_path), list[Event]()
+    follower = Follower(job.layout, events.append)
+    for extra in ({}, {2: {FORWARD: 90_000}}, {2: {FORWARD: 90_000}}):
+        job.writes(extra)
+        before_ns = time.time_ns()
+        assert follower.look().last_step == 99
+    (event,) = events
+    assert (event.kind, event.step, event.ranks) == ("verdict", 149, (2,))
+    assert event.unix_ns >= before_ns
 
 
 def test_there_are_no_more_windows_than_allowed(tmp_path: Path) -> None:
