@@ -77,6 +77,8 @@ class MachineSampler:
             while not self._fence.off:
                 stopping = self._stop.is_set()
                 if _holds(lock):
+                    if not self._written:
+                        lock.remove_left_over()
                     self._file.write(self._record())
                 if stopping:
                     return

@@ -8,13 +8,17 @@ import os
 import tempfile
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from .files import append_to
+
+_PREFIX, _SUFFIX = "diag-node-", ".lock"
 
 
 class NodeLock:
     """Held by one process of a node. The system releases it when that process ends, however it ends."""
+
+    _held: ClassVar[set[Path]] = set()  # by this process, which loses a lock when it closes any other file of its inode
 
     def __init__(self, path: Path) -> None:
         """``path``: of a file that processes of other nodes do not see."""
@@ -32,7 +36,7 @@ class NodeLock:
         key = f"{place}\n{node}\n{os.getuid() if hasattr(os, 'getuid') else ''}"
         shared = Path("/dev/shm")  # not on a disk that nodes share
         folder = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
-        return cls(folder / f"diag-node-{sha256(key.encode(errors='surrogateescape')).hexdigest()[:24]}.lock")
+        return cls(folder / f"{_PREFIX}{sha256(key.encode(errors='surrogateescape')).hexdigest()[:24]}{_SUFFIX}")
 
     def hold(self) -> bool:
         """Whether this process holds the lock, which it takes if nobody does. OSError where it cannot be made."""
@@ -51,6 +55,7 @@ class NodeLock:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._is(file):
                 self._file = file
+                self._held.add(self.path)
         except (BlockingIOError, PermissionError):
             pass
         finally:
@@ -77,3 +82,14 @@ class NodeLock:
                 if self._is(file):
                     self.path.unlink()
             file.close()
+            self._held.discard(self.path)
+
+    def remove_left_over(self) -> None:
+        """Removes the locks next to this one that no process holds: those of processes that were killed. Who opens one
+        meanwhile finds at ``hold`` that its file is gone."""
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(self.path.parent):
+                path = self.path.with_name(entry.name)
+                if entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX) and path not in self._held:
+                    with contextlib.suppress(OSError):  # another user's, or gone
+                        NodeLock(path).is_free()

@@ -48,6 +48,7 @@ REASONS = {
     "diag/traces/pruning.py": "its own entries",
     "diag/traces/shelf.py": "its own sources, for the version of what it keeps",
     "collectors/packing.py": "a lock",
+    "collectors/node_lock.py": "names of locks, which it opens to append, following no link",
     "diag/rundir/copies.py": "a local copy of its own",
     "diag/rundir/local.py": "a folder's names",
     "diag/rundir/joining.py": "a run's own folders",

@@ -172,6 +172,44 @@ def test_another_process_takes_over_from_one_that_was_killed(tmp_path: Path) -> 
         assert not one.path.exists()
 
 
+def test_locks_of_processes_that_were_killed_are_removed_and_no_others(tmp_path: Path) -> None:
+    names = ("diag-node-held.lock", "diag-node-killed.lock", "diag-node-own.lock", "diag-node-mine.lock", "other.lock")
+    held, killed, own, mine, other = (tmp_path / name for name in names)
+    made = _HOLD.replace("NodeLock.of_run(pathlib.Path(sys.argv[1]), 'n')", "NodeLock(pathlib.Path(sys.argv[1]))")
+    command = [sys.executable, "-c", f"{made}; print(lock.hold(), flush=True); sys.stdin.read()"]
+    with (
+        subprocess.Popen([*command, str(held)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as living,
+        subprocess.Popen([*command, str(killed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as dead,
+    ):
+        for process in (living, dead):
+            assert process.stdout is not None
+            assert process.stdout.readline() == "True\n"
+        dead.kill()
+        dead.wait()
+        other.touch()
+        lock, another = NodeLock(mine), NodeLock(own)
+        assert lock.hold()
+        assert another.hold()
+        lock.remove_left_over()
+        assert sorted(tmp_path.iterdir()) == sorted([held, own, mine, other])
+        for path in (held, own, mine):  # the locks are still held, not their files alone there
+            asked = subprocess.run([*command, str(path)], input="", capture_output=True, text=True, check=True)
+            assert asked.stdout == "False\n", path
+        living.kill()
+    lock.release()
+    another.release()
+
+
+def test_the_rank_that_reads_the_counters_removes_what_killed_runs_left(tmp_path: Path) -> None:
+    left = tmp_path / "diag-node-left.lock"
+    left.touch()
+    file = LineFile(RunLayout(tmp_path / "run").rank(0).machine, Budget(1 << 20), Complaints(0))
+    sampler = MachineSampler(file, lambda: NodeLock(tmp_path / "diag-node-n.lock"), 60.0, nvml=False, fence=Fence())
+    sampler.start()
+    sampler.stop()
+    assert list(tmp_path.glob("*.lock")) == []
+
+
 def test_a_lock_whose_file_was_removed_is_taken_again_by_one_process_only(tmp_path: Path) -> None:
     """A clean-up of temporary folders removes it, and another process comes first."""
     lock = NodeLock(tmp_path / "lock")
