@@ -50,9 +50,12 @@ def terms() -> Mapping[str, str]:
 
 
 def _term(asked: str) -> str:
-    """The term of the glossary that has these words, in any order and with any numbers; "" if there is none."""
-    words = sorted(_any_numbers(asked))
-    return next((term for term in terms() if sorted(_any_numbers(term)) == words), "")
+    """The term of the glossary that has these words, in any order and with any numbers, or that is what they count
+    ("13 not looked for"); "" if there is none."""
+    words = _any_numbers(asked)
+    by_words = {tuple(sorted(_any_numbers(term))): term for term in reversed([*terms()])}
+    counted = words[1:] if words[:1] == ["0"] else words
+    return by_words.get(tuple(sorted(words)), "") or by_words.get(tuple(sorted(counted)), "")
 
 
 def _any_numbers(text: str) -> list[str]:
@@ -103,6 +106,9 @@ def show_help(
         return
     if not begun and (found := _key_meanings(topic) or _column_meanings(topic) or _option_meanings(context, topic)):
         say(found)
+        return
+    if topic not in begun and (places := _pages_about(topic)):
+        say(f"{topic}: read {places}")
         return
     if topic not in begun:
         raise _no_topic(topic, [*topics(), *terms()], "diag help", _about(topic))
@@ -224,10 +230,26 @@ def _no_topic(name: str, every: Collection[str], listed_by: str, written_in: Col
     names = dict.fromkeys(every)
     close = get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
-    if written_in and not get_close_matches(name, names, n=1, cutoff=0.85):  # unless it is a slip of the keyboard
-        read = (f"`diag help {place.page}` ({place.heading})" for place in written_in)
-        hint = f"read about it: {' or '.join(read)}. "
+    if written_in and not _is_slip(name, names):
+        hint = f"read about it: {_listed(written_in)}. "
     return DiagError(f"there is no topic {name}", hint=f"{hint}`{listed_by}` lists them", exit_code=ExitCode.USAGE)
+
+
+def _pages_about(asked: str) -> str:
+    """Where to read about the words; "" where one of them is on no page, or they are a slip of the keyboard or look
+    like a name: an option, an id, a key."""
+    if re.fullmatch(r"\S*[-_]\S*", asked) or _is_slip(asked, [*topics(), *terms()]):
+        return ""
+    written = {word for page in _pages().values() for word in words_of(page.read_text("utf-8"))}
+    return _listed(_about(asked)) if written.issuperset(words_of(asked)) else ""
+
+
+def _is_slip(name: str, names: Collection[str]) -> bool:
+    return bool(get_close_matches(name, names, n=1, cutoff=0.85))
+
+
+def _listed(places: Collection[Passage]) -> str:
+    return " or ".join(f"`diag help {place.page}` ({place.heading})" for place in places)
 
 
 def _show_command(context: typer.Context, name: str) -> None:
