@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.collectors.layout import MOST_NS, RankLayout, RunLayout
+from diag.collectors.policy import RECORDING
 from diag.collectors.records import DeviceStepRecord, KeptLine
 from diag.model import Gap
 from diag.model.retained import KeptSpan
@@ -37,7 +38,27 @@ def kept_spans(files: RankLayout) -> tuple[KeptSpan, ...]:
     """What a rank has kept, in order of steps. What cannot be read is left out."""
     heads, _ = read_lines(files.kept, _Head, files.run)
     found = [_span(head) for head in heads if 0 <= head.first <= head.last < MOST_NS]
-    return tuple(sorted(found, key=lambda span: span.first))
+    return _joined(sorted(found, key=lambda span: span.first))
+
+
+def _joined(spans: list[KeptSpan]) -> tuple[KeptSpan, ...]:
+    """The spans, those that are only the rest of another incident's with the span that they follow or precede: a rank
+    keeps each step once, and of an incident within a kept span only what that lacks, in which nothing happened."""
+    joined: list[KeptSpan] = []
+    for span in spans:
+        at = next((at for at, other in enumerate(joined) if other.last + 1 == span.first), None)
+        shorter = min(span, joined[at], key=_steps_of) if at is not None else span
+        if at is None or _steps_of(shorter) > RECORDING.kept_around:
+            joined.append(span)
+            continue
+        before = joined[at]
+        why = before.why if shorter is span else span.why
+        joined[at] = KeptSpan(before.first, span.last, why, before.begin_ns, span.end_ns)
+    return tuple(joined)
+
+
+def _steps_of(span: KeptSpan) -> int:
+    return span.last + 1 - span.first
 
 
 def _span(head: _Head) -> KeptSpan:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from diag.collectors.layout import RunLayout
 from diag.collectors.records import STALLED
+from diag.rundir.kept import kept_spans
 from diag.summaries import open_history
 from tests.command import diag as diag_command
 from tests.history.planted import BEGIN_NS, Training
@@ -64,3 +66,28 @@ def test_a_damaged_line_of_what_was_kept_is_left_out(tmp_path: Path) -> None:
     for stream in folder.glob("ranks/*/kept.jsonl"):
         stream.write_bytes(stream.read_bytes().replace(b'"begin_ns":', b'"begin_ns":-1e999,"x":', 1))
     assert open_history(folder).attempts[0].kept == ()
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [
+        (((39, 79, "stuck"), (80, 80, "stalled"), (0, 83, "verdict")), ((0, 83, "verdict"), (39, 80, "stuck"))),
+        (((40, 80, "stalled"), (20, 39, "stuck")), ((20, 80, "stalled"),)),
+        (((40, 80, "stalled"), (81, 101, "stuck")), ((40, 80, "stalled"), (81, 101, "stuck"))),  # 21 steps: its own
+        (((40, 80, "stalled"), (82, 85, "stuck")), ((40, 80, "stalled"), (82, 85, "stuck"))),
+    ],
+)
+def test_the_rest_of_an_incident_is_no_incident_of_its_own(
+    tmp_path: Path, kept: tuple[tuple[int, int, str], ...], told: tuple[tuple[int, int, str], ...]
+) -> None:
+    """A step that stalled within what was kept of a stuck run: step 80 of 40 to 80 is left, and did not stall."""
+    files = RunLayout(tmp_path / "R").rank(0)
+    files.folder.mkdir(parents=True)
+    lines = [
+        {"first": first, "last": last, "why": why, "steps": [{"begin_ns": 10 * first, "end_ns": 10 * last + 9}]}
+        for first, last, why in kept
+    ]
+    files.kept.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    spans = kept_spans(files)
+    assert tuple((span.first, span.last, span.why) for span in spans) == told
+    assert [(span.begin_ns, span.end_ns) for span in spans] == [(10 * first, 10 * last + 9) for first, last, _ in told]
