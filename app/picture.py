@@ -96,23 +96,17 @@ def _critical_path(view: RunView) -> dict[Part, float]:
 
 def _with_queueing(of_part: dict[Part, Grid], view: RunView, totals: Grid) -> dict[Part, Grid]:
     """The parts, milliseconds by rank, with the time in which a rank was ready to run and had no CPU core as the host's
-    instead of inside of the others: the same time that the finding is about. As they are where it is not known of all
-    ranks, or next to nothing."""
+    instead of inside of its own work. While it waits for others it loses nothing by that. As they are where it is not
+    known of all ranks, or next to nothing."""
     known = view.result.examination.scheduling
     if view.result.on_device or not set(view.ranks) <= known.ranks.keys():
         return of_part
     parts, waits = dict(of_part), np.zeros(len(view.ranks))
-    for name, inside in (
-        ("queued_ns", (Part.COMPUTE,)),
-        ("loading_ns", (Part.DATA,)),
-        ("communicating_ns", (Part.WAITING, Part.TRANSFER, Part.COMMUNICATION)),
-    ):
-        means = known.mean_ms(name)
-        left = np.array([means[rank] for rank in view.ranks])
-        for part in inside:
-            if part in parts:
-                taken = np.minimum(left, parts[part])
-                parts[part], left, waits = parts[part] - taken, left - taken, waits + taken
+    for name, part in (("queued_ns", Part.COMPUTE), ("loading_ns", Part.DATA)):
+        if part in parts:
+            means = known.mean_ms(name)
+            taken = np.minimum(np.array([means[rank] for rank in view.ranks]), parts[part])
+            parts[part], waits = parts[part] - taken, waits + taken
     if waits.max(initial=0.0) < DASHBOARD.equal_ranks_share * totals.max(initial=0.0):
         return of_part
     parts[Part.HOST] = parts.get(Part.HOST, 0.0) + waits

@@ -109,7 +109,7 @@ class Forked:
 
     def wait(self, timeout: float) -> int | None:
         """The exit code, as of subprocess; None when the process does not end in so many seconds."""
-        if self.exit_code is None and select.select([self], [], [], max(0.0, timeout))[0]:
+        if self.exit_code is None and _ended([self], timeout):
             self.exit_code = os.waitstatus_to_exitcode(answer(self._connection))
             self._connection.close()
         return self.exit_code
@@ -166,11 +166,21 @@ def call_ranks(function: Callable[..., object], *values: object, ranks: int = 2)
         assert failed == 0, f"{failed}: {printed.read()[-5000:]}"
 
 
+def _ended(processes: Sequence[Forked], timeout: float) -> list[Forked]:
+    """Those that have ended, at the latest after so many seconds. Not by select, which refuses files of a number above
+    1,023: a worker of the tests may have as many open."""
+    by_number = {process.fileno(): process for process in processes}
+    asked = select.poll()
+    for number in by_number:
+        asked.register(number, select.POLLIN)
+    return [by_number[number] for number, _ in asked.poll(1000 * max(0.0, timeout))]
+
+
 def _first_to_fail(processes: Sequence[Forked], deadline: float) -> int | str:
     """Its exit code, 0 when all ended well, or that some do not end."""
     running = list(processes)
     while running:
-        ended, _, _ = select.select(running, [], [], max(0.0, deadline - time.monotonic()))
+        ended = _ended(running, deadline - time.monotonic())
         if not ended:
             return f"{len(running)} of {len(processes)} processes still run"
         for process in ended:

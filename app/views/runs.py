@@ -376,9 +376,7 @@ def _curves(
         return
     names = ", ".join(quantity.name for quantity in quantities)
     lines: Sequence[tuple[str, OfRuns]] = curves
-    if groups and st.toggle(
-        "Mean of repeats, in a band from the lowest to the highest run", value=True, key="mean of repeats"
-    ):
+    if groups and st.toggle(MEAN_OF_REPEATS, value=True, key="mean of repeats"):
         lines = curves_by_group(dict(curves), groups)
     theme = theme_of(st.context.theme.type)
     drawn = [next(places[run] for run in _runs_of(name, groups) if run in places) for name, _ in lines]

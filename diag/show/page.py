@@ -276,7 +276,7 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
                 steps_counted(attribution, result.tables.retained),
                 why=result.why,
                 action=action_of(result, result.cause) if result.cause is not None else "",
-                bound="straggler" if result.cause is not None and result.cause.outside_of_work else "",
+                bound="straggler" if len(result.causes) == 1 and result.causes[0].outside_of_work else "",
             ),
             also=" ".join(action_of(result, finding) for finding in result.causes[1:]),
             unprofiled=_unprofiled(result),

@@ -15,6 +15,7 @@ from diag.show.compare import headline
 from tests.app.runs import write_run
 from tests.app.served import Served, dashboard
 from tests.browser.chromium import visit
+from tests.browser.conftest import headline_of
 
 PHONE = 390
 _RIGHT = "it => Math.max(...[...it.querySelectorAll('th, td')].map(cell => cell.getBoundingClientRect().right))"
@@ -194,7 +195,7 @@ def test_names_and_values_of_a_comparison_do_not_lie_over_each_other(
 
 def test_an_address_of_one_run_opens_that_run(browser: Browser, served: Served, folder: Path) -> None:
     with visit(browser) as found:
-        found.open(served.at("?run=slow&rank=0"), until=open_run(folder / "slow").verdict.headline)
+        found.open(served.at("?run=slow&rank=0"), until=headline_of(open_run(folder / "slow")))
         found.page.wait_for_url("**rank=0**")
         expect(found.page.get_by_role("heading", name="slow", exact=True)).to_be_visible()
         found.open(served.at("hang?run=nowhere"), until="nowhere is not in this folder")

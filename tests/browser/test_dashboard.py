@@ -11,7 +11,7 @@ from diag.api import open_run
 from diag.serve.server import SAMPLES
 from tests.app.served import Served
 from tests.browser.chromium import Scheme, Visit, visit
-from tests.browser.conftest import RUN
+from tests.browser.conftest import RUN, headline_of
 from tests.command import diag
 
 PAPER = 703, 1032  # A4 without its margins, in pixels
@@ -20,16 +20,16 @@ PAPER = 703, 1032  # A4 without its margins, in pixels
 @pytest.fixture(scope="module")
 def opened(browser: Browser, served: Served) -> Iterator[Visit]:
     with visit(browser) as found:
-        found.open(served.at(), until=open_run(RUN).verdict.headline)
+        found.open(served.at(), until=headline_of(open_run(RUN)))
         yield found
 
 
 def test_the_verdict_is_what_one_sees_first(opened: Visit) -> None:
-    verdict = open_run(RUN).verdict
-    headline = opened.page.get_by_text(verdict.headline).first.bounding_box()
+    result = open_run(RUN)
+    headline = opened.page.get_by_text(headline_of(result)).first.bounding_box()
     assert headline is not None
     assert headline["y"] < 500  # without scrolling, on a small laptop's screen
-    assert opened.page.get_by_text(f"rank\u00a0{verdict.culprit_ranks[0]}").first.is_visible()
+    assert opened.page.get_by_text(f"rank\u00a0{result.verdict.culprit_ranks[0]}").first.is_visible()
     assert opened.complaints == []
 
 

@@ -131,7 +131,7 @@ def choose_in_the_dark(page: Page, number: int) -> None:
     page.emulate_media(color_scheme="dark")
     rank(page, number).evaluate("it => it.click()")
     page.wait_for_url(f"**rank={number}**")
-    expect(page.locator("ol.advice")).to_have_attribute("style", re.compile(DARK.ink))
+    expect(page.locator("section.advice")).to_have_attribute("style", re.compile(DARK.ink))
 
 
 def test_a_press_during_which_the_page_is_drawn_again_is_a_click(browser: Browser, samples: Served) -> None:

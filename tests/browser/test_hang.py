@@ -108,7 +108,7 @@ def test_a_run_that_gets_stuck_is_no_longer_called_healthy(browser: Browser, tmp
         expect(badges.filter(has_text=re.compile("training|healthy"))).to_have_count(0)
         expect(found.page.get_by_text("The steps before that: Healthy")).to_be_visible()
         expect(found.page.get_by_text("at fault ▸ rank 1")).to_be_visible()  # drawn again: about the standstill
-        expect(found.page.get_by_text("Take the stacks of all ranks")).to_be_visible()
+        expect(found.page.get_by_text("Take the stacks of all ranks:")).to_be_visible()
         assert found.complaints == []
 
 
@@ -127,14 +127,14 @@ def test_the_first_page_of_a_standstill_says_what_to_do_and_shows_the_stack(brow
     with dashboard(run) as served, visit(browser, height=900) as found:
         found.open(served.at(), until="The training is stuck")
         page = found.page
-        expect(page.get_by_text("Take the stacks of all ranks")).to_be_visible()
+        expect(page.get_by_text("Take the stacks of all ranks:")).to_be_visible()
         expect(page.get_by_text("at fault ▸ rank 1")).to_be_visible()
         expect(page.get_by_text("predicted")).to_have_count(0)
         expect(page.get_by_test_id("stMain").get_by_role("link", name="Hang triage")).to_have_count(1)
         RunLayout(run).rank(1).stacks.write_text(STACK)
         expect(page.get_by_text("Stack of rank 1")).to_be_visible(timeout=PATIENCE_MS)
         expect(page.get_by_text(re.compile(r"locked \(.*train\.py:57")).first).to_be_visible()
-        expect(page.get_by_text("Take the stacks of all ranks")).to_have_count(0)
+        expect(page.get_by_text("Take the stacks of all ranks:")).to_have_count(0)
         assert found.complaints == []
 
 

@@ -11,7 +11,7 @@ from diag.api import open_run
 from diag.show.page import place_of
 from tests.app.served import Served
 from tests.browser.chromium import visit
-from tests.browser.conftest import RUN
+from tests.browser.conftest import RUN, headline_of
 
 
 def test_a_finding_leads_to_the_timeline_and_its_step_to_the_other_pages(browser: Browser, served: Served) -> None:
@@ -21,7 +21,7 @@ def test_a_finding_leads_to_the_timeline_and_its_step_to_the_other_pages(browser
     place = place_of(result, cause)
     assert place is not None
     with visit(browser) as found:
-        found.open(served.at(), until=result.verdict.headline)
+        found.open(served.at(), until=headline_of(result))
         page = found.page
         page.get_by_role("link", name=f"Rank {place.rank}, step {place.step} on the timeline").first.click()
         page.wait_for_url(re.compile(rf"/timeline\?.*step={place.step}\b"))
@@ -44,7 +44,7 @@ def test_the_picture_beside_a_finding_leads_to_its_moment(browser: Browser, serv
     with visit(browser, height=900) as found:
         page = found.page
         for press in (lambda it: it.click(), lambda it: it.press("Enter")):
-            found.open(served.at(), until=result.verdict.headline)
+            found.open(served.at(), until=headline_of(result))
             page.get_by_role("heading", name="Findings").scroll_into_view_if_needed()
             picture = page.get_by_role("button", name=f"Step {place.step} over time").first
             picture.scroll_into_view_if_needed()

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, expect
 from diag.api import open_run
 from tests.app.served import Served, dashboard
 from tests.browser.chromium import launched, visit
-from tests.browser.conftest import RUN
+from tests.browser.conftest import RUN, headline_of
 
 EVIL = "evil.example.org"
 # What a page of another site can try with the browser of somebody who has the dashboard open.
@@ -72,7 +72,7 @@ def test_the_printed_address(browser: Browser, served: Served) -> None:
     with visit(browser) as found:
         asked: list[str] = []
         found.page.on("request", lambda request: asked.append(request.url))
-        found.open(served.printed, until=open_run(RUN).verdict.headline)
+        found.open(served.printed, until=headline_of(open_run(RUN)))
         assert "token" not in found.page.url
         (cookie,) = [one for one in found.page.context.cookies() if one["name"].startswith("diag_")]
         assert (cookie["httpOnly"], cookie["sameSite"], cookie["expires"]) == (True, "Strict", -1)
@@ -119,7 +119,7 @@ def test_the_page_that_opens_the_browser(browser: Browser, tmp_path: Path) -> No
         with dashboard(RUN, "--browser", forked=False) as served, visit(browser) as found:
             while not opened.exists():
                 found.page.wait_for_timeout(100)
-            found.open(opened.read_text(), until=open_run(RUN).verdict.headline)
+            found.open(opened.read_text(), until=headline_of(open_run(RUN)))
             assert urlsplit(found.page.url).netloc == f"127.0.0.1:{served.port}"
 
 
@@ -127,22 +127,22 @@ def test_the_page_that_opens_the_browser(browser: Browser, tmp_path: Path) -> No
 def test_a_restart(browser: Browser) -> None:
     with visit(browser) as found:
         with dashboard(RUN) as first:
-            found.open(first.printed, until=open_run(RUN).verdict.headline)
+            found.open(first.printed, until=headline_of(open_run(RUN)))
         with dashboard(RUN, "--port", str(first.port)) as second:
             # The page that is open says it by itself, and so does a reload.
             expect(found.page.get_by_role("dialog")).to_contain_text("not the token of this")
             found.page.reload()
             expect(found.page.get_by_role("heading", name="not the token of this server")).to_be_visible()
-            found.open(second.printed, until=open_run(RUN).verdict.headline)
+            found.open(second.printed, until=headline_of(open_run(RUN)))
 
 
 @pytest.mark.matrix
 def test_two_dashboards_in_one_browser(browser: Browser, served: Served) -> None:
     with dashboard(RUN) as other, visit(browser) as found:
         for one in (served, other):
-            found.open(one.printed, until=open_run(RUN).verdict.headline)
+            found.open(one.printed, until=headline_of(open_run(RUN)))
         for one in (served, other):
-            found.open(f"http://127.0.0.1:{one.port}", until=open_run(RUN).verdict.headline)
+            found.open(f"http://127.0.0.1:{one.port}", until=headline_of(open_run(RUN)))
 
 
 def test_a_log_is_uploaded(browser: Browser, served: Served, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_pages_of_others_learn_nothing(browser: Browser, token: str) -> None:
         visit(deceived) as found,
     ):
         address = f"http://127.0.0.1:{served.port}"
-        found.open(served.at(), until=open_run(RUN).verdict.headline)
+        found.open(served.at(), until=headline_of(open_run(RUN)))
         rebound = found.page.goto(f"http://{EVIL}:{served.port}/")
         assert rebound is not None
         assert rebound.status == 403

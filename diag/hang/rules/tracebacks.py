@@ -178,8 +178,9 @@ def _culprit_of_traceback(job: JobLogs, line: Line, blocks: list[FailedRank]) ->
 def _is_of_a_child(job: JobLogs, line: Line) -> bool:
     """Whether multiprocessing says above the traceback that a process ends which the program itself started: that may
     be another rank than the one that all other lines of the file are of."""
-    titles = [hit.line.number for hit in job.named("child-process") if hit.line.path == line.path]
-    return any(0 < line.number - number <= HANG_RULES.traceback_reach for number in titles)
+    titles = job.once(_frames).get((line.path, "child-process"), [])
+    at = bisect_left(titles, line.number, key=lambda title: title.number) - 1
+    return at >= 0 and line.number - titles[at].number <= HANG_RULES.traceback_reach
 
 
 _Voice = tuple[str, int | None, int | None]
@@ -242,7 +243,7 @@ def _frames(job: JobLogs) -> dict[tuple[str, str], list[Line]]:
     """By file, the frames of tracebacks, exceptions, the lines between those of a chain, and the titles of tracebacks
     of other processes, in order."""
     lines: dict[tuple[str, str], list[Line]] = defaultdict(list)
-    for hit in job.named("frame", "exception", "chained", "spawned", "checkpoint-rank"):
+    for hit in job.named("frame", "exception", "chained", "spawned", "checkpoint-rank", "child-process"):
         lines[hit.line.path, hit.name].append(hit.line)
     return lines
 
