@@ -795,7 +795,7 @@ CLASSES = (
             ),
             ("socketPollConnect",): (
                 "NCCL_SOCKET_IFNAME names the interface over which the hosts reach each other, on every host (`ip -br "
-                "a`); with NCCL_DEBUG=INFO, the line NET/Socket : Using shows which one NCCL took.",
+                "a`); with NCCL_DEBUG=INFO, the line of NET/Socket shows which one NCCL took.",
             ),
             (
                 "unable to reach each other",
