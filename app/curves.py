@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from msgspec.structs import replace
 
 from diag.api import Result
-from diag.app.figures import GB, MB, MS, averaged, blocks_of, finish
+from diag.app.figures import GB, MB, MS, averaged, blocks_of, finish, translucent
 from diag.app.markup import label
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Grid
@@ -142,10 +142,9 @@ def curve_figure(
 
 
 def _band(figure: go.Figure, steps: list[int], ends: tuple[Grid, Grid], colour: str, axes: dict[str, str]) -> None:
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     common = {"x": steps, "mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip", **axes}
     figure.add_scatter(y=ends[1], **common)
-    figure.add_scatter(y=ends[0], fill="tonexty", fillcolor=f"rgba({red},{green},{blue},{_INTERVAL})", **common)
+    figure.add_scatter(y=ends[0], fill="tonexty", fillcolor=translucent(colour, _INTERVAL), **common)
 
 
 _INTERVAL = 0.2  # opacity

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Grid
 from diag.app.theme import Theme
+from diag.words.formatting import number
 from diag.words.formatting import spans as spans
 
 MS, MB, GB = 1e6, 1e6, 1e9  # nanoseconds; bytes
@@ -105,6 +106,17 @@ def finish(figure: go.Figure, theme: Theme, height: int, **layout: Any) -> go.Fi
     )
     figure.update_layout(**layout)
     return figure
+
+
+def translucent(colour: str, opacity: float) -> str:
+    """A colour of the theme, ``#rrggbb``, through which others are seen."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"
+
+
+def signed_ms(ns: float) -> str:
+    """A difference."""
+    return f"{'+' if ns > 0 else '-' if ns < 0 else '±'}{number(abs(ns) / MS)} ms"
 
 
 class Entry(NamedTuple):

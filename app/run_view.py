@@ -219,5 +219,5 @@ def name_of_host(result: Result) -> str:
 
 def at_fault(result: Result) -> tuple[int, ...]:
     """The verdict's culprits, those of the second cause of a mixed run, and those of further critical findings."""
-    others = (rank for finding in (*result.causes[1:], *result.besides) for rank in finding.ranks)
+    others = (rank for finding in (*result.causes[1:], *result.further) for rank in finding.ranks)
     return tuple(dict.fromkeys((*result.verdict.culprit_ranks, *others)))

@@ -174,7 +174,7 @@ class Result(Struct, frozen=True, dict=True):
         return tuple(f for f in self.examination.findings if f.title[1:] in self.verdict.headline)
 
     @property
-    def besides(self) -> tuple[Finding, ...]:
+    def further(self) -> tuple[Finding, ...]:
         """Further critical findings, each of which costs time that is not in the causes."""
         known = {self.verdict.cause, *(finding.id for finding in self.causes)}
         critical = (f for f in self.examination.findings if f.severity is Severity.CRITICAL)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 import streamlit as st
 
-from diag.app.figures import MS, finish, name_above, named_bars
+from diag.app.figures import MS, finish, name_above, named_bars, signed_ms
 from diag.app.markup import label, plain
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
@@ -15,7 +15,6 @@ from diag.app.theme import Theme, theme_of
 from diag.app.views.common import draw, in_view, nothing, show_rows
 from diag.show.compare import WITHIN_NOISE, Change, change_of, differences_by_name, named_table
 from diag.tables.of_runs import NamedTime, NamedTimes
-from diag.words.formatting import number
 
 _FIRST = ("difference_ns", "interval", "waiting_ns", "transfer_ns")
 _OF_RANKS = (
@@ -119,4 +118,4 @@ def _said(row: NamedTime, change: Change) -> str:
     """The difference beside a name, and where the interval holds zero, that."""
     ns = _whole(row)
     noise = change.ns is not None and change.ns[0] <= 0 <= change.ns[2]
-    return f"{'+' if ns > 0 else '-' if ns < 0 else '±'}{number(abs(ns) / MS)} ms{f', {WITHIN_NOISE}' if noise else ''}"
+    return f"{signed_ms(ns)}{f', {WITHIN_NOISE}' if noise else ''}"

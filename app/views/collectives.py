@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from diag.app.address import choose
-from diag.app.figures import MS, finish, rows_height
+from diag.app.figures import MS, finish, rows_height, translucent
 from diag.app.markup import label, plain
 from diag.app.picture import waited_for
 from diag.app.policy import DASHBOARD
@@ -277,7 +277,6 @@ def _points(figure: go.Figure, rows: Sequence[CollectiveStat], name: str, colour
 def _curve(figure: go.Figure, curve: CostCurve, name: str, colour: str) -> None:
     sizes = [row[0] for row in curve.line]
     slow, likely, fast = (list(column) for column in zip(*curve.bus_gb_s, strict=True))
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     common = {"legendgroup": name, "showlegend": False, "mode": "lines", "hoverinfo": "skip"}
     figure.add_scatter(x=sizes, y=slow, line={"width": 0}, name=f"{name}, slow", **common)
     figure.add_scatter(
@@ -285,7 +284,7 @@ def _curve(figure: go.Figure, curve: CostCurve, name: str, colour: str) -> None:
         y=fast,
         line={"width": 0},
         fill="tonexty",
-        fillcolor=f"rgba({red},{green},{blue},{_BAND})",
+        fillcolor=translucent(colour, _BAND),
         name=f"{name}, fast",
         **common,
     )

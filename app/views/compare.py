@@ -14,7 +14,7 @@ from diag.api import RunState, compare_runs
 from diag.app.address import choose, choose_path, job_at, last_baseline, name_of, opened, runs_of
 from diag.app.curves import LOSS, STEP_TIME, OfRuns, curve_figure, curves_of_run, known
 from diag.app.drawings import mean_step_ns
-from diag.app.figures import MS, finish, name_above, named_bars
+from diag.app.figures import MS, finish, name_above, named_bars, signed_ms
 from diag.app.looks import state_of
 from diag.app.markup import label, plain
 from diag.app.picture import grids_of_both, host_of_rank, picture_of
@@ -265,7 +265,7 @@ def _changed_ranks(view: RunView, before: Mapping[int, float], after: Mapping[in
                 Column("host"): [host_of_rank(view.result, rank) or None for rank in shown],
                 Column("before", TEXT_RIGHT): [number(before[rank]) for rank in shown],
                 Column("after", TEXT_RIGHT): [number(after[rank]) for rank in shown],
-                Column("difference", TEXT_RIGHT): [_signed_ms(round(changed[rank] * MS)) for rank in shown],
+                Column("difference", TEXT_RIGHT): [signed_ms(round(changed[rank] * MS)) for rank in shown],
             },
             left_out=len(ranks) - len(shown),
         ).known()
@@ -346,7 +346,7 @@ def flow(comparison: Comparison, before: str, after: str, theme: Theme) -> go.Fi
     hatches = ["", *("" if part.sure else "/" for part in comparison.parts), ""]
     texts = [
         f"{number(comparison.before_ns / MS)} ms",
-        *(f"{_signed_ms(part.ns[1])}{'' if part.sure else f', {WITHIN_NOISE}'}" for part in comparison.parts),
+        *(f"{signed_ms(part.ns[1])}{'' if part.sure else f', {WITHIN_NOISE}'}" for part in comparison.parts),
     ]
     texts.append(f"{number(comparison.after_ns / MS)} ms")
     places = list(range(len(names)))
@@ -415,8 +415,4 @@ def _lines(figure: go.Figure, comparison: Comparison, theme: Theme) -> None:
 
 
 def _intervals(comparison: Comparison) -> list[str]:
-    return ["", *(f", {_signed_ms(part.ns[0])} to {_signed_ms(part.ns[2])}" for part in comparison.parts), ""]
-
-
-def _signed_ms(ns: int) -> str:
-    return f"{'+' if ns > 0 else '-' if ns < 0 else '±'}{number(abs(ns) / MS)} ms"
+    return ["", *(f", {signed_ms(part.ns[0])} to {signed_ms(part.ns[2])}" for part in comparison.parts), ""]

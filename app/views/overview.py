@@ -114,7 +114,7 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
         if not page.verdict.unprofiled:  # else the headline has it
             for note in notes_on_profiler(view.result.attribution, view.result.tables, view.result.examination.longer):
                 st.caption(plain(f"{sentence(note)}."))
-        for card in page.besides[: DASHBOARD.most_findings_beside]:
+        for card in page.further[: DASHBOARD.most_findings_beside]:
             link = f"[{plain(title_and_share(card))}](#findings)"
             st.markdown(f":material/warning: **{words.ALSO}:** {link}. {prose(card.action)}")
         if page.beside:

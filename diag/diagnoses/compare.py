@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -178,9 +179,8 @@ def compare(
 ) -> Comparison:
     """The second run against the first, over the steps that count in each. ``loads``: of their hosts."""
     first, second = before[2], after[2]
-    random = np.random.default_rng(seed)
     steps = len(first.numbers), len(second.numbers)
-    picks = (Drawn(steps[0], COMPARISON.resamples, random), Drawn(steps[1], COMPARISON.resamples, random))
+    picks = resamples_of(*steps, seed)
     pathless = [
         name
         for name, (_, attribution, _) in (("first", before), ("second", after))
@@ -202,6 +202,17 @@ def compare(
         remarks=(*_whole(pathless), *_hidden(before[1], after[1]), *_remarks(before[0], after[0], steps)),
         loads=loads,
     )
+
+
+def resamples_of(before: int, after: int, seed: int = 0) -> tuple[Drawn, Drawn]:
+    """Of so many steps of each run: the same ones for all that is compared of two runs."""
+    return _drawn(before, after, COMPARISON.resamples, seed)
+
+
+@lru_cache(maxsize=1)
+def _drawn(before: int, after: int, rounds: int, seed: int) -> tuple[Drawn, Drawn]:
+    random = np.random.default_rng(seed)
+    return Drawn(before, rounds, random), Drawn(after, rounds, random)
 
 
 def difference_of(before: Series, after: Series, picks: tuple[Drawn, Drawn]) -> tuple[int, int, int]:

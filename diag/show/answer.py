@@ -75,7 +75,7 @@ def print_answer(result: Result, console: Console | None = None, paths: Sequence
     if not missing:
         _put_warnings(screen, result, page)
     others = others_of(page)
-    for card in page.besides:  # before what makes the step a little shorter
+    for card in page.further:  # before what makes the step a little shorter
         screen.put_if_room(_Place.ALSO, point(shown.ALSO, title_and_share(card)))
     if named:
         _put_ranks(screen, result)
@@ -83,7 +83,7 @@ def print_answer(result: Result, console: Console | None = None, paths: Sequence
     screen.left -= ends.rows_in_full(screen.left)
     if not named:
         _put_ranks(screen, result)
-    for heading, card in [other for other in others if other[1] not in page.besides][: PAGE.most_other_findings]:
+    for heading, card in [other for other in others if other[1] not in page.further][: PAGE.most_other_findings]:
         screen.put_if_room(_Place.ALSO, point(heading, title_and_share(card)))
     if snapshots := snapshots_sentence(result.tables.snapshots):
         screen.put_if_room(_Place.WARNINGS, Text(spaced(snapshots)))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from enum import IntEnum, auto
 from typing import NamedTuple
 
-import numpy as np
 from msgspec import to_builtins
 from msgspec.structs import replace
 from rich.console import Console
@@ -16,11 +15,9 @@ from rich.text import Text
 from diag import policy
 from diag.api import Result, describe_run
 from diag.collectors.layout import SCHEMA_VERSION
-from diag.diagnoses.compare import Comparison, Difference, difference_of
+from diag.diagnoses.compare import Comparison, Difference, difference_of, resamples_of
 from diag.diagnoses.costs import Cost
-from diag.diagnoses.policy import COMPARISON
 from diag.diagnoses.shares import PART_NAMES
-from diag.diagnoses.subject import Drawn
 from diag.model import Gap
 from diag.show.policy import PAGE
 from diag.tables import of_runs
@@ -28,7 +25,7 @@ from diag.tables.by_step import exposed_by_step
 from diag.tables.of_runs import KERNELS, NamedTime, NamedTimes
 from diag.words import comparison as comparison_words
 from diag.words import sentences
-from diag.words.formatting import counted, duration, relative, short_name, spaced, visible
+from diag.words.formatting import counted, duration, relative, short_name, signed_duration, spaced, visible
 from diag.words.table import (
     HUNDREDTHS_OF_MS,
     MEAN_COUNT,
@@ -74,9 +71,8 @@ def change_of(row: NamedTime) -> Change:
     if len(row.of_steps) != 2 or None in row.of_steps:
         return Change(None, None, None)
     before, after = (each for each in row.of_steps if each is not None)
-    random, steps = np.random.default_rng(0), (len(before.exposed_ns), len(after.exposed_ns))
-    first, second = (Drawn(count, COMPARISON.resamples, random) for count in steps)
-    ns = difference_of(before.exposed_ns, after.exposed_ns, (first, second))
+    picks = resamples_of(len(before.exposed_ns), len(after.exposed_ns))
+    ns = difference_of(before.exposed_ns, after.exposed_ns, picks)
     if before.transfer_ns is None or after.transfer_ns is None:
         return Change(ns, None, None)
     transfer = float(after.transfer_ns.mean() - before.transfer_ns.mean())
@@ -246,9 +242,9 @@ def headline(comparison: Comparison) -> str:
     told = {
         "before": duration(comparison.before_ns),
         "after": duration(comparison.after_ns),
-        "likely": _signed(likely),
-        "low": _signed(low),
-        "high": _signed(high),
+        "likely": signed_duration(likely),
+        "low": signed_duration(low),
+        "high": signed_duration(high),
     }
     if not comparison.sure:
         text, moved = comparison_words.SAME_STEP_TIME(**told), _moved(comparison)
@@ -298,7 +294,7 @@ def _busier(comparison: Comparison) -> str:
 
 
 def _named(parts: list[Difference]) -> str:
-    return " and ".join(f"{PART_NAMES[part.kind]} ({_signed(part.ns[1])})" for part in parts)
+    return " and ".join(f"{PART_NAMES[part.kind]} ({signed_duration(part.ns[1])})" for part in parts)
 
 
 def _moved(comparison: Comparison) -> list[Difference]:
@@ -415,7 +411,3 @@ def _styles(comparison: Comparison) -> dict[tuple[int, str], str]:
         for place, part in enumerate(comparison.parts)
     }
     return {**of_parts, (len(comparison.parts), ""): "bold"}
-
-
-def _signed(ns: int) -> str:
-    return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{duration(abs(ns))}"

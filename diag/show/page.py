@@ -206,7 +206,7 @@ class Page(Struct, frozen=True):
     and because of what, and which steps stalled and are not counted; "" where neither is so. ``failures``: allocations
     that failed, whether or not that ended the run. ``recorded``: when the run was recorded, "" if it is not known.
     ``rank``: the one shown in detail, at fault or named by the first finding that names one. ``stall_lines``: the
-    longest stalls, a line each. ``besides``: of the ``findings``, critical ones that are no cause of the verdict and
+    longest stalls, a line each. ``further``: of the ``findings``, critical ones that are no cause of the verdict and
     cost time of their own. ``not_looked``: questions and the reason that they share. ``gaps``: at most MOST_GAPS of
     ``all_gaps``."""
 
@@ -232,7 +232,7 @@ class Page(Struct, frozen=True):
     outcome: Outcome | None = None
     since: str = ""
     failures: tuple[Failure, ...] = ()
-    besides: tuple[Card, ...] = ()
+    further: tuple[Card, ...] = ()
 
     @property
     def out_of_memory(self) -> tuple[str, ...]:
@@ -298,7 +298,7 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
         outcome=result.outcome,
         since=" ".join(filter(None, (_changed(result), _stalled(result)))),
         failures=failures_of(result.failed_allocations),
-        besides=tuple(card for finding, card in zip(found, cards, strict=True) if finding in result.besides),
+        further=tuple(card for finding, card in zip(found, cards, strict=True) if finding in result.further),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from diag.diagnoses.repeats import Interval, Repeats, difference_of
 from diag.words import comparison as comparison_words
-from diag.words.formatting import counted, duration
+from diag.words.formatting import counted, duration, signed_duration
 from diag.words.table import TENTHS_OF_MS, TEXT, TEXT_RIGHT, Column, Table, table_of
 
 
@@ -18,8 +18,8 @@ def repeats_sentence(before: Repeats, after: Repeats) -> str:
     told = {
         "before": f"{duration(first[1])} with {before.name} ({counted(len(before.runs), 'run')})",
         "after": f"{duration(second[1])} with {after.name} ({counted(len(after.runs), 'run')})",
-        "difference": _signed(found[1]),
-        "interval": f"{_signed(found[0])} to {_signed(found[2])}",
+        "difference": signed_duration(found[1]),
+        "interval": f"{signed_duration(found[0])} to {signed_duration(found[2])}",
     }
     if not is_sure(found):
         return comparison_words.REPEATS_DO_NOT_DIFFER(**told)
@@ -73,7 +73,3 @@ def repeats_table(groups: Sequence[Repeats]) -> Table:
 
 def _within(mean: Interval) -> str:
     return f"{duration(mean[0])} to {duration(mean[2])}"
-
-
-def _signed(ns: float) -> str:
-    return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{duration(abs(ns))}"

@@ -31,6 +31,11 @@ def duration(ns: float) -> str:
     return f"{ns:.0f}{NBSP}ns"
 
 
+def signed_duration(ns: float) -> str:
+    """A difference."""
+    return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{duration(abs(ns))}"
+
+
 def elapsed(ns: float) -> str:
     """A time span of any length in one unit: ``3 d``, ``5 h``, ``4 min``, ``12 s``; below a second as `duration`."""
     seconds = ns / 1e9

@@ -135,8 +135,8 @@ def test_a_critical_finding_beside_the_cause_is_named_with_its_rank(mixed: Resul
         mixed.verdict, bottleneck=Bottleneck.HOST, headline=f"Host-bound (48% of 298 ms a step): {all_ranks.title}."
     )
     result = replace(mixed, verdict=one)
-    assert result.besides[:1] == (loader,)
-    assert [card.title for card in page_of(result).besides][:1] == [loader.title]
+    assert result.further[:1] == (loader,)
+    assert [card.title for card in page_of(result).further][:1] == [loader.title]
     assert at_fault(result) == (1,)
     console = Console(file=io.StringIO(), width=110)
     print_answer(result, console)
